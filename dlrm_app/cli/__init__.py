@@ -1,0 +1,1 @@
+"""One file a command: compose, validate, call the job. No logic."""

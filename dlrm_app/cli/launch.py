@@ -1,0 +1,72 @@
+"""What every command shares: check the overrides, let Hydra compose, run the job, end with a clear message."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+
+from dlrm_app.config.compose import conf_dir, register_schema, to_schema
+from dlrm_app.config.overrides import check_overrides
+from dlrm_app.errors import DlrmError
+
+Job = Callable[[Any], Any]
+
+
+def launch(command: str, schema: type[Any], job: Job) -> None:
+    """Runs ``job`` with the configuration of ``dlrm-<command>``, composed from ``sys.argv`` and checked.
+
+    ``schema`` may have a method ``problems() -> list[str]`` with the checks that types cannot express.
+    Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
+    """
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("dlrm_app").setLevel(logging.INFO if _is_first_rank() else logging.WARNING)
+    register_schema(command, schema)
+
+    def run(config: DictConfig) -> Any:
+        return _or_explain(lambda: _checked_job(config, schema, job))
+
+    _or_explain(lambda: _check_arguments(schema))
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
+
+
+def _checked_job(config: DictConfig, schema: type[Any], job: Job) -> Any:
+    from dlrm_app.errors import refuse_if
+
+    typed = to_schema(config, schema)
+    refuse_if(typed.problems())
+    return job(typed)
+
+
+def _check_arguments(schema: type[Any]) -> None:
+    """Replaces the overrides in ``sys.argv`` by checked ones; options (-…) are Hydra's own."""
+    if any(argument.startswith("--experimental-rerun") for argument in sys.argv):
+        raise DlrmError("--experimental-rerun would unpickle a file, which can run any code: it is not offered")
+    places = [
+        place
+        for place, argument in enumerate(sys.argv)
+        if place and "=" in argument and not argument.startswith("-")
+    ]
+    checked = check_overrides([sys.argv[place] for place in places], schema, conf_dir())
+    for place, argument in zip(places, checked, strict=True):
+        sys.argv[place] = argument
+
+
+def _or_explain(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except DlrmError as error:
+        if _is_first_rank():
+            print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        if _is_first_rank():
+            print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"

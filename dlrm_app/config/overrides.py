@@ -1,0 +1,122 @@
+"""Refusing mistyped ``key=value`` overrides before Hydra composes, all of them in one message."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, ValueType
+from hydra.errors import OverrideParseException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dlrm_app.errors import ConfigError, refuse_if
+
+
+def check_overrides(overrides: list[str], schema: type[Any], conf: Path) -> list[str]:
+    """Checks every override against ``schema`` and the groups in ``conf``; gives them as Hydra takes them.
+
+    A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
+    Raises ConfigError with every unknown key (and the nearest known one), wrong type and unknown choice.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides)
+    except OverrideParseException as error:
+        raise ConfigError([f"cannot read {error.override!r}: write key=value, lists as 'key=[a,b]'"]) from error
+    tree = OmegaConf.structured(schema)
+    groups = {path.name for path in conf.iterdir() if path.is_dir()} - {"hydra"}
+    problems: list[str] = []
+    checked: list[str] = []
+    for text, override in zip(overrides, parsed, strict=True):
+        key = override.key_or_group
+        if key.split(".")[0].split("/")[0] == "hydra":
+            checked.append(text)
+        elif key in groups and isinstance(override.value(), str | None):
+            checked.append(_choose(text, key, override, conf, problems))
+        else:
+            _check_value(key, override, tree, groups, problems)
+            checked.append(text)
+    refuse_if(problems)
+    return checked
+
+
+def _choose(text: str, group: str, override: Override, conf: Path, problems: list[str]) -> str:
+    choice = override.value()
+    if not isinstance(choice, str) or choice in ("null", ""):
+        return text
+    path = Path(choice)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
+            return text
+        ConfigStore.instance().store(group=group, name=path.stem, node=_load(path, problems))
+        return f"{group}={path.stem}"
+    choices = sorted(file.stem for file in (conf / group).glob("*.yaml"))
+    if choice not in choices:
+        near = difflib.get_close_matches(choice, choices, n=1)
+        hint = f"did you mean {group}={near[0]}? " if near else ""
+        problems.append(
+            f"{group}={choice} is not known: {hint}choose one of {', '.join(choices)}, "
+            "or give the path of a YAML file"
+        )
+    return text
+
+
+def _load(path: Path, problems: list[str]) -> DictConfig | ListConfig | None:
+    try:
+        return OmegaConf.load(path)
+    except Exception as error:  # the parser's errors have no common class; each is the file's author's to mend
+        problems.append(f"{path} is not readable YAML: {error}")
+        return None
+
+
+def _check_value(key: str, override: Override, tree: DictConfig, groups: set[str], problems: list[str]) -> None:
+    if not _is_known(key, tree):
+        known = known_keys(tree) + sorted(groups)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+        if not near:  # the last word may be right and its section wrong or left out
+            near = [name for name in known if name.split(".")[-1] == key.split(".")[-1]][:1]
+        hint = f"did you mean {near[0]}?" if near else "see --help for the keys"
+        problems.append(f"{key} is not a known key: {hint}")
+        return
+    if override.is_delete() or override.is_sweep_override() or override.value_type is None:
+        return
+    value = override.value()
+    if override.value_type == ValueType.ELEMENT and isinstance(value, str) and "${" in value:
+        return
+    try:
+        OmegaConf.update(tree.copy(), key, value)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        problems.append(f"{key}={override.get_value_element_as_str()}: {reason}")
+
+
+def _is_known(key: str, tree: DictConfig) -> bool:
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, DictConfig):
+            return node is None  # a field typed Any or a list: anything below it is its own business
+        if OmegaConf.is_missing(node, part):
+            return True
+        if part not in node:
+            return _is_free_form(node)
+        node = node[part]
+    return True
+
+
+def _is_free_form(node: DictConfig) -> bool:
+    return OmegaConf.get_type(node) is dict
+
+
+def known_keys(tree: DictConfig, prefix: str = "") -> list[str]:
+    """Every dotted key of ``tree``, sections included, for suggestions."""
+    keys: list[str] = []
+    for name in tree:
+        keys.append(f"{prefix}{name}")
+        if OmegaConf.is_missing(tree, name):
+            continue
+        node = tree[name]
+        if isinstance(node, DictConfig):
+            keys += known_keys(node, f"{prefix}{name}.")
+    return keys

@@ -1,0 +1,34 @@
+"""The errors that a user can cure. Everything else is a bug and shows its traceback.
+
+A message names the key (or file and line), the value, the rule and the cure.
+"""
+
+from collections.abc import Sequence
+
+
+class DlrmError(Exception):
+    """A refusal or failure whose message tells the user what to do; printed without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(DlrmError):
+    """The configuration cannot work. Holds every problem found, not just the first."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        count = len(self.problems)
+        super().__init__(f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}")
+
+
+class DataError(DlrmError):
+    """The data on disk is missing, damaged, or not what its manifest says."""
+
+
+def refuse_if(problems: Sequence[str]) -> None:
+    """Raises ConfigError with all ``problems``, if there are any."""
+    if problems:
+        raise ConfigError(problems)

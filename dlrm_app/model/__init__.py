@@ -1,0 +1,1 @@
+"""Architectures and their interactions, built on the meta device."""

@@ -1,0 +1,1 @@
+"""Where every table lives: topology, planner, plans on disk."""
