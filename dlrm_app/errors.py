@@ -24,6 +24,14 @@ class ConfigError(DlrmError):
         super().__init__(f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}")
 
 
+class SharedError(DlrmError):
+    """A failure that every rank knows of, so that one rank's message is enough."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class DataError(DlrmError):
     """The data on disk is missing, damaged, or not what its manifest says."""
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from dlrm_app.config.compose import conf_dir, register_schema, to_schema
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import ConfigError, DlrmError, SharedError, refuse_if
 
 Job = Callable[[Any], Any]
 
@@ -34,8 +34,6 @@ def launch(command: str, schema: type[Any], job: Job) -> None:
 
 
 def _checked_job(config: DictConfig, schema: type[Any], job: Job) -> Any:
-    from dlrm_app.errors import refuse_if
-
     typed = to_schema(config, schema)
     refuse_if(typed.problems())
     return job(typed)
@@ -59,7 +57,7 @@ def _or_explain(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except DlrmError as error:
-        if _is_first_rank():
+        if _is_first_rank() or not isinstance(error, ConfigError | SharedError):
             print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

@@ -9,7 +9,9 @@ def main() -> None:
 
 
 def _train(config: TrainConfig) -> None:
-    print(config)
+    from dlrm_app.training.loop import train
+
+    train(config)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,23 @@
 """The configuration of dlrm-train. Values and their explanations stand in conf/train.yaml and its groups."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
+
+MODEL_KINDS = ("dlrm", "dcn", "projection")
+SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
+DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
+SHARDING_TYPES = (
+    "data_parallel",
+    "table_wise",
+    "row_wise",
+    "column_wise",
+    "table_row_wise",
+    "table_column_wise",
+    "grid_shard",
+)
 
 
 @dataclass(slots=True)
@@ -12,6 +26,59 @@ class DataConfig:
     lanes: int = MISSING
     shuffle: bool = MISSING
     prefetch_batches: int = MISSING
+    verify: bool = MISSING
+
+
+@dataclass(slots=True)
+class TablesConfig:
+    """See ``dlrm_app.tables`` for what each of ``specs`` holds."""
+
+    from_dataset: bool = False
+    embedding_dim: int | None = None
+    pooling: str = "sum"
+    data_type: str = "fp32"
+    init: str = "uniform"
+    init_scale: float | None = None
+    specs: list[Any] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ModelConfig:
+    kind: str = MISSING
+    bottom_mlp: list[int] = MISSING
+    top_mlp: list[int] = MISSING
+    dcn_num_layers: int | None = None
+    dcn_low_rank_dim: int | None = None
+    projection_branch1: list[int] | None = None
+    projection_branch2: list[int] | None = None
+
+
+@dataclass(slots=True)
+class OptimizerSettings:
+    kind: str = MISSING
+    lr: float = MISSING
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+
+@dataclass(slots=True)
+class OptimizerConfig:
+    sparse: OptimizerSettings = field(default_factory=OptimizerSettings)
+    dense: OptimizerSettings = field(default_factory=OptimizerSettings)
+
+
+@dataclass(slots=True)
+class ShardingConfig:
+    types: list[str] | None = None
+    kernels: list[str] | None = None
+
+
+@dataclass(slots=True)
+class TopologyConfig:
+    memory_gib: float | None = None
 
 
 @dataclass(slots=True)
@@ -25,22 +92,85 @@ class TrainerConfig:
 
 
 @dataclass(slots=True)
-class TablesConfig:
-    """See ``dlrm_app.tables`` for what ``specs`` holds."""
-
-    from_dataset: bool = False
-    embedding_dim: int | None = None
-    pooling: str = MISSING
-    data_type: str = MISSING
-    init: str = MISSING
-    specs: list[Any] = field(default_factory=list)
+class EvaluationConfig:
+    batch_size: int = MISSING
 
 
 @dataclass(slots=True)
 class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
+    tables: TablesConfig = field(default_factory=TablesConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    sharding: ShardingConfig = field(default_factory=ShardingConfig)
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: str | None = None
 
     def problems(self) -> list[str]:
-        return []
+        """What types cannot express and no data is needed to see; every problem, with its cure."""
+        return [
+            *_positive("trainer.epochs", self.trainer.epochs),
+            *_positive("trainer.global_batch_size", self.trainer.global_batch_size),
+            *_positive("trainer.log_every_steps", self.trainer.log_every_steps),
+            *_positive("trainer.max_steps", self.trainer.max_steps),
+            *_positive("trainer.threads", self.trainer.threads),
+            *_positive("data.lanes", self.data.lanes),
+            *_positive("data.prefetch_batches", self.data.prefetch_batches),
+            *_positive("evaluation.batch_size", self.evaluation.batch_size),
+            *_at_least_zero("trainer.seed", self.trainer.seed),
+            *_model_problems(self.model),
+            *_optimizer_problems("optimizer.sparse", self.optimizer.sparse, SPARSE_OPTIMIZERS),
+            *_optimizer_problems("optimizer.dense", self.optimizer.dense, DENSE_OPTIMIZERS),
+            *_sharding_problems(self.sharding),
+        ]
+
+
+def _model_problems(model: ModelConfig) -> list[str]:
+    problems = _one_of("model.kind", model.kind, MODEL_KINDS)
+    for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
+        widths = getattr(model, key) or []
+        if any(width < 1 for width in widths):
+            problems.append(f"model.{key} must hold layer widths of at least 1, got {widths}")
+    needed = {
+        "dcn": ("dcn_num_layers", "dcn_low_rank_dim"),
+        "projection": ("projection_branch1", "projection_branch2"),
+    }
+    for key in needed.get(model.kind, ()):
+        if not getattr(model, key):
+            problems.append(f"model.{key} is needed by model.kind={model.kind}: set it, or use model={model.kind}")
+    return problems
+
+
+def _optimizer_problems(prefix: str, settings: OptimizerSettings, kinds: tuple[str, ...]) -> list[str]:
+    problems = _one_of(f"{prefix}.kind", settings.kind, kinds)
+    if not (math.isfinite(settings.lr) and settings.lr > 0):
+        problems.append(f"{prefix}.lr must be a positive number, got {settings.lr}")
+    for key in ("eps", "weight_decay", "momentum"):
+        problems += _at_least_zero(f"{prefix}.{key}", getattr(settings, key))
+    for key in ("beta1", "beta2"):
+        value = getattr(settings, key)
+        if not 0 <= value < 1:
+            problems.append(f"{prefix}.{key} must lie in [0, 1), got {value}")
+    if settings.momentum and (settings.kind != "sgd" or prefix == "optimizer.sparse"):
+        problems.append(f"{prefix}.momentum is only for the dense sgd optimizer: set it to 0")
+    return problems
+
+
+def _sharding_problems(sharding: ShardingConfig) -> list[str]:
+    return [
+        problem for kind in sharding.types or [] for problem in _one_of("sharding.types", kind, SHARDING_TYPES)
+    ]
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> list[str]:
+    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
+
+
+def _positive(key: str, value: int | None) -> list[str]:
+    return [] if value is None or value >= 1 else [f"{key} must be at least 1, got {value}"]
+
+
+def _at_least_zero(key: str, value: float) -> list[str]:
+    return [] if math.isfinite(value) and value >= 0 else [f"{key} must be at least 0, got {value}"]

@@ -1,0 +1,18 @@
+"""``dlrm-generate rows=1_000_000 output=clicks.tsv``: click logs with a planted signal and a known best AUC."""
+
+from dlrm_app.cli.launch import launch
+from dlrm_app.config.generate import GenerateConfig
+
+
+def main() -> None:
+    launch("generate", GenerateConfig, _generate)
+
+
+def _generate(config: GenerateConfig) -> None:
+    from dlrm_app.data.synthetic import generate
+
+    generate(config)
+
+
+if __name__ == "__main__":
+    main()

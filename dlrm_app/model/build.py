@@ -1,0 +1,73 @@
+"""A recommendation model from its configuration: torchrec's DLRM, DLRM_DCN or DLRM_Projection.
+
+Shapes: B batch rows, F sparse features, D the tables' width, N dense features.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from dlrm_app.config.train import ModelConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.tables import Table, to_bag_config
+
+
+def build_model(
+    config: ModelConfig, tables: Sequence[Table], num_dense: int, device: torch.device, seed: int
+) -> DLRM:
+    """The model with its tables on the meta device and its dense part on ``device``.
+
+    ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
+    depend on ``seed`` alone: they are drawn on the CPU whatever the device. Raises ConfigError.
+    """
+    dim = _common_dim(tables)
+    if num_dense == 0:
+        raise ConfigError([f"the dataset has no dense column, which model={config.kind} needs: add one"])
+    bags = EmbeddingBagCollection(tables=[to_bag_config(table) for table in tables], device=torch.device("meta"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _build(config, bags, num_dense, dim)
+    for name, module in model.named_children():
+        if name != "sparse_arch":
+            module.to(device)
+    return model
+
+
+def _build(config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, dim: int) -> DLRM:
+    bottom, top = ending_in(config.bottom_mlp, dim), ending_in(config.top_mlp, 1)
+    if config.kind == "dcn":
+        assert config.dcn_num_layers is not None
+        assert config.dcn_low_rank_dim is not None
+        return DLRM_DCN(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)
+    if config.kind == "projection":
+        assert config.projection_branch1 is not None
+        assert config.projection_branch2 is not None
+        *hidden1, num_vectors1 = config.projection_branch1
+        *hidden2, num_vectors2 = config.projection_branch2
+        return DLRM_Projection(
+            bags, num_dense, bottom, top, [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
+        )
+    return DLRM(bags, num_dense, bottom, top)
+
+
+def ending_in(widths: Sequence[int], last: int) -> list[int]:
+    """``widths``, with ``last`` added where it is not the last one already."""
+    return [*widths] if widths and widths[-1] == last else [*widths, last]
+
+
+def _common_dim(tables: Sequence[Table]) -> int:
+    dims = sorted({table.dim for table in tables})
+    if len(dims) > 1:
+        examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
+        raise ConfigError(
+            [f"the interaction needs tables of one width, these differ: {examples}; give all the same dim"]
+        )
+    return dims[0]
+
+
+def dense_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The replicated parameters: all but the embedding tables."""
+    return [parameter for name, parameter in model.named_parameters() if "embedding_bags" not in name]

@@ -1,0 +1,138 @@
+"""Ranks, device and process group: one context manager around everything distributed.
+
+Started by hand, a run is one rank; torchrun (also under Slurm) says otherwise through RANK, LOCAL_RANK,
+WORLD_SIZE and LOCAL_WORLD_SIZE.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from dlrm_app.errors import DlrmError, SharedError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """This process's place among the ranks, and the device it computes on."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: torch.device
+    num_threads: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that prints and writes."""
+        return self.rank == 0
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
+
+        For the steps before training, where one rank's bad disk must not leave the others waiting.
+        """
+        result: T | None = None
+        failure: DlrmError | None = None
+        try:
+            result = work()
+        except DlrmError as error:
+            failure = error
+        failures: list[DlrmError | None] = [failure]
+        if self.world_size > 1:
+            texts: list[tuple[str, int] | None] = [None] * self.world_size
+            dist.all_gather_object(texts, (str(failure), failure.exit_code) if failure else None)
+            failures = [SharedError(*text) if text else None for text in texts]
+        first = next((error for error in failures if error), None)
+        if first is not None:
+            raise first
+        return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
+
+
+@contextmanager
+def start_runtime(num_threads: int | None) -> Iterator[Runtime]:
+    """Joins the process group, gives this rank's place in it, and leaves it at the end.
+
+    gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. When the block fails while
+    other ranks may wait in a collective, the process ends at once with the error's exit code: destroying
+    a process group in that state can hang or abort.
+    """
+    runtime = _place(num_threads)
+    torch.set_num_threads(runtime.num_threads)
+    if runtime.device.type == "cuda":
+        torch.cuda.set_device(runtime.device)
+    _join(runtime)
+    try:
+        yield runtime
+        if runtime.world_size > 1:
+            dist.barrier()  # no rank leaves while another still sends
+    except BaseException as error:
+        if runtime.world_size > 1 and not isinstance(error, SharedError):
+            _end_now(error, runtime)
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _place(num_threads: int | None) -> Runtime:
+    rank, world_size = (int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise DlrmError(
+                f"rank {rank} is the {local_rank + 1}th on this machine, which has {torch.cuda.device_count()} GPUs: "
+                "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
+            )
+        device = torch.device("cuda", local_rank)
+    cores = len(os.sched_getaffinity(0))
+    return Runtime(
+        rank, local_rank, world_size, local_world_size, device, num_threads or max(1, cores // local_world_size)
+    )
+
+
+def _join(runtime: Runtime) -> None:
+    backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
+    if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def _end_now(error: BaseException, runtime: Runtime) -> None:
+    """Ends this process without destructors, after saying why, so that the launcher ends the other ranks."""
+    if isinstance(error, DlrmError):
+        print(f"error (rank {runtime.rank}): {error}", file=sys.stderr)
+        code = error.exit_code
+    elif _is_lost_peer(error):
+        print(f"rank {runtime.rank} lost contact with another rank; its own message says why", file=sys.stderr)
+        code = 1
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    """Whether ``error`` is a collective's complaint that its other end is gone (gloo has no class for it)."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text for sign in ("Connection closed by peer", "gloo/transport", "Connection reset", "NCCL")
+    )

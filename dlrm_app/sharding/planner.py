@@ -1,0 +1,123 @@
+"""Which rank holds which part of which table: torchrec's planner, told of this machine and of the specs' wishes."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
+
+from dlrm_app.config.train import ShardingConfig, TopologyConfig
+from dlrm_app.errors import DlrmError
+from dlrm_app.runtime import Runtime
+from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.tables import Table, to_constraints
+
+# These two train alike: row-wise Adagrad keeps one accumulator a row under both, while column-wise shards
+# would each keep their own.
+DEFAULT_TYPES = ["table_wise", "row_wise"]
+
+
+def make_plan(
+    model: nn.Module,
+    tables: Sequence[Table],
+    dense_kernel_tables: frozenset[str],
+    sharding: ShardingConfig,
+    topology: TopologyConfig,
+    local_batch_size: int,
+    runtime: Runtime,
+) -> ShardingPlan:
+    """A plan for every EmbeddingBagCollection of ``model`` (on the meta device), the same on every rank.
+
+    ``dense_kernel_tables``: names of tables whose optimizer fbgemm has not fused for this device.
+    Raises DlrmError if the tables do not fit, naming what is needed, what there is, and what would help.
+    """
+    capacity = round(topology.memory_gib * 2**30) if topology.memory_gib else device_bytes(runtime)
+    constraints = table_constraints(tables, sharding, runtime.world_size)
+    planner = EmbeddingShardingPlanner(
+        topology=_topology(runtime, capacity),
+        batch_size=local_batch_size,
+        constraints=constraints,
+    )
+    try:
+        plan = planner.collective_plan(model, [AnyShardingSharder()], torch.distributed.GroupMember.WORLD)
+    except PlannerError as error:
+        raise DlrmError(_does_not_fit(tables, capacity, runtime, error)) from error
+    use_dense_kernel(plan, dense_kernel_tables)
+    return plan
+
+
+def use_dense_kernel(plan: ShardingPlan, names: frozenset[str]) -> None:
+    """Gives the tables of ``names`` the dense kernel, wherever their shards lie.
+
+    Done after planning: the kernel runs under every sharding type, but the planner's own check refuses it for
+    all but data_parallel.
+    """
+    for module_plan in plan.plan.values():
+        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
+        for name, sharding in module_plan.items():
+            if name in names:
+                sharding.compute_kernel = EmbeddingComputeKernel.DENSE.value
+
+
+def table_constraints(
+    tables: Sequence[Table], sharding: ShardingConfig, world_size: int
+) -> dict[str, ParameterConstraints]:
+    """What the planner may do with each table, by name."""
+    types = sharding.types or (DEFAULT_TYPES if world_size > 1 else ["table_wise"])
+    kernels = sharding.kernels or ["fused"]
+    constraints = {}
+    for table in tables:
+        chosen = to_constraints(table, types, kernels)
+        if "data_parallel" in (chosen.sharding_types or ()):
+            chosen.compute_kernels = [*(chosen.compute_kernels or ()), "dense"]  # replicated tables have no other
+        constraints[table.name] = chosen
+    return constraints
+
+
+def device_bytes(runtime: Runtime) -> int:
+    """Bytes that one rank may use: its GPU's memory, or its share of this machine's."""
+    if runtime.device.type == "cuda":
+        return int(torch.cuda.get_device_properties(runtime.device).total_memory)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(total, _control_group_limit() or total) // runtime.local_world_size
+
+
+def _control_group_limit() -> int | None:
+    """The memory that a container or a Slurm job allows, if it sets a limit."""
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        path = Path(name)
+        if path.is_file() and (text := path.read_text().strip()).isdigit():
+            return int(text)
+    return None
+
+
+def _topology(runtime: Runtime, capacity: int) -> Topology:
+    memory = {"hbm_cap": capacity} if runtime.device.type == "cuda" else {"ddr_cap": capacity}
+    return Topology(
+        world_size=runtime.world_size,
+        local_world_size=runtime.local_world_size,
+        compute_device=runtime.device.type,
+        **memory,
+    )
+
+
+def _does_not_fit(tables: Sequence[Table], capacity: int, runtime: Runtime, error: PlannerError) -> str:
+    def gib(num_bytes: float) -> str:
+        return f"{num_bytes / 2**30:.2f} GiB"
+
+    largest = sorted(tables, key=lambda table: table.num_bytes, reverse=True)[:5]
+    lines = "\n".join(f"    {t.name:<24} {t.rows:>13,} × {t.dim:<4} {gib(t.num_bytes):>12}" for t in largest)
+    return (
+        f"no sharding plan: the tables' weights need {gib(sum(table.num_bytes for table in tables))} in all, "
+        f"{runtime.world_size} rank(s) have {gib(capacity)} each (before batches and optimizer state)\n"
+        f"  the largest tables:\n{lines}\n"
+        "  what may help: more ranks; sharding.types=[row_wise] to split tables over all ranks; a smaller "
+        "tables.embedding_dim; tables.data_type=fp16; fewer rows (encoding.num_embeddings or encoding.min_count "
+        "of dlrm-preprocess)\n"
+        f"  the planner's words: {str(error).strip().splitlines()[0]}"
+    )

@@ -1,0 +1,204 @@
+"""Table specs: from YAML to torchrec's EmbeddingBagConfig and ParameterConstraints.
+
+A spec names an embedding table and the features that read it:
+
+    - name: t_item           # must be unique
+      rows: 1000000
+      dim: 64                # default: tables.embedding_dim
+      features: [item, last_items]  # several features may share a table; a feature reads one table
+      pooling: mean          # sum or mean; default: tables.pooling
+      data_type: fp16        # fp32, fp16 or bf16; default: tables.data_type
+      init: normal           # uniform, normal or zeros; default: tables.init
+      init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
+      sharding: {types: [row_wise], kernels: [fused], min_partition: 32}
+      optimizer: {lr: 0.01}  # what differs from optimizer.sparse
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+
+from dlrm_app.config.train import SHARDING_TYPES, SPARSE_OPTIMIZERS, OptimizerSettings, TablesConfig
+from dlrm_app.errors import ConfigError, refuse_if
+
+POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
+DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
+BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
+INITS = ("uniform", "normal", "zeros")
+KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
+SHARDING_KEYS = ("types", "kernels", "min_partition")
+OPTIMIZER_KEYS = tuple(f.name for f in fields(OptimizerSettings))
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table of ``rows`` × ``dim`` weights and the features that look into it."""
+
+    name: str
+    rows: int
+    dim: int
+    features: tuple[str, ...]
+    pooling: str = "sum"
+    data_type: str = "fp32"
+    init: str = "uniform"
+    init_scale: float | None = None
+    sharding: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights alone."""
+        return self.rows * self.dim * BYTES_PER_WEIGHT[self.data_type]
+
+
+SPEC_KEYS = tuple(f.name for f in fields(Table))
+
+
+def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int]) -> list[Table]:
+    """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
+
+    Raises ConfigError with every fault: unknown features, too few rows, a feature read twice, and so on.
+    """
+    if config.from_dataset and config.specs:
+        raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
+    specs: list[Any] = list(config.specs)
+    if config.from_dataset:
+        specs = [{"name": f"t_{name}", "rows": rows, "features": [name]} for name, rows in feature_rows.items()]
+    if not specs:
+        raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
+    problems: list[str] = []
+    tables = []
+    for place, spec in enumerate(specs):
+        table = _read_spec(place, spec, config, problems)
+        if table is not None:
+            tables.append(table)
+    problems += _conflicts(tables) + _misfits(tables, feature_rows)
+    refuse_if(problems)
+    return tables
+
+
+def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str]) -> Table | None:
+    if not isinstance(spec, Mapping):
+        problems.append(f"tables.specs[{place}] must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}")
+        return None
+    where = f"tables.specs[{place}] ({spec.get('name', 'no name')})"
+    unknown = [str(key) for key in spec if key not in SPEC_KEYS]
+    missing = [key for key in ("name", "rows", "features") if key not in spec]
+    if unknown or missing:
+        problems += [f"{where}: {key} is not a key of a table: use {', '.join(SPEC_KEYS)}" for key in unknown]
+        problems += [f"{where}: {key} is missing" for key in missing]
+        return None
+    defaults = {
+        "dim": config.embedding_dim,
+        "pooling": config.pooling,
+        "data_type": config.data_type,
+        "init": config.init,
+        "init_scale": config.init_scale,
+    }
+    table = Table(**{**defaults, **spec, "features": tuple(spec["features"])})
+    faults = _table_faults(table)
+    problems += [f"{where}: {fault}" for fault in faults]
+    return None if faults else table
+
+
+def _table_faults(table: Table) -> list[str]:
+    faults = []
+    for key in ("rows", "dim"):
+        value = getattr(table, key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            cure = " (or set tables.embedding_dim)" if key == "dim" else ""
+            faults.append(f"{key} must be a whole number of at least 1, got {value!r}{cure}")
+    if isinstance(table.dim, int) and table.dim % 4:
+        faults.append(f"dim must be a multiple of 4 (fbgemm's vector width), got {table.dim}")
+    if not table.features:
+        faults.append("features is empty: name at least one")
+    for key, choices in (("pooling", POOLINGS), ("data_type", DATA_TYPES), ("init", INITS)):
+        if getattr(table, key) not in choices:
+            faults.append(f"{key} must be one of {', '.join(choices)}, got {getattr(table, key)!r}")
+    if table.init_scale is not None and not table.init_scale > 0:
+        faults.append(f"init_scale must be positive, got {table.init_scale!r}")
+    faults += _unknown_keys("sharding", table.sharding, SHARDING_KEYS)
+    faults += _unknown_keys("optimizer", table.optimizer, OPTIMIZER_KEYS)
+    faults += _unknown_choices("sharding.types", table.sharding.get("types"), SHARDING_TYPES)
+    faults += _unknown_choices("sharding.kernels", table.sharding.get("kernels"), KERNELS)
+    if "kind" in table.optimizer:
+        faults += _unknown_choices("optimizer.kind", [table.optimizer["kind"]], SPARSE_OPTIMIZERS)
+    return faults
+
+
+def _unknown_keys(name: str, mapping: Mapping[str, Any], known: tuple[str, ...]) -> list[str]:
+    return [f"{name}.{key} is not known: use {', '.join(known)}" for key in mapping if key not in known]
+
+
+def _unknown_choices(name: str, values: Iterable[str] | None, choices: tuple[str, ...]) -> list[str]:
+    return [f"{name} must be one of {', '.join(choices)}, got {v!r}" for v in values or [] if v not in choices]
+
+
+def _conflicts(tables: list[Table]) -> list[str]:
+    problems = []
+    owner: dict[str, str] = {}
+    names: set[str] = set()
+    for table in tables:
+        if table.name in names:
+            problems.append(f"two tables are named {table.name}: names must be unique")
+        names.add(table.name)
+        for feature in table.features:
+            if feature in owner:
+                problems.append(
+                    f"feature {feature} is read by tables {owner[feature]} and {table.name}: "
+                    "a feature reads one table; give the dataset a second column for the second table"
+                )
+            owner[feature] = table.name
+    return problems
+
+
+def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
+    problems = []
+    for table in tables:
+        for feature in table.features:
+            if feature not in feature_rows:
+                problems.append(
+                    f"table {table.name} reads feature {feature}, which the dataset has not; "
+                    f"it has {', '.join(feature_rows)}"
+                )
+            elif feature_rows[feature] > table.rows:
+                problems.append(
+                    f"table {table.name} has {table.rows:,} rows, but feature {feature} has ids up to "
+                    f"{feature_rows[feature] - 1:,}: give it rows: {feature_rows[feature]}, use tables=dataset, "
+                    "or preprocess with a smaller encoding.num_embeddings"
+                )
+    return problems
+
+
+def to_bag_config(table: Table) -> EmbeddingBagConfig:
+    """torchrec's description of ``table``; the weights' values are set later, by ``model.init``."""
+    return EmbeddingBagConfig(
+        name=table.name,
+        num_embeddings=table.rows,
+        embedding_dim=table.dim,
+        feature_names=list(table.features),
+        pooling=POOLINGS[table.pooling],
+        data_type=DATA_TYPES[table.data_type],
+        init_fn=leave_as_allocated,
+    )
+
+
+def leave_as_allocated(weights: Any) -> Any:
+    """An ``init_fn`` that does nothing: ``model.init`` sets every weight, whatever the sharding."""
+    return weights
+
+
+def to_constraints(
+    table: Table, default_types: list[str] | None, default_kernels: list[str] | None
+) -> ParameterConstraints:
+    """What the planner may do with ``table``: its own wishes, or else the defaults; None: anything."""
+    return ParameterConstraints(
+        sharding_types=list(table.sharding.get("types") or default_types or []) or None,
+        compute_kernels=list(table.sharding.get("kernels") or default_kernels or []) or None,
+        min_partition=table.sharding.get("min_partition"),
+        feature_names=list(table.features),
+        pooling_factors=[1.0] * len(table.features),
+    )

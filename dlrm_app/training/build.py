@@ -1,0 +1,101 @@
+"""From a configuration and a dataset to a sharded model, its optimizer and its pipeline."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.optim.keyed import CombinedOptimizer
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.reader import verify_shards
+from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.data.lanes import check_lanes
+from dlrm_app.model.build import build_model
+from dlrm_app.model.init import init_tables
+from dlrm_app.runtime import Runtime
+from dlrm_app.sharding.planner import make_plan
+from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.tables import Table, resolve_tables
+from dlrm_app.training.optimizers import attach_fused_optimizers, combine_optimizers, dense_kernel_tables
+from dlrm_app.training.task import ClickTask
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """A model ready to train: ``model`` is sharded, ``features`` are the sparse features in the order it reads."""
+
+    tables: Sequence[Table]
+    features: list[str]
+    model: DistributedModelParallel
+    optimizer: CombinedOptimizer
+    pipeline: Any
+    plan: ShardingPlan
+
+
+def open_dataset(config: TrainConfig, world_size: int) -> tuple[Manifest, list[Table]]:
+    """The dataset's manifest and the tables that fit it. Raises DataError or ConfigError, all problems in one."""
+    manifest = read_manifest(Path(config.data.path))
+    if "train" not in manifest.splits or manifest.label is None:
+        raise DataError(f"{config.data.path} has no labelled train split: preprocess with input.train=…")
+    feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
+    problems = check_lanes(
+        global_batch_size=config.trainer.global_batch_size,
+        lanes=config.data.lanes,
+        world_size=world_size,
+        rows=manifest.splits["train"].rows,
+    )
+    tables: list[Table] = []
+    try:
+        tables = resolve_tables(config.tables, feature_rows)
+    except ConfigError as error:
+        problems += error.problems
+    refuse_if(problems)
+    verify_shards(manifest, checksums=config.data.verify)
+    unused = sorted(set(feature_rows) - {name for table in tables for name in table.features})
+    if unused:
+        logger.warning("no table reads %s: these features are left out", ", ".join(unused))
+    return manifest, tables
+
+
+def build_trainable(
+    config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime, plan: ShardingPlan | None = None
+) -> Trainable:
+    """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``."""
+    seed = config.trainer.seed
+    model = build_model(config.model, tables, num_dense, runtime.device, seed)
+    attach_fused_optimizers(model, tables, config.optimizer.sparse)
+    task = ClickTask(model)
+    if plan is None:
+        plan = make_plan(
+            task,
+            tables,
+            dense_kernel_tables(tables, config.optimizer.sparse, runtime.device),
+            config.sharding,
+            config.topology,
+            config.trainer.global_batch_size // runtime.world_size,
+            runtime,
+        )
+    group = dist.GroupMember.WORLD
+    assert group is not None
+    sharded = DistributedModelParallel(
+        task,
+        env=ShardingEnv.from_process_group(group),
+        device=runtime.device,
+        plan=plan,
+        sharders=[AnyShardingSharder()],
+        data_parallel_wrapper=DefaultDataParallelWrapper(),
+    )
+    init_tables(sharded, tables, seed)
+    optimizer = combine_optimizers(sharded, tables, config.optimizer)
+    pipeline = TrainPipelineSparseDist(sharded, optimizer, runtime.device, execute_all_batches=True)
+    features = [name for table in tables for name in table.features]
+    return Trainable(tables, features, sharded, optimizer, pipeline, plan)

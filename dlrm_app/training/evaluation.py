@@ -1,0 +1,38 @@
+"""Metrics of a model over a whole split, every row counted once at any number of ranks."""
+
+import time
+from collections.abc import Iterable, Sized
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from dlrm_app.data.batch import Batch
+from dlrm_app.runtime import Runtime
+from dlrm_app.training.metrics import ClickMetrics
+from dlrm_app.training.progress import progress_bar
+
+
+class SizedBatches(Iterable[Batch], Sized, Protocol):
+    """Batches whose number is known beforehand, the same on every rank."""
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, batches: SizedBatches, metrics: ClickMetrics, runtime: Runtime, title: str
+) -> dict[str, float]:
+    """Metrics of ``model`` (a sharded ClickTask, its training pipeline detached) over ``batches``.
+
+    The same on every rank. Adds ``seconds``, the time it took.
+    """
+    started = time.perf_counter()
+    model.eval()
+    metrics.reset()
+    with progress_bar(title, len(batches), runtime) as bar:
+        for batch in batches:
+            _, (_, logits, labels) = model(batch.to(runtime.device, non_blocking=True))
+            metrics.update(logits[: batch.num_valid], labels[: batch.num_valid])
+            bar.update(1)
+    model.train()
+    values = metrics.compute()
+    return {**values, "seconds": time.perf_counter() - started}

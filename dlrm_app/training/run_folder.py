@@ -1,0 +1,95 @@
+"""A run's folder: what was asked for, on what, and what came of it.
+
+    RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
+    RUN/metrics.jsonl                               one event a line
+    RUN/result.json                                 written last
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import yaml
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import DlrmError
+from dlrm_app.files import write_json, write_text
+from dlrm_app.runtime import Runtime
+
+PACKAGES = ("dlrm-app", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec", "torchmetrics", "numpy", "pyarrow")
+
+
+class RunFolder:
+    """Writes one run's files on the first rank; on the others every call does nothing."""
+
+    def __init__(self, path: Path, runtime: Runtime) -> None:
+        self.path = path
+        self._writes = runtime.is_first
+
+    def write_start(self, config: TrainConfig, runtime: Runtime) -> None:
+        """Writes config.yaml and environment.json."""
+        if self._writes:
+            write_text(self.path / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
+            write_json(self.path / "environment.json", describe_environment(runtime))
+
+    def log_event(self, event: str, **values: Any) -> None:
+        """Appends one line to metrics.jsonl."""
+        if self._writes:
+            line = json.dumps({"event": event, **values})
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Writes result.json, whole or not at all: the mark of a run that reached its end."""
+        if self._writes:
+            write_json(self.path / "result.json", result)
+
+
+def create_run_folder(output: str | None, runtime: Runtime) -> RunFolder:
+    """Makes the folder once and tells every rank its name. Refuses one that already holds a run."""
+
+    def create() -> str:
+        name = Path(output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+        if (name / "metrics.jsonl").exists() or (name / "config.yaml").exists():
+            raise DlrmError(f"output={name} already holds a run: choose another folder, or remove it first")
+        if name.exists() and not name.is_dir():
+            raise DlrmError(f"output={name} is a file: name a folder")
+        try:
+            name.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DlrmError(f"output={name} cannot be made: {error.strerror}") from error
+        return str(name)
+
+    chosen: list[Any] = [runtime.together(lambda: create() if runtime.is_first else None)]
+    dist.broadcast_object_list(chosen, src=0)
+    return RunFolder(Path(chosen[0]), runtime)
+
+
+def describe_environment(runtime: Runtime) -> dict[str, Any]:
+    """Versions, machine and launch, as recorded beside each run."""
+    return {
+        "command": sys.argv,
+        "folder": str(Path.cwd()),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
+        "device": torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else "cpu",
+        "world_size": runtime.world_size,
+        "threads_per_rank": runtime.num_threads,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,91 @@
+"""A DLRM in plain torch, written from the papers, to compare the sharded one with."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlrm_app.tables import Table
+
+
+class PlainModel(nn.Module):
+    """nn.EmbeddingBag tables, an MLP below and above, and one of three interactions."""
+
+    def __init__(self, kind: str, tables: Sequence[Table], dense: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.kind = kind
+        self.table_of = {feature: table.name for table in tables for feature in table.features}
+        self.bags = nn.ModuleDict(
+            {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling, include_last_offset=True) for t in tables}
+        )
+        self.dense = nn.ParameterDict({name.replace(".", "/"): nn.Parameter(v.clone()) for name, v in dense.items()})
+
+    def layers(self, prefix: str) -> list[tuple[nn.Parameter, nn.Parameter]]:
+        """(weight, bias) of every linear layer under ``prefix``, in order."""
+        weights = [name for name in self.dense if name.startswith(prefix) and name.endswith("weight")]
+        return [(self.dense[name], self.dense[name.replace("weight", "bias")]) for name in weights]
+
+    def relu_mlp(self, prefix: str, x: torch.Tensor) -> torch.Tensor:
+        for weight, bias in self.layers(prefix):
+            x = F.relu(F.linear(x, weight, bias))
+        return x
+
+    def pooled(self, ids: dict[str, list[list[int]]]) -> list[torch.Tensor]:
+        """[B, D] for every feature in the tables' order."""
+        vectors = []
+        for feature, table in self.table_of.items():
+            flat = torch.tensor([i for bag in ids[feature] for i in bag], dtype=torch.int64)
+            offsets = torch.tensor([0, *[len(bag) for bag in ids[feature]]]).cumsum(0)
+            vectors.append(self.bags[table](flat, offsets))
+        return vectors
+
+    def forward(self, dense: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
+        bottom = self.relu_mlp("dense_arch", dense)
+        vectors = torch.stack([bottom, *self.pooled(ids)], dim=1)  # [B, F + 1, D]
+        if self.kind == "dlrm":
+            crossed = torch.cat([bottom, self.pair_dots(vectors)], dim=1)
+        elif self.kind == "dcn":
+            crossed = self.cross(vectors.flatten(1))
+        else:
+            crossed = torch.cat([bottom, self.projected_dots(vectors)], dim=1)
+        *hidden, (weight, bias) = self.layers("over_arch")
+        for w, b in hidden:
+            crossed = F.relu(F.linear(crossed, w, b))
+        return F.linear(crossed, weight, bias).squeeze(-1)
+
+    def pair_dots(self, vectors: torch.Tensor) -> torch.Tensor:
+        count = vectors.shape[1]
+        pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+        return torch.stack([(vectors[:, i] * vectors[:, j]).sum(1) for i, j in pairs], dim=1)
+
+    def cross(self, x0: torch.Tensor) -> torch.Tensor:
+        x = x0
+        for layer in range(len([n for n in self.dense if "W_kernels" in n])):
+            w = self.dense[f"inter_arch/crossnet/W_kernels/{layer}"]
+            v = self.dense[f"inter_arch/crossnet/V_kernels/{layer}"]
+            b = self.dense[f"inter_arch/crossnet/bias/{layer}"].flatten()
+            x = x0 * (x @ v.T @ w.T + b) + x
+        return x
+
+    def projected_dots(self, vectors: torch.Tensor) -> torch.Tensor:
+        batch, _, dim = vectors.shape
+        one = self.relu_mlp("inter_arch/interaction_branch1", vectors.flatten(1)).reshape(batch, -1, dim)
+        two = self.relu_mlp("inter_arch/interaction_branch2", vectors.flatten(1)).reshape(batch, dim, -1)
+        return (one @ two).flatten(1)
+
+
+class RowWiseAdagrad:
+    """One accumulator a row: s += mean(g²), w -= lr g / (sqrt(s) + eps). Written out, for the comparison."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], lr: float, eps: float) -> None:
+        self.parameters = list(parameters)
+        self.sums = [torch.zeros(len(p), 1) for p in self.parameters]
+        self.lr, self.eps = lr, eps
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter, total in zip(self.parameters, self.sums, strict=True):
+            assert parameter.grad is not None
+            total += parameter.grad.pow(2).mean(1, keepdim=True)
+            parameter -= self.lr * parameter.grad / (total.sqrt() + self.eps)
