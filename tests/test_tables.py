@@ -1,0 +1,92 @@
+"""Table specs become tables, or one message with every fault."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from torchrec.modules.embedding_configs import DataType, PoolingType
+
+from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.train import TablesConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.tables import resolve_tables, to_bag_config, to_constraints
+
+ROWS = {"item": 100, "last_items": 80, "user": 50}
+
+# https://github.com/mlcommons/training, recommendation_v2: num_embeddings_per_feature, capped at 40 million
+PUBLISHED_TOTALS = {"criteo_kaggle": 33_762_577, "criteo_1tb": 882_774_559, "mlperf_dcnv2": 204_184_588}
+
+
+def test_tables_from_the_dataset_have_one_table_a_feature() -> None:
+    tables = resolve_tables(TablesConfig(from_dataset=True, embedding_dim=16), ROWS)
+    assert [(t.name, t.rows, t.dim, t.features) for t in tables] == [
+        ("t_item", 100, 16, ("item",)),
+        ("t_last_items", 80, 16, ("last_items",)),
+        ("t_user", 50, 16, ("user",)),
+    ]
+
+
+def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
+    specs = [
+        {"name": "items", "rows": 100, "features": ["item", "last_items"], "pooling": "mean", "data_type": "fp16"},
+        {"name": "users", "rows": 64, "dim": 8, "features": ["user"], "sharding": {"types": ["row_wise"]}},
+    ]
+    items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=specs), ROWS)
+    bags = to_bag_config(items)
+    assert (bags.num_embeddings, bags.embedding_dim, bags.feature_names) == (100, 16, ["item", "last_items"])
+    assert (bags.pooling, bags.data_type) == (PoolingType.MEAN, DataType.FP16)
+    assert users.dim == 8
+    assert to_constraints(users, ["table_wise"], ["fused"]).sharding_types == ["row_wise"]
+    assert to_constraints(items, ["table_wise"], ["fused"]).sharding_types == ["table_wise"]
+    assert items.num_bytes == 100 * 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"name": "a", "features": ["user"]}, ["rows is missing"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "row": 3}, ["row is not a key of a table"]),
+        ({"name": "a", "rows": 49, "features": ["user"]}, ["49 rows", "ids up to 49", "rows: 50"]),
+        ({"name": "a", "rows": 50, "features": ["usr"]}, ["usr", "the dataset has not", "user"]),
+        ({"name": "a", "rows": 50, "dim": 6, "features": ["user"]}, ["multiple of 4", "6"]),
+        ({"name": "a", "rows": 0, "features": ["user"]}, ["rows must be a whole number", "0"]),
+        ({"name": "a", "rows": 50, "features": []}, ["features is empty"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "pooling": "max"}, ["pooling must be one of sum, mean"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "sharding": {"type": "x"}}, ["sharding.type is not known"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "sharding": {"types": ["rowwise"]}},
+            ["sharding.types", "row_wise", "'rowwise'"],
+        ),
+        ({"name": "a", "rows": 50, "features": ["user"], "optimizer": {"kind": "lion"}}, ["optimizer.kind", "lion"]),
+        ("t_user", ["must be a mapping"]),
+    ],
+)
+def test_a_faulty_spec_is_refused_by_name(spec: object, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=16, specs=[spec]), ROWS)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_faults_come_in_one_message() -> None:
+    specs = [
+        {"name": "a", "rows": 100, "features": ["item"]},
+        {"name": "a", "rows": 100, "features": ["item"]},
+        {"name": "b", "rows": 1, "features": ["user"]},
+    ]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=16, specs=specs), ROWS)
+    assert len(caught.value.problems) == 3
+
+
+def test_a_missing_width_names_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"tables\.embedding_dim"):
+        resolve_tables(TablesConfig(from_dataset=True), ROWS)
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED_TOTALS))
+def test_the_shipped_tables_have_the_published_sizes(name: str) -> None:
+    file: Path = conf_dir() / "tables" / f"{name}.yaml"
+    specs = yaml.safe_load(file.read_text())["specs"]
+    assert sum(spec["rows"] for spec in specs) == PUBLISHED_TOTALS[name]
+    assert [spec["features"] for spec in specs] == [[f"cat_{place}"] for place in range(26)]
