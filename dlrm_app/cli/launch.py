@@ -35,7 +35,7 @@ def launch(command: str, schema: type[Any], job: Job) -> None:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
     except SystemExit as leaving:
         code = leaving.code
-    _leave(code)
+    leave(code)
 
 
 def _checked_job(config: DictConfig, schema: type[Any], job: Job) -> Any:
@@ -71,7 +71,7 @@ def _or_explain(work: Callable[[], Any]) -> Any:
         sys.exit(130)
 
 
-def _leave(code: Any) -> NoReturn:
+def leave(code: Any) -> NoReturn:
     """Ends the process; without Python's finalisation if torch is loaded.
 
     gloo's worker threads outlive destroy_process_group while anything holds the group (DDP does), and free the
