@@ -1,0 +1,214 @@
+"""Decoded rows → the model's input: the only module that knows both the arrays and KeyedJaggedTensor."""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+from dlrm_app.data.ahead import read_ahead
+from dlrm_app.data.lanes import Order, eval_order, train_order
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.data.reader import SplitReader
+from dlrm_app.data.rows import Rows
+
+
+@dataclass
+class Batch(Pipelineable):
+    """``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
+
+    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0.
+    """
+
+    dense_features: torch.Tensor
+    sparse_features: KeyedJaggedTensor
+    labels: torch.Tensor
+    num_valid: int
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
+        """A copy on ``device``."""
+        return Batch(
+            self.dense_features.to(device, non_blocking=non_blocking),
+            self.sparse_features.to(device, non_blocking=non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
+            self.num_valid,
+        )
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that ``stream`` uses the tensors."""
+        self.dense_features.record_stream(stream)
+        self.sparse_features.record_stream(stream)
+        self.labels.record_stream(stream)
+
+    def pin_memory(self) -> "Batch":
+        """A copy in page-locked memory, from which copies to a GPU run beside other work."""
+        return Batch(
+            self.dense_features.pin_memory(),
+            self.sparse_features.pin_memory(),
+            self.labels.pin_memory(),
+            self.num_valid,
+        )
+
+
+class BatchMaker:
+    """Turns Rows into a Batch of ``batch_size`` rows with ``features`` as keys."""
+
+    def __init__(self, manifest: Manifest, features: Sequence[str], batch_size: int) -> None:
+        multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
+        self._features = list(features)
+        self._is_multi_hot = [name in multi_hot for name in features]
+        self._batch_size = batch_size
+        # one-hot batches differ in their values alone: the rest is made once and shared
+        self._ones = torch.ones(len(features) * batch_size, dtype=torch.int32)
+        self._length_per_key = [batch_size] * len(features)
+        self._offset_per_key = [batch_size * place for place in range(len(features) + 1)]
+
+    def make(self, rows: Rows) -> Batch:
+        """The batch; padded where there are fewer rows than its size."""
+        missing = self._batch_size - len(rows)
+        dense, labels = rows.dense, rows.labels
+        if missing:
+            dense = np.concatenate([dense, np.zeros((missing, dense.shape[1]), np.float32)])
+            labels = np.concatenate([labels, np.zeros(missing, np.float32)])
+        if missing or any(self._is_multi_hot):
+            sparse = self._ragged(rows)
+        else:
+            sparse = self._one_hot(rows)
+        return Batch(torch.from_numpy(dense), sparse, torch.from_numpy(labels), len(rows))
+
+    def _one_hot(self, rows: Rows) -> KeyedJaggedTensor:
+        return KeyedJaggedTensor(
+            keys=self._features,
+            values=torch.from_numpy(rows.one_hot.reshape(-1)),
+            lengths=self._ones,
+            stride=self._batch_size,
+            length_per_key=self._length_per_key,
+            offset_per_key=self._offset_per_key,
+        )
+
+    def _ragged(self, rows: Rows) -> KeyedJaggedTensor:
+        lengths = np.zeros((len(self._features), self._batch_size), np.int32)
+        values: list[NDArray[np.int32]] = []
+        one_hot, bags = iter(rows.one_hot), iter(rows.bags)
+        for place, is_multi_hot in enumerate(self._is_multi_hot):
+            if is_multi_hot:
+                bag = next(bags)
+                lengths[place, : len(rows)] = np.diff(bag.offsets)
+                values.append(bag.values)
+            else:
+                lengths[place, : len(rows)] = 1
+                values.append(next(one_hot))
+        length_per_key = [len(ids) for ids in values]
+        return KeyedJaggedTensor(
+            keys=self._features,
+            values=torch.from_numpy(np.concatenate(values) if values else np.empty(0, np.int32)),
+            lengths=torch.from_numpy(lengths.reshape(-1)),
+            stride=self._batch_size,
+            length_per_key=length_per_key,
+            offset_per_key=[0, *np.cumsum(length_per_key).tolist()],
+        )
+
+
+class _Batches:
+    """Iterates over the batches of an order, decoding ahead in a thread. Leaving ``with`` ends the thread."""
+
+    def __init__(
+        self, reader: SplitReader, order: Order, maker: BatchMaker, start_step: int, prefetch: int
+    ) -> None:
+        self._reader = reader
+        self._order = order
+        self._maker = maker
+        self._start_step = start_step
+        self._prefetch = prefetch
+        self._running: list[Generator[Batch, None, None]] = []
+
+    def __len__(self) -> int:
+        return max(0, self._order.num_steps - self._start_step)
+
+    def __iter__(self) -> Iterator[Batch]:
+        stream = read_ahead(self._made(), self._prefetch)
+        self._running.append(stream)
+        return stream
+
+    def _made(self) -> Iterator[Batch]:
+        pin = torch.cuda.is_available()
+        for rows in self._reader.read(self._order, self._start_step):
+            batch = self._maker.make(rows)
+            yield batch.pin_memory() if pin else batch
+
+    def __enter__(self) -> "_Batches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads of all iterations begun."""
+        while self._running:
+            self._running.pop().close()
+
+
+class TrainBatches(_Batches):
+    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
+
+    ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
+    What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        features: Sequence[str],
+        *,
+        global_batch_size: int,
+        lanes: int = 64,
+        seed: int = 0,
+        epoch: int = 0,
+        start_batch: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        prefetch: int = 4,
+    ) -> None:
+        reader = SplitReader(manifest, "train", features)
+        order = train_order(
+            reader.group_rows,
+            global_batch_size=global_batch_size,
+            lanes=lanes,
+            seed=seed,
+            epoch=epoch,
+            rank=rank,
+            world_size=world_size,
+            shuffle=shuffle,
+        )
+        self.num_dropped = sum(reader.group_rows) - order.num_steps * global_batch_size
+        super().__init__(
+            reader, order, BatchMaker(manifest, features, order.batch_size), start_batch, prefetch
+        )
+
+
+class EvalBatches(_Batches):
+    """Every row of ``split`` once over all ranks, in the order of the files, ``batch_size`` rows per rank.
+
+    All ranks get the same number of batches; the last ones are padded. ``with_labels=False`` is for
+    prediction: labels are then 0. Raises DataError if the split is missing or has no labels.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        features: Sequence[str],
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        prefetch: int = 4,
+        with_labels: bool = True,
+    ) -> None:
+        reader = SplitReader(manifest, split, features, with_labels=with_labels)
+        order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
+        super().__init__(reader, order, BatchMaker(manifest, features, batch_size), 0, prefetch)

@@ -1,0 +1,206 @@
+"""Which rows make which batch: pure arithmetic, no I/O.
+
+A split is a list of row groups. Training puts the groups in the epoch's order, one behind the other, and cuts
+that sequence of N rows into L lanes of ``steps * p`` rows, where p = B / L and steps = N // B for a global
+batch of B rows. Global batch t takes rows [t * p, (t + 1) * p) of every lane, in the order of the lanes.
+Rank r of R serves lanes [r * L / R, (r + 1) * L / R): its local batch is the r-th piece of the global one, so
+any R gives the same global batches, and a rank only ever touches the row groups under its own lanes.
+
+Evaluation is one lane per rank, unshuffled, that ends where the rank's rows end.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+GROUP_ORDER, ROW_ORDER = 0, 1
+"""What a permutation is for: the two must not share random numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [``start``, ``stop``) of row group ``group``, counted as the epoch orders the group's rows."""
+
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """The rows that one rank reads in one epoch.
+
+    ``groups[i]`` is the row group at place i of the epoch's sequence, which holds the sequence's rows
+    [``starts[i]``, ``starts[i + 1]``). ``lanes`` are ranges of rows of the sequence; every step takes
+    ``rows_per_lane`` rows of each. ``shuffle_key`` is (seed, epoch), or None for the order of the files.
+    """
+
+    groups: Sequence[int]
+    starts: Sequence[int]
+    lanes: Sequence[range]
+    rows_per_lane: int
+    num_steps: int
+    shuffle_key: tuple[int, int] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per step of this rank, padding included."""
+        return self.rows_per_lane * len(self.lanes)
+
+    def pieces(self, step: int) -> list[Piece]:
+        """The rows of this rank's batch number ``step``; at the end of an evaluation fewer than a batch."""
+        found: list[Piece] = []
+        for lane in self.lanes:
+            rows = lane[step * self.rows_per_lane : (step + 1) * self.rows_per_lane]
+            found += self._pieces_of(rows)
+        return found
+
+    def _pieces_of(self, rows: range) -> list[Piece]:
+        found = []
+        row, place = rows.start, bisect_right(self.starts, rows.start) - 1
+        while row < rows.stop:
+            first, end = self.starts[place], self.starts[place + 1]
+            stop = min(end, rows.stop)
+            if stop > row:  # an empty row group gives nothing
+                found.append(Piece(self.groups[place], row - first, stop - first))
+            row, place = stop, place + 1
+        return found
+
+    def last_steps(self) -> dict[int, int]:
+        """The last step that needs each row group, for every group that this rank needs at all."""
+        last: dict[int, int] = {}
+        for lane in self.lanes:
+            place = bisect_right(self.starts, lane.start) - 1
+            while place < len(self.groups) and self.starts[place] < lane.stop:
+                final_row = min(self.starts[place + 1], lane.stop) - 1
+                step = (final_row - lane.start) // self.rows_per_lane
+                if self.starts[place] <= final_row:
+                    group = self.groups[place]
+                    last[group] = max(step, last.get(group, 0))
+                place += 1
+        return last
+
+    def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
+        """The order in which the epoch reads the ``rows`` rows of ``group``; None is the file's."""
+        if self.shuffle_key is None:
+            return None
+        return permutation(rows, *self.shuffle_key, ROW_ORDER, group)
+
+
+def train_order(
+    group_rows: Sequence[int],
+    *,
+    global_batch_size: int,
+    lanes: int,
+    seed: int,
+    epoch: int,
+    rank: int = 0,
+    world_size: int = 1,
+    shuffle: bool = True,
+) -> Order:
+    """The training rows of ``rank`` in ``epoch``; ``group_rows`` is the size of every row group of the split.
+
+    The last N % global_batch_size rows of the epoch's sequence are left out; another epoch leaves out others.
+    What ``check_lanes`` refuses must not come here.
+    """
+    groups = list(range(len(group_rows)))
+    if shuffle:
+        groups = permutation(len(groups), seed, epoch, GROUP_ORDER).tolist()
+    starts = _starts([group_rows[group] for group in groups])
+    steps = starts[-1] // global_batch_size
+    rows_per_lane = global_batch_size // lanes
+    span = steps * rows_per_lane
+    own = range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
+    return Order(
+        groups,
+        starts,
+        [range(lane * span, (lane + 1) * span) for lane in own],
+        rows_per_lane,
+        steps,
+        (seed, epoch) if shuffle else None,
+    )
+
+
+def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
+    """The rows of ``rank`` in an evaluation: its contiguous share, one row more or less than another's.
+
+    Every rank takes the same number of steps; the last may give it fewer than ``batch_size`` rows, or none.
+    """
+    starts = _starts(group_rows)
+    total = starts[-1]
+    own = range(rank * total // world_size, (rank + 1) * total // world_size)
+    largest_share = -(-total // world_size)
+    return Order(list(range(len(group_rows))), starts, [own], batch_size, -(-largest_share // batch_size))
+
+
+def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) -> NDArray[np.int64]:
+    """A random order of range(``size``), a pure function of its arguments in every version of numpy.
+
+    Sorts the words of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed
+    by (seed, epoch), in the part of its counter given by (purpose, group). The low bits of each word carry
+    its place: that makes the words distinct, so that any sorting algorithm gives the same order.
+    """
+    words = np.random.Philox(key=[seed, epoch], counter=[0, 0, group, purpose]).random_raw(size)
+    mask = np.uint64((1 << size.bit_length()) - 1)
+    words &= ~mask
+    words |= np.arange(size, dtype=np.uint64)
+    words.sort()
+    return (words & mask).astype(np.int64)
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+
+def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:
+    """What keeps ``rows`` training rows from being dealt so; every problem with its cure."""
+    problems = []
+    if global_batch_size % lanes:
+        below = global_batch_size // lanes * lanes
+        choices = f"{below} or {below + lanes}" if below else f"{lanes}"
+        problems.append(
+            f"trainer.global_batch_size must be a multiple of data.lanes ({lanes}), got {global_batch_size}: "
+            f"use {choices}"
+        )
+    if lanes % world_size:
+        ranks = _dividing_ranks(lanes, world_size)
+        other_lanes = _lanes_for(global_batch_size, lanes, world_size)
+        problems.append(
+            f"{world_size} ranks do not divide data.lanes ({lanes}): use {ranks}, or {other_lanes}"
+        )
+    if rows < global_batch_size:
+        smaller = _smaller_batch(lanes, world_size, rows)
+        problems.append(
+            f"the train split has {rows} rows, fewer than one trainer.global_batch_size "
+            f"({global_batch_size}): use {smaller}"
+        )
+    return problems
+
+
+def _dividing_ranks(lanes: int, world_size: int) -> str:
+    divisors = [count for count in range(1, lanes + 1) if lanes % count == 0]
+    below = [count for count in divisors if count < world_size][-2:]
+    above = [count for count in divisors if count > world_size][:1]
+    *most, last = [str(count) for count in below + above]
+    return f"{', '.join(most)} or {last} ranks" if most else f"{last} rank"
+
+
+def _lanes_for(global_batch_size: int, lanes: int, world_size: int) -> str:
+    """The nearest number of lanes that this many ranks divide, with a batch size to go with it if need be."""
+    fitting = [n for n in range(world_size, 4 * lanes + 1, world_size) if global_batch_size % n == 0]
+    if fitting:
+        return f"data.lanes={min(fitting, key=lambda n: abs(n - lanes))}"
+    nearest = max(1, round(lanes / world_size)) * world_size
+    batch_size = max(1, round(global_batch_size / nearest)) * nearest
+    return f"data.lanes={nearest} with trainer.global_batch_size={batch_size}"
+
+
+def _smaller_batch(lanes: int, world_size: int, rows: int) -> str:
+    if rows >= lanes:
+        return f"{rows // lanes * lanes}"
+    if rows >= world_size:
+        return f"{rows // world_size * world_size} with data.lanes={world_size}"
+    return "a larger dataset"
