@@ -1,0 +1,28 @@
+"""What every rank must know alike."""
+
+import torch
+import torch.distributed as dist
+
+
+def num_ranks() -> int:
+    """The ranks of the process group; 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def own_rank() -> int:
+    """This process's place among the ranks; 0 without a process group."""
+    return dist.get_rank() if num_ranks() > 1 else 0
+
+
+def gather(values: torch.Tensor) -> torch.Tensor:
+    """[R, …] of every rank's ``values`` […], whose shape is the same on all."""
+    if num_ranks() == 1:
+        return values.unsqueeze(0)
+    gathered = values.new_empty((num_ranks(), *values.shape))
+    dist.all_gather_into_tensor(gathered, values)
+    return gathered
+
+
+def total(values: torch.Tensor) -> torch.Tensor:
+    """The sum of every rank's ``values``, added in the order of the ranks: the same to the bit on each."""
+    return gather(values).sum(0)
