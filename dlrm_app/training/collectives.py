@@ -18,9 +18,9 @@ def gather(values: torch.Tensor) -> torch.Tensor:
     """[R, …] of every rank's ``values`` […], whose shape is the same on all."""
     if num_ranks() == 1:
         return values.unsqueeze(0)
-    gathered = values.new_empty((num_ranks(), *values.shape))
-    dist.all_gather_into_tensor(gathered, values)
-    return gathered
+    gathered = [torch.empty_like(values) for _ in range(num_ranks())]
+    dist.all_gather(gathered, values)
+    return torch.stack(gathered)
 
 
 def total(values: torch.Tensor) -> torch.Tensor:
