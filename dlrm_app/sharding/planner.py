@@ -8,7 +8,14 @@ import torch
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    KernelConfig,
+    ParameterConstraints,
+    PlannerError,
+    TopologyFactory,
+    TrainerConfig,
+)
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
 from dlrm_app.config.train import ShardingConfig, TopologyConfig
@@ -20,6 +27,10 @@ from dlrm_app.tables import Table, to_constraints
 # These two train alike: row-wise Adagrad keeps one accumulator a row under both, while column-wise shards
 # would each keep their own.
 DEFAULT_TYPES = ["table_wise", "row_wise"]
+
+
+RESERVED_SHARE = 0.15
+"""Of a rank's memory, kept from the tables for the dense part, the batches in flight and the libraries."""
 
 
 def make_plan(
@@ -42,6 +53,7 @@ def make_plan(
         topology=_topology(runtime, capacity),
         batch_size=local_batch_size,
         constraints=constraints,
+        storage_reservation=FixedPercentageStorageReservation(RESERVED_SHARE),
     )
     try:
         plan = planner.collective_plan(model, [AnyShardingSharder()], torch.distributed.GroupMember.WORLD)
@@ -97,13 +109,9 @@ def _control_group_limit() -> int | None:
 
 
 def _topology(runtime: Runtime, capacity: int) -> Topology:
-    memory = {"hbm_cap": capacity} if runtime.device.type == "cuda" else {"ddr_cap": capacity}
-    return Topology(
-        world_size=runtime.world_size,
-        local_world_size=runtime.local_world_size,
-        compute_device=runtime.device.type,
-        **memory,
-    )
+    memory = {"hbm_cap_bytes": capacity} if runtime.device.type == "cuda" else {"ddr_cap_bytes": capacity}
+    ranks = TrainerConfig(runtime.world_size, runtime.local_world_size, **memory)
+    return TopologyFactory.create_topology(ranks, kernel_config=KernelConfig(runtime.device.type))
 
 
 def _does_not_fit(tables: Sequence[Table], capacity: int, runtime: Runtime, error: PlannerError) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -305,6 +306,11 @@ def say_what_starts(
 
 
 def quiet_libraries() -> None:
-    """torchrec and torch log every plan and pipeline step; a run's own lines would drown in them."""
-    for name in ("torchrec", "torch.distributed", "fbgemm_gpu"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    """torchrec and torch log every plan and warn of their own deprecations; a run's lines would drown in them."""
+    for name in ("torchrec", "torch.distributed", "fbgemm_gpu", "torch.fx._symbolic_trace"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for module in ("torch", "torchrec", "fbgemm_gpu"):
+        warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{module}\.")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{module}\.")
+    # fbgemm's dense kernel differentiates in its own way, which torch cannot see; tests compare it with torch's
+    warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")
