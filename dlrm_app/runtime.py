@@ -87,7 +87,9 @@ def start_runtime(num_threads: int | None) -> Iterator[Runtime]:
 
 
 def _place(num_threads: int | None) -> Runtime:
-    rank, world_size = (int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    rank, world_size = (
+        int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
+    )
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
     device = torch.device("cpu")
@@ -100,7 +102,12 @@ def _place(num_threads: int | None) -> Runtime:
         device = torch.device("cuda", local_rank)
     cores = len(os.sched_getaffinity(0))
     return Runtime(
-        rank, local_rank, world_size, local_world_size, device, num_threads or max(1, cores // local_world_size)
+        rank,
+        local_rank,
+        world_size,
+        local_world_size,
+        device,
+        num_threads or max(1, cores // local_world_size),
     )
 
 
@@ -109,7 +116,8 @@ def _join(runtime: Runtime) -> None:
     if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but torch's __init__ does not say so
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
 def _end_now(error: BaseException, runtime: Runtime) -> None:
@@ -118,7 +126,9 @@ def _end_now(error: BaseException, runtime: Runtime) -> None:
         print(f"error (rank {runtime.rank}): {error}", file=sys.stderr)
         code = error.exit_code
     elif _is_lost_peer(error):
-        print(f"rank {runtime.rank} lost contact with another rank; its own message says why", file=sys.stderr)
+        print(
+            f"rank {runtime.rank} lost contact with another rank; its own message says why", file=sys.stderr
+        )
         code = 1
     elif isinstance(error, KeyboardInterrupt):
         code = 130

@@ -66,7 +66,9 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int]) -> lis
         raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
     specs: list[Any] = list(config.specs)
     if config.from_dataset:
-        specs = [{"name": f"t_{name}", "rows": rows, "features": [name]} for name, rows in feature_rows.items()]
+        specs = [
+            {"name": f"t_{name}", "rows": rows, "features": [name]} for name, rows in feature_rows.items()
+        ]
     if not specs:
         raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
     problems: list[str] = []
@@ -134,7 +136,9 @@ def _unknown_keys(name: str, mapping: Mapping[str, Any], known: tuple[str, ...])
 
 
 def _unknown_choices(name: str, values: Iterable[str] | None, choices: tuple[str, ...]) -> list[str]:
-    return [f"{name} must be one of {', '.join(choices)}, got {v!r}" for v in values or [] if v not in choices]
+    return [
+        f"{name} must be one of {', '.join(choices)}, got {v!r}" for v in values or [] if v not in choices
+    ]
 
 
 def _conflicts(tables: list[Table]) -> list[str]:

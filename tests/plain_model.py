@@ -19,7 +19,9 @@ class PlainModel(nn.Module):
         self.bags = nn.ModuleDict(
             {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling, include_last_offset=True) for t in tables}
         )
-        self.dense = nn.ParameterDict({name.replace(".", "/"): nn.Parameter(v.clone()) for name, v in dense.items()})
+        self.dense = nn.ParameterDict(
+            {name.replace(".", "/"): nn.Parameter(v.clone()) for name, v in dense.items()}
+        )
 
     def layers(self, prefix: str) -> list[tuple[nn.Parameter, nn.Parameter]]:
         """(weight, bias) of every linear layer under ``prefix``, in order."""

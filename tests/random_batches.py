@@ -18,13 +18,17 @@ TABLES = [
 ]
 
 
-def draw(seed: int, num_rows: int, tables: Sequence[Table] = TABLES) -> tuple[torch.Tensor, Ids, torch.Tensor]:
+def draw(
+    seed: int, num_rows: int, tables: Sequence[Table] = TABLES
+) -> tuple[torch.Tensor, Ids, torch.Tensor]:
     """(dense [B, N], ids per feature and row, labels [B]); f3 has 0 to 3 ids a row, the others one."""
     generator = torch.Generator().manual_seed(seed)
     ids: Ids = {}
     for table in tables:
         for feature in table.features:
-            counts = torch.randint(0, 4, (num_rows,), generator=generator) if feature == "f3" else [1] * num_rows
+            counts = (
+                torch.randint(0, 4, (num_rows,), generator=generator) if feature == "f3" else [1] * num_rows
+            )
             # squared: a few ids come up often, so that rows are hit twice in a batch
             ids[feature] = [
                 (torch.rand(int(n), generator=generator) ** 2 * table.rows).long().tolist() for n in counts
@@ -34,7 +38,9 @@ def draw(seed: int, num_rows: int, tables: Sequence[Table] = TABLES) -> tuple[to
     return dense, ids, labels
 
 
-def to_batch(dense: torch.Tensor, ids: Ids, labels: torch.Tensor, rank: int = 0, world_size: int = 1) -> Batch:
+def to_batch(
+    dense: torch.Tensor, ids: Ids, labels: torch.Tensor, rank: int = 0, world_size: int = 1
+) -> Batch:
     """The rows that ``rank`` of ``world_size`` would get."""
     rows = slice(rank * len(labels) // world_size, (rank + 1) * len(labels) // world_size)
     bags = {feature: lists[rows] for feature, lists in ids.items()}

@@ -28,7 +28,13 @@ def test_tables_from_the_dataset_have_one_table_a_feature() -> None:
 
 def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
     specs = [
-        {"name": "items", "rows": 100, "features": ["item", "last_items"], "pooling": "mean", "data_type": "fp16"},
+        {
+            "name": "items",
+            "rows": 100,
+            "features": ["item", "last_items"],
+            "pooling": "mean",
+            "data_type": "fp16",
+        },
         {"name": "users", "rows": 64, "dim": 8, "features": ["user"], "sharding": {"types": ["row_wise"]}},
     ]
     items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=specs), ROWS)
@@ -51,13 +57,22 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
         ({"name": "a", "rows": 50, "dim": 6, "features": ["user"]}, ["multiple of 4", "6"]),
         ({"name": "a", "rows": 0, "features": ["user"]}, ["rows must be a whole number", "0"]),
         ({"name": "a", "rows": 50, "features": []}, ["features is empty"]),
-        ({"name": "a", "rows": 50, "features": ["user"], "pooling": "max"}, ["pooling must be one of sum, mean"]),
-        ({"name": "a", "rows": 50, "features": ["user"], "sharding": {"type": "x"}}, ["sharding.type is not known"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "pooling": "max"},
+            ["pooling must be one of sum, mean"],
+        ),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "sharding": {"type": "x"}},
+            ["sharding.type is not known"],
+        ),
         (
             {"name": "a", "rows": 50, "features": ["user"], "sharding": {"types": ["rowwise"]}},
             ["sharding.types", "row_wise", "'rowwise'"],
         ),
-        ({"name": "a", "rows": 50, "features": ["user"], "optimizer": {"kind": "lion"}}, ["optimizer.kind", "lion"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "optimizer": {"kind": "lion"}},
+            ["optimizer.kind", "lion"],
+        ),
         ("t_user", ["must be a mapping"]),
     ],
 )

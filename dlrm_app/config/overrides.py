@@ -23,7 +23,9 @@ def check_overrides(overrides: list[str], schema: type[Any], conf: Path) -> list
     try:
         parsed = OverridesParser.create().parse_overrides(overrides)
     except OverrideParseException as error:
-        raise ConfigError([f"cannot read {error.override!r}: write key=value, lists as 'key=[a,b]'"]) from error
+        raise ConfigError(
+            [f"cannot read {error.override!r}: write key=value, lists as 'key=[a,b]'"]
+        ) from error
     tree = OmegaConf.structured(schema)
     groups = {path.name for path in conf.iterdir() if path.is_dir()} - {"hydra"}
     problems: list[str] = []
@@ -66,12 +68,16 @@ def _choose(text: str, group: str, override: Override, conf: Path, problems: lis
 def _load(path: Path, problems: list[str]) -> DictConfig | ListConfig | None:
     try:
         return OmegaConf.load(path)
-    except Exception as error:  # the parser's errors have no common class; each is the file's author's to mend
+    except (
+        Exception
+    ) as error:  # the parser's errors have no common class; each is the file's author's to mend
         problems.append(f"{path} is not readable YAML: {error}")
         return None
 
 
-def _check_value(key: str, override: Override, tree: DictConfig, groups: set[str], problems: list[str]) -> None:
+def _check_value(
+    key: str, override: Override, tree: DictConfig, groups: set[str], problems: list[str]
+) -> None:
     if not _is_known(key, tree):
         known = known_keys(tree) + sorted(groups)
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
@@ -112,7 +118,7 @@ def _is_free_form(node: DictConfig) -> bool:
 def known_keys(tree: DictConfig, prefix: str = "") -> list[str]:
     """Every dotted key of ``tree``, sections included, for suggestions."""
     keys: list[str] = []
-    for name in tree:
+    for name in map(str, tree):
         keys.append(f"{prefix}{name}")
         if OmegaConf.is_missing(tree, name):
             continue

@@ -139,7 +139,9 @@ def _model_problems(model: ModelConfig) -> list[str]:
     }
     for key in needed.get(model.kind, ()):
         if not getattr(model, key):
-            problems.append(f"model.{key} is needed by model.kind={model.kind}: set it, or use model={model.kind}")
+            problems.append(
+                f"model.{key} is needed by model.kind={model.kind}: set it, or use model={model.kind}"
+            )
     return problems
 
 
@@ -160,7 +162,9 @@ def _optimizer_problems(prefix: str, settings: OptimizerSettings, kinds: tuple[s
 
 def _sharding_problems(sharding: ShardingConfig) -> list[str]:
     return [
-        problem for kind in sharding.types or [] for problem in _one_of("sharding.types", kind, SHARDING_TYPES)
+        problem
+        for kind in sharding.types or []
+        for problem in _one_of("sharding.types", kind, SHARDING_TYPES)
     ]
 
 

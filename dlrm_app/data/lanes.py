@@ -12,6 +12,7 @@ Evaluation is one lane per rank, unshuffled, that ends where the rank's rows end
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,7 @@ GROUP_ORDER, ROW_ORDER = 0, 1
 """What a permutation is for: the two must not share random numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Rows [``start``, ``stop``) of row group ``group``, counted as the epoch orders the group's rows."""
 
     group: int

@@ -131,7 +131,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     if not folder.is_dir():
-        raise DataError(f"no dataset at {folder}: the folder does not exist; make one with dlrm-preprocess output={folder}")
+        raise DataError(
+            f"no dataset at {folder}: the folder does not exist; make one with dlrm-preprocess output={folder}"
+        )
     if not path.is_file():
         raise DataError(
             f"{folder} holds no {MANIFEST}: its preprocessing has not finished; "
@@ -140,7 +142,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}): it was damaged after it was written; preprocess again") from error
+        raise DataError(
+            f"{path} is not JSON ({error}): it was damaged after it was written; preprocess again"
+        ) from error
     if value.get("format") != FORMAT or value.get("version") != VERSION:
         raise DataError(
             f"{path} is {value.get('format')!r} version {value.get('version')!r}, this program reads "
@@ -166,4 +170,6 @@ def _parse(value: dict[str, Any], folder: Path) -> Manifest:
             path=folder,
         )
     except (KeyError, TypeError) as error:
-        raise DataError(f"{folder / MANIFEST} lacks or has too many fields ({error}): preprocess again") from error
+        raise DataError(
+            f"{folder / MANIFEST} lacks or has too many fields ({error}): preprocess again"
+        ) from error

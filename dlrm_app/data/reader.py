@@ -98,9 +98,11 @@ class SplitReader:
         if self._label is not None:
             columns.append(self._label)
         try:
-            with pq.ParquetFile(path, metadata=self._metadata.get(shard.path)) as file:
-                self._metadata[shard.path] = file.metadata
-                _check_layout(file, shard, columns, path)
+            known = self._metadata.get(shard.path)
+            with pq.ParquetFile(path, metadata=known, page_checksum_verification=True) as file:
+                if known is None:
+                    _check_layout(file, shard, columns, path)
+                    self._metadata[shard.path] = file.metadata
                 return file.read_row_group(place, columns=columns)
         except (pa.ArrowException, OSError) as error:
             raise DataError(_what_is_wrong(path, shard, error)) from error

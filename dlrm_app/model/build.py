@@ -26,7 +26,9 @@ def build_model(
     dim = _common_dim(tables)
     if num_dense == 0:
         raise ConfigError([f"the dataset has no dense column, which model={config.kind} needs: add one"])
-    bags = EmbeddingBagCollection(tables=[to_bag_config(table) for table in tables], device=torch.device("meta"))
+    bags = EmbeddingBagCollection(
+        tables=[to_bag_config(table) for table in tables], device=torch.device("meta")
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _build(config, bags, num_dense, dim)

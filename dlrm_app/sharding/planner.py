@@ -86,7 +86,10 @@ def table_constraints(
     for table in tables:
         chosen = to_constraints(table, types, kernels)
         if "data_parallel" in (chosen.sharding_types or ()):
-            chosen.compute_kernels = [*(chosen.compute_kernels or ()), "dense"]  # replicated tables have no other
+            chosen.compute_kernels = [
+                *(chosen.compute_kernels or ()),
+                "dense",
+            ]  # replicated tables have no other
         constraints[table.name] = chosen
     return constraints
 

@@ -13,10 +13,10 @@ from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.lanes import check_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.reader import verify_shards
 from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.data.lanes import check_lanes
 from dlrm_app.model.build import build_model
 from dlrm_app.model.init import init_tables
 from dlrm_app.runtime import Runtime
@@ -67,7 +67,11 @@ def open_dataset(config: TrainConfig, world_size: int) -> tuple[Manifest, list[T
 
 
 def build_trainable(
-    config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime, plan: ShardingPlan | None = None
+    config: TrainConfig,
+    tables: Sequence[Table],
+    num_dense: int,
+    runtime: Runtime,
+    plan: ShardingPlan | None = None,
 ) -> Trainable:
     """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``."""
     seed = config.trainer.seed

@@ -1,8 +1,8 @@
 """A run's folder: what was asked for, on what, and what came of it.
 
-    RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
-    RUN/metrics.jsonl                               one event a line
-    RUN/result.json                                 written last
+RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
+RUN/metrics.jsonl                               one event a line
+RUN/result.json                                 written last
 """
 
 import json
@@ -24,7 +24,16 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, write_text
 from dlrm_app.runtime import Runtime
 
-PACKAGES = ("dlrm-app", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec", "torchmetrics", "numpy", "pyarrow")
+PACKAGES = (
+    "dlrm-app",
+    "torch",
+    "fbgemm-gpu",
+    "fbgemm-gpu-cpu",
+    "torchrec",
+    "torchmetrics",
+    "numpy",
+    "pyarrow",
+)
 
 
 class RunFolder:

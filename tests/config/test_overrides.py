@@ -62,7 +62,13 @@ def test_impossible_values_are_all_named() -> None:
     config = compose_config(
         "train",
         TrainConfig,
-        ["data.path=x", "trainer.epochs=0", "optimizer.sparse.lr=-1", "model.kind=dcn", "sharding.types=[rowwise]"],
+        [
+            "data.path=x",
+            "trainer.epochs=0",
+            "optimizer.sparse.lr=-1",
+            "model.kind=dcn",
+            "sharding.types=[rowwise]",
+        ],
     )
     text = "\n".join(config.problems())
     for key in ("trainer.epochs", "optimizer.sparse.lr", "model.dcn_num_layers", "sharding.types"):

@@ -1,6 +1,6 @@
 """Run by torchrun: trains every (sharding type, optimizer) given as JSON and writes each run's global losses.
 
-    torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], …]' OUT.json
+torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], …]' OUT.json
 """
 
 import json

@@ -23,7 +23,10 @@ OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise")
 # Column-wise shards of a row keep an accumulator each, so row-wise Adagrad is another algorithm there.
 CASES = [
-    (kind, name) for kind in TYPES for name in OPTIMIZERS if (kind, name) != ("column_wise", "rowwise_adagrad")
+    (kind, name)
+    for kind in TYPES
+    for name in OPTIMIZERS
+    if (kind, name) != ("column_wise", "rowwise_adagrad")
 ]
 
 
@@ -49,7 +52,14 @@ def plain_losses(optimizer: str) -> list[float]:
 
 def sharded(num_ranks: int, folder: Path) -> list[list[float]]:
     output = folder / "losses.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(num_ranks),
+    ]
     command += [str(ROOT / "tests/integration/sharded_losses.py"), json.dumps(CASES), str(output)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
@@ -63,5 +73,9 @@ def test_every_sharding_trains_like_plain_torch(num_ranks: int, tmp_path: Path) 
     expected = {name: torch.tensor(plain_losses(name)) for name in OPTIMIZERS}
     for (kind, name), found in zip(CASES, sharded(num_ranks, tmp_path), strict=True):
         torch.testing.assert_close(
-            torch.tensor(found), expected[name], rtol=1e-5, atol=1e-6, msg=lambda m, k=kind, n=name: f"{k} {n}: {m}"
+            torch.tensor(found),
+            expected[name],
+            rtol=1e-5,
+            atol=1e-6,
+            msg=lambda m, k=kind, n=name: f"{k} {n}: {m}",
         )

@@ -35,11 +35,23 @@ def start(folder: Path, *overrides: str, ranks: int = 1) -> subprocess.Completed
     if ranks == 1:
         command = [str(Path(sys.executable).with_name("dlrm-train"))]
     else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ]
         command += ["-m", "dlrm_app.cli.train"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [*command, *SMALL, *overrides], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+        [*command, *SMALL, *overrides],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
     )
 
 
@@ -89,11 +101,15 @@ def test_it_learns_what_the_data_holds(one_rank: Path) -> None:
         assert words in printed
 
 
-def test_the_same_seed_gives_the_same_losses_to_the_bit(dataset: Path, one_rank: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_losses_to_the_bit(
+    dataset: Path, one_rank: Path, tmp_path: Path
+) -> None:
     done = start(tmp_path, f"data.path={dataset}", "trainer.epochs=3", "trainer.threads=1", "output=run")
     assert done.returncode == 0, done.stderr
     assert losses(one_rank) == losses(tmp_path / "run")
-    assert [e["auc"] for e in events(one_rank, "eval")] == [e["auc"] for e in events(tmp_path / "run", "eval")]
+    assert [e["auc"] for e in events(one_rank, "eval")] == [
+        e["auc"] for e in events(tmp_path / "run", "eval")
+    ]
 
 
 def test_two_ranks_see_the_same_batches_and_repeat_themselves(
@@ -131,7 +147,9 @@ def test_a_finished_run_is_not_overwritten(dataset: Path, one_rank: Path) -> Non
 def test_every_misfit_with_the_data_is_named_before_work_starts(dataset: Path, tmp_path: Path) -> None:
     spec = tmp_path / "mine.yaml"
     spec.write_text("embedding_dim: 8\nspecs:\n  - {name: t, rows: 10, features: [c0, nothing]}\n")
-    done = start(tmp_path, f"data.path={dataset}", f"tables={spec}", "trainer.global_batch_size=100", "output=run")
+    done = start(
+        tmp_path, f"data.path={dataset}", f"tables={spec}", "trainer.global_batch_size=100", "output=run"
+    )
     assert done.returncode == 2
     for words in ("3 problems", "multiple of data.lanes (8), got 100", "feature nothing", "rows: 50"):
         assert words in done.stderr
@@ -159,7 +177,10 @@ def test_an_id_outside_its_table_ends_every_rank(tmp_path: Path) -> None:
     place = table.column_names.index("c0")
     table = table.set_column(place, "c0", pa.array(ids.astype(np.int32)))
     size = shard.stat().st_size
-    groups = [pq.ParquetFile(shard).metadata.row_group(i).num_rows for i in range(pq.ParquetFile(shard).num_row_groups)]
+    groups = [
+        pq.ParquetFile(shard).metadata.row_group(i).num_rows
+        for i in range(pq.ParquetFile(shard).num_row_groups)
+    ]
     pq.write_table(table, shard, row_group_size=groups[0])
     manifest = json.loads((folder / "manifest.json").read_text())
     for entry in manifest["splits"]["train"]["shards"]:

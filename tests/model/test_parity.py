@@ -59,7 +59,9 @@ def plain_copy(kind: str, trainable: Trainable) -> PlainModel:
 @pytest.mark.parametrize("kind", list(MODELS))
 def test_ten_steps_equal_plain_torch(kind: str, optimizer: str) -> None:
     """Same losses at every step and same weights at the end, for every architecture and sparse optimizer."""
-    config = compose_config("train", TrainConfig, ["data.path=unused", f"optimizer={optimizer}", *MODELS[kind]])
+    config = compose_config(
+        "train", TrainConfig, ["data.path=unused", f"optimizer={optimizer}", *MODELS[kind]]
+    )
     with start_runtime(num_threads=1) as runtime:
         trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
         plain = plain_copy(kind, trainable)

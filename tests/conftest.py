@@ -1,0 +1,11 @@
+"""What every test relies on."""
+
+import gc
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do, before torch loads OpenMP
+
+
+def pytest_sessionfinish() -> None:
+    """Frees what holds process groups while Python can still join their threads (see cli/launch.py)."""
+    gc.collect()
