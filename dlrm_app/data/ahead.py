@@ -15,11 +15,11 @@ def read_ahead(source: Iterator[T], depth: int) -> Generator[T, None, None]:
     source, or when this generator is closed, after the item that it is at.
     """
     end = object()
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as pool:
-        try:
-            ready: deque[Future[T | object]] = deque(pool.submit(next, source, end) for _ in range(depth))
-            while (item := ready.popleft().result()) is not end:
-                ready.append(pool.submit(next, source, end))
-                yield item  # type: ignore[misc]  # anything but ``end`` is a T
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
+    try:
+        ready: deque[Future[T | object]] = deque(pool.submit(next, source, end) for _ in range(depth))
+        while (item := ready.popleft().result()) is not end:
+            ready.append(pool.submit(next, source, end))
+            yield item  # type: ignore[misc]  # anything but ``end`` is a T
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

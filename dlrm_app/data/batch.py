@@ -112,6 +112,13 @@ class BatchMaker:
         )
 
 
+def _make_all(source: Iterator[Rows], maker: BatchMaker) -> Iterator[Batch]:
+    pin = torch.cuda.is_available()
+    for rows in source:
+        batch = maker.make(rows)
+        yield batch.pin_memory() if pin else batch
+
+
 class _Batches:
     """Iterates over the batches of an order, decoding ahead in a thread. Leaving ``with`` ends the thread."""
 
@@ -129,15 +136,11 @@ class _Batches:
         return max(0, self._order.num_steps - self._start_step)
 
     def __iter__(self) -> Iterator[Batch]:
-        stream = read_ahead(self._made(), self._prefetch)
+        # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
+        made = _make_all(self._reader.read(self._order, self._start_step), self._maker)
+        stream = read_ahead(made, self._prefetch)
         self._running.append(stream)
         return stream
-
-    def _made(self) -> Iterator[Batch]:
-        pin = torch.cuda.is_available()
-        for rows in self._reader.read(self._order, self._start_step):
-            batch = self._maker.make(rows)
-            yield batch.pin_memory() if pin else batch
 
     def __enter__(self) -> "_Batches":
         return self

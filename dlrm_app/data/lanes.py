@@ -143,7 +143,8 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
     by (seed, epoch), in the part of its counter given by (purpose, group). The low bits of each word carry
     its place: that makes the words distinct, so that any sorting algorithm gives the same order.
     """
-    words = np.random.Philox(key=[seed, epoch], counter=[0, 0, group, purpose]).random_raw(size)
+    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, group, purpose], np.uint64)
+    words = np.random.Philox(key=key, counter=counter).random_raw(size)
     mask = np.uint64((1 << size.bit_length()) - 1)
     words &= ~mask
     words |= np.arange(size, dtype=np.uint64)

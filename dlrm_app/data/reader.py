@@ -54,7 +54,8 @@ class SplitReader:
     def read(self, order: Order, start_step: int = 0) -> Iterator[Rows]:
         """The batches of ``order`` from ``start_step`` on; fewer rows, or none, at the end of an evaluation.
 
-        A row group is decoded when first needed and kept until its last row is given: at most two per lane.
+        A row group is decoded when first needed and kept until its last row is given. A lane holds the one that
+        it is in and one that it shares with the lane before or behind it, and a batch may span two.
         """
         last_steps = order.last_steps()
         kept: dict[int, Rows] = {}
@@ -63,11 +64,13 @@ class SplitReader:
             for group in {piece.group: None for piece in pieces}:
                 if group not in kept:
                     kept[group] = self.decode(group, order.row_order(group, self.group_rows[group]))
-            ranges = [(kept[piece.group], piece.start, piece.stop) for piece in pieces]
-            yield join(ranges) if ranges else self._no_rows()
+            rows = [(kept[piece.group], piece.start, piece.stop) for piece in pieces]
+            batch = join(rows) if rows else self._no_rows()
+            del rows  # or the row groups dropped here would live on until the next batch
             for group in {piece.group for piece in pieces}:
                 if last_steps[group] <= step:
                     del kept[group]
+            yield batch
 
     def decode(self, group: int, row_order: NDArray[np.int64] | None = None) -> Rows:
         """The rows of ``group``, in ``row_order`` where one is given.
@@ -152,8 +155,11 @@ def _check_layout(file: pq.ParquetFile, shard: Shard, columns: Sequence[str], pa
 def _array(table: pa.Table, name: str, kind: pa.DataType, path: Path) -> Any:
     """The column as one Arrow array of exactly ``kind``, without missing values."""
     column = table.column(name)
-    if column.type != kind:
-        raise DataError(f"{path}: column {name} is {column.type}, it must be {kind}: preprocess again")
+    found = column.type
+    if pa.types.is_list(found):
+        found = pa.list_(found.value_type)  # writers differ in the name that they give to a list's items
+    if found != kind:
+        raise DataError(f"{path}: column {name} is {found}, it must be {kind}: preprocess again")
     if column.null_count:
         raise DataError(f"{path}: column {name} has {column.null_count} missing values, none are allowed")
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -108,7 +108,7 @@ def _write_shards(
     for place, start in enumerate(range(0, len(table), rows_per_shard)):
         part = table.slice(start, rows_per_shard)
         path = folder / split / f"part-{place:05d}.parquet"
-        pq.write_table(part, path, row_group_size=rows_per_group)
+        pq.write_table(part, path, row_group_size=rows_per_group, write_page_checksum=True)
         metadata = pq.read_metadata(path)
         groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         shards.append(Shard(f"{split}/{path.name}", len(part), path.stat().st_size, checksum(path), groups))
