@@ -1,0 +1,18 @@
+"""``dlrm-preprocess dataset=criteo_kaggle input.train=train.txt split.val=0.1 split.test=0.1 output=DIR``."""
+
+from dlrm_app.cli.launch import launch
+from dlrm_app.config.preprocess import PreprocessConfig
+
+
+def main() -> None:
+    launch("preprocess", PreprocessConfig, _preprocess)
+
+
+def _preprocess(config: PreprocessConfig) -> None:
+    from dlrm_app.preprocess.run import preprocess
+
+    preprocess(config)
+
+
+if __name__ == "__main__":
+    main()

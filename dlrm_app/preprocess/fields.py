@@ -1,0 +1,228 @@
+"""The rules for one field of text, compiled: each gives a value and whether it is present, absent or bad.
+
+integer  an optional sign and digits, within ±(2^63 - 1)
+float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
+hex      1 to 8 hexadecimal digits, upper or lower case
+string   UTF-8 without NUL
+An empty field is absent. Positions are of the first byte and behind the last one.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from dlrm_app.preprocess.hashing import FNV_PRIME, FNV_START, MISSING_KEY
+
+PRESENT, ABSENT, BAD = range(3)
+
+NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
+_PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
+_FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
+_POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
+_MAX_INTEGER = np.uint64(2**63 - 1)
+_MAX_MANTISSA = np.uint64(10**18)
+
+_1, _4, _6, _8, _16 = (np.uint64(bits) for bits in (1, 4, 6, 8, 16))
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+_ONES = np.uint64(0x0101010101010101)
+_LOWER_CASE = np.uint64(0x2020202020202020)
+_FROM_0, _ABOVE_9 = np.uint64(0x5050505050505050), np.uint64(0x4646464646464646)
+_FROM_A, _ABOVE_F = np.uint64(0x1F1F1F1F1F1F1F1F), np.uint64(0x1919191919191919)
+_EVEN_BYTES, _EVEN_PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+_LOW_32 = np.uint64(0xFFFFFFFF)
+
+
+@intrinsic
+def _load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
+    """text[at:at + 8] as a little-endian uint64, in one load from any address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.gep(array.data, [arguments[1]])
+        word = ir.IntType(64)
+        loaded = builder.load(builder.bitcast(pointer, word.as_pointer()))
+        loaded.align = 1
+        return loaded
+
+    return types.uint64(text, types.intp), generate
+
+
+@njit(nogil=True, cache=True, inline="always")
+def read_hex8(text, at):  # type: ignore[no-untyped-def]  # compiled
+    """(the number that 8 hex digits at ``at`` write, whether they are that), all eight at once.
+
+    Every byte is compared by an addition that carries into its own high bit (Mycroft's method).
+    """
+    word = _load_word(text, at)
+    lower = word | _LOWER_CASE
+    is_digit = (word + _FROM_0) & ~(word + _ABOVE_9)
+    is_letter = (lower + _FROM_A) & ~(lower + _ABOVE_F)
+    is_hex = ((is_digit | is_letter) & ~word & _HIGH_BITS) == _HIGH_BITS
+    nibbles = (word & _LOW_NIBBLES) + ((word >> _6) & _ONES) * np.uint64(9)
+    # the first digit, in the lowest byte, is the most significant: pair neighbours, then pairs of pairs
+    pairs = ((nibbles << _4) | (nibbles >> _8)) & _EVEN_BYTES
+    fours = ((pairs << _8) | (pairs >> _16)) & _EVEN_PAIRS
+    return ((fours << _16) | (fours >> np.uint64(32))) & _LOW_32, is_hex
+
+
+@njit(nogil=True, cache=True)
+def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """A hex number as a key, and its state."""
+    if stop == start:
+        return MISSING_KEY, ABSENT
+    if stop - start > 8:
+        return MISSING_KEY, BAD
+    value = np.uint64(0)
+    for at in range(start, stop):
+        byte = np.int64(text[at])
+        if 48 <= byte <= 57:
+            digit = byte - 48
+        elif 97 <= byte <= 102:
+            digit = byte - 87
+        elif 65 <= byte <= 70:
+            digit = byte - 55
+        else:
+            return MISSING_KEY, BAD
+        value = (value << _4) | np.uint64(digit)
+    return value, PRESENT
+
+
+@njit(nogil=True, cache=True)
+def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """An integer as int64, and its state."""
+    if stop == start:
+        return np.int64(0), ABSENT
+    negative = text[start] == _MINUS
+    first = start + 1 if negative or text[start] == _PLUS else start
+    if first == stop:
+        return np.int64(0), BAD
+    value = np.uint64(0)
+    for at in range(first, stop):
+        digit = np.int64(text[at]) - _ZERO
+        if digit < 0 or digit > 9:
+            return np.int64(0), BAD
+        if value > _MAX_INTEGER // np.uint64(10):
+            return np.int64(0), BAD
+        value = value * np.uint64(10) + np.uint64(digit)
+        if value > _MAX_INTEGER:
+            return np.int64(0), BAD
+    number = np.int64(value)
+    return -number if negative else number, PRESENT
+
+
+@njit(nogil=True, cache=True)
+def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """A number as float64, within two units in its last place, and its state."""
+    if stop == start:
+        return np.nan, ABSENT
+    negative = text[start] == _MINUS
+    at = start + 1 if negative or text[start] == _PLUS else start
+    mantissa, exponent, num_digits, has_point = np.uint64(0), 0, 0, False
+    while at < stop:
+        digit = np.int64(text[at]) - _ZERO
+        if 0 <= digit <= 9:
+            num_digits += 1
+            if mantissa < _MAX_MANTISSA:
+                mantissa = mantissa * np.uint64(10) + np.uint64(digit)
+                exponent -= has_point
+            else:
+                exponent += not has_point  # beyond 19 digits only the magnitude counts
+        elif text[at] == _POINT and not has_point:
+            has_point = True
+        else:
+            break
+        at += 1
+    if num_digits == 0:
+        return np.nan, BAD
+    if at < stop:
+        written, state = _parse_exponent(text, at, stop)
+        if state == BAD:
+            return np.nan, BAD
+        exponent += written
+    value = _scaled(np.float64(mantissa), exponent)
+    if value >= _FLOAT32_LIMIT:
+        return np.nan, BAD
+    return -value if negative else value, PRESENT
+
+
+@njit(nogil=True, cache=True)
+def _parse_exponent(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    if (text[start] | 32) != _LOWER_E or start + 1 == stop:
+        return 0, BAD
+    negative = text[start + 1] == _MINUS
+    first = start + 2 if negative or text[start + 1] == _PLUS else start + 1
+    if first == stop:
+        return 0, BAD
+    exponent = 0
+    for at in range(first, stop):
+        digit = np.int64(text[at]) - _ZERO
+        if digit < 0 or digit > 9:
+            return 0, BAD
+        exponent = min(exponent * 10 + digit, 1 << 24)  # longer than any line
+    return -exponent if negative else exponent, PRESENT
+
+
+@njit(nogil=True, cache=True)
+def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
+    if mantissa == 0.0:
+        return 0.0
+    if exponent >= 0:
+        return mantissa * _POWERS[min(exponent, 308)]
+    if exponent >= -308:
+        return mantissa / _POWERS[-exponent]
+    return mantissa / _POWERS[308] / _POWERS[min(-exponent - 308, 308)]
+
+
+@njit(nogil=True, cache=True)
+def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
+    """The key of a string, FNV-1a of its bytes, and its state; ``doubled``: a byte that stands twice for itself."""
+    if stop == start:
+        return MISSING_KEY, ABSENT
+    key, is_ascii, at = FNV_START, True, start
+    while at < stop:
+        byte = text[at]
+        if byte == 0:
+            return MISSING_KEY, BAD
+        is_ascii = is_ascii and byte < 128
+        key = (key ^ np.uint64(byte)) * FNV_PRIME
+        at += 2 if byte == doubled else 1
+    if not is_ascii and not _is_utf8(text, start, stop):
+        return MISSING_KEY, BAD
+    if key == MISSING_KEY:
+        key = key + _1
+    return key, PRESENT
+
+
+@njit(nogil=True, cache=True)
+def _is_utf8(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """As Unicode 15, table 3-7, allows: nothing overlong, no surrogates, nothing past U+10FFFF."""
+    at = start
+    while at < stop:
+        lead = np.int64(text[at])
+        low, high, more = 0x80, 0xBF, 0
+        if lead < 0x80:
+            at += 1
+            continue
+        if 0xC2 <= lead <= 0xDF:
+            more = 1
+        elif 0xE0 <= lead <= 0xEF:
+            more = 2
+            low = 0xA0 if lead == 0xE0 else low
+            high = 0x9F if lead == 0xED else high
+        elif 0xF0 <= lead <= 0xF4:
+            more = 3
+            low = 0x90 if lead == 0xF0 else low
+            high = 0x8F if lead == 0xF4 else high
+        if more == 0 or at + more >= stop:
+            return False
+        for place in range(1, more + 1):
+            byte = np.int64(text[at + place])
+            if byte < low or byte > high:
+                return False
+            low, high = 0x80, 0xBF
+        at += more + 1
+    return True

@@ -1,0 +1,73 @@
+"""What has been done: one small file for each unit of work, written whole once the unit's results are in place.
+
+OUTPUT/.work/plan.json                  the configuration and input that the work belongs to
+OUTPUT/.work/<pass>/00000-000012.json   what unit 12 of source 0 gave
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.errors import DataError, DlrmError
+from dlrm_app.files import write_json
+
+WORK = ".work"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The results of one pass over the units. Picklable; any process that shares the folder may write."""
+
+    folder: Path
+
+    def path(self, source: int, unit: int, suffix: str) -> Path:
+        """Where a file of a unit lies, whether it is there or not."""
+        return self.folder / f"{source:05d}-{unit:06d}{suffix}"
+
+    def land(self, source: int, unit: int, result: dict[str, Any]) -> None:
+        """Records that the unit is done; its files must be under their final names."""
+        write_json(self.path(source, unit, ".json"), result)
+
+    def load(self, source: int, unit: int) -> dict[str, Any]:
+        path = self.path(source, unit, ".json")
+        try:
+            value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(
+                f"{path} is damaged ({error}): delete it and run the same command again"
+            ) from error
+        return value
+
+    def done_units(self, source: int) -> list[int]:
+        """The units of ``source`` that have landed, in order."""
+        prefix = f"{source:05d}-"
+        names = [
+            name for name in os.listdir(self.folder) if name.startswith(prefix) and name.endswith(".json")
+        ]
+        return sorted(int(name[len(prefix) : -len(".json")]) for name in names)
+
+
+def open_journal(output: Path, name: str) -> Journal:
+    """The journal of pass ``name``, begun or gone on with."""
+    folder = output / WORK / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return Journal(folder)
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Holds OUTPUT for this process; the lock goes when the process does, however it ends."""
+    (output / WORK).mkdir(parents=True, exist_ok=True)
+    with (output / WORK / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DlrmError(
+                f"another dlrm-preprocess is working on output={output}: wait for it or end it"
+            ) from error
+        yield

@@ -1,0 +1,133 @@
+"""Text → columns of raw values, a row group at a time, and the lines that could not be used."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.preprocess import lines
+from dlrm_app.preprocess.spec import Spec
+
+_KEY_KINDS = {"integer": lines.KEY_INTEGER, "hex": lines.KEY_HEX, "string": lines.KEY_STRING}
+_DENSE_KINDS = {"integer": lines.DENSE_INTEGER, "float": lines.DENSE_FLOAT}
+_MAX_REJECTS = 4096
+_FIRST_LIST_ROOM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A line left out: its number from 0 within the text given, its place there, why."""
+
+    line: int
+    start: int
+    end: int
+    reason: int
+    detail: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumns:
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN where missing), keys uint64 [F, R] (MISSING_KEY).
+
+    List columns: row r of column l holds ``list_keys[l, list_ends[l, r]:list_ends[l, r + 1]]``. Spans, where kept,
+    are the places in the text of the values behind the keys.
+    """
+
+    labels: NDArray[np.uint8]
+    dense: NDArray[np.float64]
+    keys: NDArray[np.uint64]
+    spans: NDArray[np.int64]
+    list_ends: NDArray[np.int64]
+    list_keys: NDArray[np.uint64]
+    list_spans: NDArray[np.int64]
+
+
+class Parser:
+    """Collects rows of ``spec`` in arrays of ``capacity`` rows that are used again and again."""
+
+    def __init__(self, spec: Spec, capacity: int, *, keep_spans: bool = False) -> None:
+        self._capacity = capacity
+        self._keep_spans = keep_spans
+        self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
+        one_hot = [column.name for column in spec.sparse if column.separator is None]
+        self._num_lists = len(spec.sparse) - len(one_hot)
+        self._columns = _column_codes(spec)
+        spans_room = capacity if keep_spans else 0
+        self._labels = np.zeros(capacity, np.uint8)
+        self._dense = np.empty((len(spec.dense), capacity), np.float64)
+        self._keys = np.empty((len(one_hot), capacity), np.uint64)
+        self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
+        self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
+        self._rejects = np.empty((_MAX_REJECTS, 5), np.int64)
+        self._make_list_room(_FIRST_LIST_ROOM * capacity)
+        self.rows = 0
+
+    def _make_list_room(self, room: int) -> None:
+        keys = np.empty((self._num_lists, room), np.uint64)
+        spans = np.zeros((self._num_lists, room if self._keep_spans else 0, 2), np.int64)
+        if self._num_lists and hasattr(self, "_list_keys"):
+            keys[:, : self._list_keys.shape[1]] = self._list_keys
+            spans[:, : self._list_spans.shape[1]] = self._list_spans
+        self._list_keys, self._list_spans = keys, spans
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows == self._capacity
+
+    def parse(
+        self, text: NDArray[np.uint8], start: int, stop: int, num_lines: int
+    ) -> tuple[int, int, list[Reject]]:
+        """Reads up to ``num_lines`` lines of text[start:stop], until the rows are full or many are rejected.
+
+        Gives (position behind the last line read, lines read, rejects among them).
+        """
+        out = (self._labels, self._dense, self._keys, self._spans)
+        at, self.rows, count, num_rejects, why = lines.parse_lines(
+            text,
+            start,
+            stop,
+            num_lines,
+            self._marks,
+            self._columns,
+            out,
+            (self._list_ends, self._list_keys, self._list_spans),
+            self.rows,
+            self._rejects,
+        )
+        if why == lines.LISTS_FULL:
+            self._make_list_room(2 * self._list_keys.shape[1] + lines.MAX_LINE)
+        return at, count, [Reject(*row) for row in self._rejects[:num_rejects].tolist()]
+
+    def take(self) -> RawColumns:
+        """The rows collected, as views that hold until the next parse, which begins anew."""
+        rows, self.rows = self.rows, 0
+        return RawColumns(
+            self._labels[:rows],
+            self._dense[:, :rows],
+            self._keys[:, :rows],
+            self._spans[:, :rows],
+            self._list_ends[:, : rows + 1],
+            self._list_keys,
+            self._list_spans,
+        )
+
+
+def _column_codes(spec: Spec) -> NDArray[np.int64]:
+    """[C, 3]: for each column of the file what it holds, which output column it fills, its separator or -1."""
+    num_dense = num_keys = num_lists = 0
+    codes = []
+    for column in spec.columns:
+        if column.role == "label":
+            codes.append((lines.LABEL, 0, -1))
+        elif column.role == "dense":
+            codes.append((_DENSE_KINDS[column.kind or ""], num_dense, -1))
+            num_dense += 1
+        elif column.role == "sparse" and column.separator is None:
+            codes.append((_KEY_KINDS[column.kind or ""], num_keys, -1))
+            num_keys += 1
+        elif column.role == "sparse":
+            codes.append((_KEY_KINDS[column.kind or ""], num_lists, ord(column.separator or "")))
+            num_lists += 1
+        else:
+            codes.append((lines.IGNORE, 0, -1))
+    return np.array(codes, np.int64)

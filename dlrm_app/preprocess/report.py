@@ -1,0 +1,27 @@
+"""What the user sees at the end: a short table and the next command."""
+
+import logging
+
+from dlrm_app.data.manifest import Manifest
+
+logger = logging.getLogger(__name__)
+
+
+def report(manifest: Manifest, seconds: float | None) -> None:
+    """Logs rows, positives, rejects and bytes of every split; ``seconds``: how long it took, if it ran at all."""
+    lines = [f"{'split':<8}{'rows':>15}{'positives':>11}{'rejects':>10}{'MB':>10}"]
+    for name, split in manifest.splits.items():
+        positives = "-" if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}"
+        megabytes = sum(shard.bytes for shard in split.shards) / 1e6
+        lines.append(f"{name:<8}{split.rows:>15,}{positives:>11}{split.rejects:>10,}{megabytes:>10,.1f}")
+    rows = sum(split.rows for split in manifest.splits.values())
+    if seconds is not None:
+        lines.append(f"{rows:,} rows in {seconds:.1f} s: {rows / seconds:,.0f} rows/s")
+    if any(split.rejects for split in manifest.splits.values()):
+        lines.append(f"rejected lines: {manifest.path}/rejects.jsonl")
+    if manifest.best is not None:
+        lines.append(
+            f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
+        )
+    lines.append(f"next: dlrm-train data.path={manifest.path} tables=dataset trainer.epochs=1")
+    logger.info("\n".join(lines))

@@ -1,0 +1,197 @@
+"""Vocabularies: the training split's values and their ids, counted unit by unit and added up on disk.
+
+The first pass leaves the counts of each unit in a file, in buckets by hash. They are then added up feature by
+feature, as many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import written_whole
+from dlrm_app.preprocess.count_file import CountFile, Strings, gather_strings, write_counts
+from dlrm_app.preprocess.counting import NUM_BUCKETS, Counts
+from dlrm_app.preprocess.encode import list_slots
+from dlrm_app.preprocess.journal import Journal
+from dlrm_app.preprocess.parser import Parser, RawColumns
+from dlrm_app.preprocess.passes import Cursor, body, segments, summary
+from dlrm_app.preprocess.plan import Cuts, Plan
+from dlrm_app.preprocess.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
+from dlrm_app.preprocess.spec import Spec
+from dlrm_app.preprocess.units import UnitText
+
+_ROWS = 1 << 14
+_BYTES_PER_COUNT = 64
+"""Memory that adding up takes for one key of one unit, sorting included."""
+
+
+@dataclass(frozen=True)
+class CountKeys:
+    """Counts the keys of a unit's studied lines, into ``<unit>.counts`` in the journal's folder."""
+
+    plan: Plan
+    cuts: Cuts | None
+    journal: Journal
+
+    def __call__(self, text: UnitText) -> dict[str, Any]:
+        cursor = Cursor(text, body(text, self.plan.spec))
+        spec = self.plan.spec
+        counts = [Counts() for _ in spec.sparse]
+        for segment in segments(self.plan, self.cuts, text):
+            parser = Parser(self.plan.spec_of(segment.split), _ROWS, keep_spans=has_strings(spec))
+            for raw in cursor.rows(parser, segment.stop):
+                if segment.split in self.plan.studied:
+                    _count(counts, raw, spec)
+        found = [count.sorted() for count in counts]
+        strings = None
+        if has_strings(spec):
+            quote = ord(spec.quote) if spec.quote else -1
+            strings = gather_strings(text.text, _string_spans(spec, [part.spans for part in found]), quote)
+        with written_whole(self.journal.path(text.source, text.unit, ".counts")) as temporary:
+            write_counts(temporary, found, strings)
+        result = {**summary(text), "entries": [len(part.keys) for part in found]}
+        self.journal.land(text.source, text.unit, result)
+        return result
+
+
+def has_strings(spec: Spec) -> bool:
+    """Whether vocabularies must remember what the keys stand for."""
+    return any(column.kind == "string" for column in spec.sparse)
+
+
+def _string_spans(spec: Spec, spans: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The spans of string features, empty ones for the others, whose key is the value itself."""
+    return np.concatenate(
+        [
+            part if column.kind == "string" else part * 0
+            for column, part in zip(spec.sparse, spans, strict=True)
+        ]
+    )
+
+
+def _count(counts: list[Counts], raw: RawColumns, spec: Spec) -> None:
+    slots = list_slots(spec)
+    for count, column in zip(counts, spec.sparse, strict=True):
+        is_list, slot = slots[column.name]
+        if is_list:
+            stop = raw.list_ends[slot, -1]
+            count.add(raw.list_keys[slot, :stop], raw.list_spans[slot, :stop])
+        else:
+            count.add(raw.keys[slot], raw.spans[slot])
+
+
+@dataclass(frozen=True)
+class AddUp:
+    """Makes the vocabulary of one feature from all units' counts: vocab/<feature>.parquet, landed as unit ``place``."""
+
+    plan: Plan
+    counted: Journal
+    units: tuple[tuple[int, int, tuple[int, ...]], ...]
+    """(source, unit, entries of each feature) of every unit."""
+    min_count: int
+    top_k: tuple[int | None, ...]
+    memory_bytes: int
+    journal: Journal
+
+    def __call__(self, place: int) -> dict[str, Any]:
+        column = self.plan.spec.sparse[place]
+        files = [
+            CountFile(self.counted.path(source, unit, ".counts"), len(entries), sum(entries))
+            for source, unit, entries in self.units
+        ]
+        total = sum(entries[place] for _, _, entries in self.units)
+        keys, counts, distinct = self._add(place, files, total)
+        order = np.lexsort((keys, -counts))[: self.top_k[place]]
+        keys, counts = keys[order], counts[order]
+        path = self.plan.output / vocabulary_file(column.name)
+        path.parent.mkdir(exist_ok=True)
+        table = pa.table(
+            {
+                "value": _values(column.kind or "", keys, place, files),
+                "id": pa.array(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
+                "count": pa.array(counts),
+            }
+        )
+        with written_whole(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+        result = {"feature": column.name, "distinct": distinct, "kept": len(keys)}
+        self.journal.land(0, place, result)
+        return result
+
+    def _add(
+        self, place: int, files: Sequence[CountFile], total: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+        """(keys seen often enough, their counts, how many distinct keys there are)."""
+        num_parts = min(max(-(-total * _BYTES_PER_COUNT // self.memory_bytes), 1), NUM_BUCKETS)
+        bounds = [part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)]
+        distinct, kept = 0, []
+        for first, last in zip(bounds, bounds[1:], strict=False):
+            parts = [file.counts(place, first, last) for file in files]
+            keys, counts = _summed(
+                np.concatenate([k for k, _ in parts]), np.concatenate([c for _, c in parts])
+            )
+            distinct += len(keys)
+            often = counts >= self.min_count
+            kept.append((keys[often], counts[often]))
+            refuse_if_too_large(sum(len(keys) for keys, _ in kept), self.memory_bytes)
+        return (
+            np.concatenate([keys for keys, _ in kept]),
+            np.concatenate([counts for _, counts in kept]),
+            distinct,
+        )
+
+
+def _summed(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    if not len(keys):
+        return keys, counts
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return keys[starts], np.add.reduceat(counts, starts)
+
+
+def _values(kind: str, keys: NDArray[np.uint64], place: int, files: Sequence[CountFile]) -> pa.Array:
+    """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
+    if kind == "hex":
+        return pa.array(keys)
+    if kind == "integer":
+        return pa.array(keys.view(np.int64))
+    order = np.argsort(keys)
+    found = np.empty(len(keys), object)  # one Python string per distinct value, not per row
+    for file in files:
+        unit_keys, strings = file.strings(place)
+        spots = np.searchsorted(keys, unit_keys, sorter=order)
+        spots[spots == len(keys)] = 0
+        for at in np.flatnonzero(keys[order[spots]] == unit_keys) if len(keys) else ():
+            found[order[spots[at]]] = _string(strings, at)
+    return pa.array(found, pa.string())
+
+
+def _string(strings: Strings, at: int) -> str:
+    return strings.bytes[strings.ends[at] : strings.ends[at + 1]].tobytes().decode("utf-8")
+
+
+def vocabulary_file(name: str) -> str:
+    """A feature's vocabulary, relative to the dataset folder."""
+    return f"vocab/{name}.parquet"
+
+
+def refuse_if_too_large(entries: int, memory_bytes: int) -> None:
+    """Raises ConfigError if a vocabulary of ``entries`` values does not fit in ``memory_bytes``."""
+    needed = int(entries / TABLE_FILL) * TABLE_BYTES
+    if needed > memory_bytes:
+        raise ConfigError(
+            [
+                f"the vocabularies hold {entries:,} values or more, which take {needed / 2**30:.2f} GiB of memory, "
+                f"more than memory_gib allows for them ({memory_bytes / 2**30:.2f} GiB): raise memory_gib, "
+                "or encoding.min_count, or set encoding.top_k, or use encoding=hash"
+            ]
+        )
