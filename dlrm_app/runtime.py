@@ -60,6 +60,14 @@ class Runtime:
             raise first
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
 
+    def decide_first(self, value: bool) -> bool:
+        """The first rank's ``value``, on every rank."""
+        if self.world_size == 1:
+            return value
+        chosen = [value]
+        dist.broadcast_object_list(chosen, src=0)
+        return chosen[0]
+
 
 @contextmanager
 def start_runtime(num_threads: int | None) -> Iterator[Runtime]:

@@ -97,6 +97,15 @@ class EvaluationConfig:
 
 
 @dataclass(slots=True)
+class CheckpointConfig:
+    every_steps: int | None = None
+    every_minutes: float | None = None
+    every_epoch: bool = MISSING
+    keep_last: int = MISSING
+    keep_best: int = MISSING
+
+
+@dataclass(slots=True)
 class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     tables: TablesConfig = field(default_factory=TablesConfig)
@@ -106,6 +115,8 @@ class TrainConfig:
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    resume: str = MISSING
     output: str | None = None
 
     def problems(self) -> list[str]:
@@ -119,12 +130,26 @@ class TrainConfig:
             *_positive("data.lanes", self.data.lanes),
             *_positive("data.prefetch_batches", self.data.prefetch_batches),
             *_positive("evaluation.batch_size", self.evaluation.batch_size),
+            *_positive("checkpoint.every_steps", self.checkpoint.every_steps),
+            *_positive("checkpoint.keep_last", self.checkpoint.keep_last),
+            *_at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),
+            *_resume_problems(self),
             *_at_least_zero("trainer.seed", self.trainer.seed),
             *_model_problems(self.model),
             *_optimizer_problems("optimizer.sparse", self.optimizer.sparse, SPARSE_OPTIMIZERS),
             *_optimizer_problems("optimizer.dense", self.optimizer.dense, DENSE_OPTIMIZERS),
             *_sharding_problems(self.sharding),
         ]
+
+
+def _resume_problems(config: "TrainConfig") -> list[str]:
+    problems = []
+    minutes = config.checkpoint.every_minutes
+    if minutes is not None and not minutes > 0:
+        problems.append(f"checkpoint.every_minutes must be positive, got {minutes}")
+    if config.resume == "auto" and config.output is None:
+        problems.append("resume=auto goes on with the run in output, which is not given: add output=RUN")
+    return problems
 
 
 def _model_problems(model: ModelConfig) -> list[str]:

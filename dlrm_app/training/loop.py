@@ -4,102 +4,126 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
-from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.sharding.plan_file import write_plan
-from dlrm_app.training.build import Trainable, build_trainable, open_dataset
+from dlrm_app.training.build import build_trainable, open_dataset
+from dlrm_app.training.checkpoint.policy import Checkpoints, check_resumable, find_checkpoint, restore
 from dlrm_app.training.evaluation import evaluate
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.progress import progress_bar
-from dlrm_app.training.run_folder import RunFolder, create_run_folder
+from dlrm_app.training.run import Progress, TrainingRun
+from dlrm_app.training.run_folder import create_run_folder
+from dlrm_app.training.stopping import Stopped, StopWish, stop_on_signals
 from dlrm_app.training.summary import format_summary, say_metrics, say_what_starts
-
-
-@dataclass
-class Progress:
-    """How far a run has come: epochs done, steps and samples over all of them, and what they gave."""
-
-    epoch: int = 0
-    step: int = 0
-    samples: int = 0
-    train_seconds: float = 0.0
-    train_loss: list[float] = field(default_factory=list)
-    evals: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """Everything that the steps of one run share."""
-
-    config: TrainConfig
-    runtime: Runtime
-    manifest: Manifest
-    trainable: Trainable
-    folder: RunFolder
-    progress: Progress = field(default_factory=Progress)
-
-    @property
-    def is_out_of_steps(self) -> bool:
-        """Whether trainer.max_steps is reached."""
-        limit = self.config.trainer.max_steps
-        return limit is not None and self.progress.step >= limit
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
     """Runs ``config`` to its end and gives what result.json holds. Raises DlrmError for what a user can cure."""
     quiet_libraries()
-    with start_runtime(config.trainer.threads) as runtime:
+    with start_runtime(config.trainer.threads) as runtime, stop_on_signals(runtime) as stop_wish:
         run = prepare(config, runtime)
-        while run.progress.epoch < config.trainer.epochs and not run.is_out_of_steps:
-            train_epoch(run)
+        checkpoints = Checkpoints(run)
+        while not run.is_done:
+            train_epoch(run, checkpoints, stop_wish)
             evaluate_split(run, "val")
-            run.progress.epoch += 1
+            end_epoch(run)
+            if config.checkpoint.every_epoch or run.is_done:
+                checkpoints.save()
         return finish(run)
 
 
 def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
-    """Opens the dataset, builds the model and makes the run folder; whatever fails, fails on every rank."""
+    """Opens dataset and checkpoint, builds the model, makes the run folder; what fails, fails on every rank."""
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime.world_size))
+    found = find_checkpoint(config, runtime)
+    if found:
+        runtime.together(lambda: check_resumable(*found, config, manifest))
     say_what_starts(config, manifest, tables, runtime)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime))
-    folder = create_run_folder(config.output, runtime)
+    folder = create_run_folder(config.output, config.resume != "none", runtime)
+    run = TrainingRun(config, runtime, manifest, trainable, folder, Progress(), LossMeter(runtime))
+    if found:
+        restore(run, *found)
+        folder.take_up_metrics(found[0].parents[1], found[1]["metrics_bytes"])
+    else:
+        folder.take_up_metrics(folder.path, 0)
     folder.write_start(config, runtime)
     if runtime.is_first:
         write_plan(folder.path / "plan.yaml", trainable.plan)
-    return TrainingRun(config, runtime, manifest, trainable, folder)
+    return run
 
 
-def train_epoch(run: TrainingRun) -> None:
-    """One pass over the training rows, in the order of (manifest, seed, epoch, global batch size)."""
-    trainer, progress, pipeline = run.config.trainer, run.progress, run.trainable.pipeline
+def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish) -> None:
+    """What is left of the current epoch, in the row order of (manifest, seed, epoch, global batch size).
+
+    Raises Stopped, with a checkpoint behind it, when a signal asks for it.
+    """
+    trainer, progress, meter = run.config.trainer, run.progress, run.meter
     batches = train_batches(run)
     num_steps = len(batches)
     if trainer.max_steps is not None:
         num_steps = min(num_steps, trainer.max_steps - progress.step)
-    meter = LossMeter(run.runtime)
     run.trainable.model.train()
+    meter.restart_clock()
     started = time.perf_counter()
-    title, num_samples = f"epoch {progress.epoch + 1}/{trainer.epochs}", num_steps * trainer.global_batch_size
-    with batches, progress_bar(title, num_samples, run.runtime, "sample", scale=True) as bar:
+    with batches, epoch_bar(run, progress.batch, progress.batch + num_steps) as bar:
         stream = first_batches(iter(batches), num_steps)
         for left in reversed(range(num_steps)):
-            loss, _, _ = pipeline.progress(stream)
-            meter.add(loss)
-            progress.step += 1
-            bar.update(trainer.global_batch_size)
+            take_step(run, stream, bar)
             if progress.step % trainer.log_every_steps == 0 or left == 0:
-                log_loss(run, meter, bar)
-    pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
-    progress.samples += num_samples
-    progress.train_seconds += time.perf_counter() - started
-    progress.train_loss.append(meter.mean_of_epoch())
+                log_loss(run, bar)
+            progress.train_seconds += (now := time.perf_counter()) - started
+            started = now
+            checkpoints.save_if_due()
+            if stop_wish.agreed() and left:
+                stop(run, checkpoints, stop_wish)
+    stop_wish.settle()
+    run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
+
+
+def end_epoch(run: TrainingRun) -> None:
+    """Turns to the next epoch, unless trainer.max_steps has cut this one short."""
+    progress = run.progress
+    if progress.batch == run.batches_per_epoch:
+        progress.train_loss.append(run.meter.mean_of_epoch())
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        run.meter.start_epoch()
+
+
+def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
+    """Forward, backward and update on the next global batch."""
+    loss, _, _ = run.trainable.pipeline.progress(stream)
+    run.meter.add(loss)
+    global_batch_size = run.config.trainer.global_batch_size
+    run.progress.step += 1
+    run.progress.batch += 1
+    run.progress.samples += global_batch_size
+    bar.update(global_batch_size)
+
+
+def stop(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish) -> NoReturn:
+    """Saves the run and leaves it, on every rank."""
+    stop_wish.settle()
+    folder = checkpoints.save()
+    raise Stopped(
+        f"stopped by {stop_wish.signal_name} after step {run.progress.step:,}; the run is saved in {folder}\n"
+        "next: the same command with resume=auto goes on from there"
+    )
+
+
+def epoch_bar(run: TrainingRun, first_batch: int, num_batches: int) -> Any:
+    """The progress bar of an epoch, in samples, which may begin in its middle."""
+    size = run.config.trainer.global_batch_size
+    title = f"epoch {run.progress.epoch + 1}/{run.config.trainer.epochs}"
+    return progress_bar(
+        title, num_batches * size, run.runtime, "sample", scale=True, initial=first_batch * size
+    )
 
 
 def train_batches(run: TrainingRun) -> TrainBatches:
@@ -111,6 +135,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         lanes=run.config.data.lanes,
         seed=run.config.trainer.seed,
         epoch=run.progress.epoch,
+        start_batch=run.progress.batch,
         rank=run.runtime.rank,
         world_size=run.runtime.world_size,
         shuffle=run.config.data.shuffle,
@@ -124,9 +149,9 @@ def first_batches(stream: Iterator[Batch], count: int) -> Iterator[Batch]:
         yield next(stream)
 
 
-def log_loss(run: TrainingRun, meter: LossMeter, bar: Any) -> None:
+def log_loss(run: TrainingRun, bar: Any) -> None:
     """Writes a train event; refuses to go on from a loss that is no number."""
-    loss, seconds = meter.read()
+    loss, seconds = run.meter.read()
     optimizer, progress = run.config.optimizer, run.progress
     run.folder.log_event(
         "train",
@@ -160,7 +185,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     )
     with batches:
         values = evaluate(run.trainable.model, batches, ClickMetrics(split), run.runtime, f"evaluate {split}")
-    epoch, step = len(run.progress.train_loss) - 1, run.progress.step
+    epoch, step = run.progress.last_epoch, run.progress.step
     event = {"split": split, "epoch": epoch, "step": step, **values}
     run.progress.evals.append(event)
     run.folder.log_event("eval", **event)
@@ -171,21 +196,22 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     """Evaluates on test, writes result.json and prints the table of epochs."""
     evaluate_split(run, "test")
     progress = run.progress
-    val = [event for event in progress.evals if event["split"] == "val"]
-    best = max(val, key=lambda event: event["auc"], default=None)
+    best = progress.best_val()
+    cut_short = [run.meter.mean_of_epoch()] if progress.batch else []
+    train_loss = [*progress.train_loss, *cut_short]
     result = {
         "evals": {event["split"]: event for event in progress.evals},
         "best_epoch": best["epoch"] if best else None,
         "best_reachable": run.manifest.best,
         "steps": progress.step,
-        "train_loss": progress.train_loss,
+        "train_loss": train_loss,
         "train_seconds": progress.train_seconds,
         "samples_per_second": progress.samples / max(progress.train_seconds, 1e-9),
         "world_size": run.runtime.world_size,
     }
     run.folder.write_result(result)
     if run.runtime.is_first:
-        print(f"\n{format_summary(progress.train_loss, progress.evals, run.manifest.best)}\n")
+        print(f"\n{format_summary(train_loss, progress.evals, run.manifest.best)}\n")
         print(
             f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {run.folder.path}"
         )

@@ -1,6 +1,7 @@
 """The mean training loss over all ranks, read now and then without slowing the steps between."""
 
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,12 +13,16 @@ class LossMeter:
     """Adds up losses on the device; a reading is the one moment that waits for it and for the other ranks."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._world_size = runtime.world_size
+        self._runtime = runtime
         self._sum = torch.zeros((), dtype=torch.float64, device=runtime.device)
         self._count = 0
         self._epoch_sum = 0.0
         self._epoch_count = 0
-        self._last_read = time.perf_counter()
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Leaves the time since the last reading out of the next one's speed."""
+        self._started, self._counted_from = time.perf_counter(), self._count
 
     def add(self, loss: torch.Tensor) -> None:
         """Adds this rank's loss of one step."""
@@ -26,19 +31,46 @@ class LossMeter:
 
     def read(self) -> tuple[float, float]:
         """(mean loss over all ranks, seconds per step) since the last reading. Every rank must call it."""
-        if self._world_size > 1:
+        if self._runtime.world_size > 1:
             dist.all_reduce(self._sum)
-        total = float(self._sum) / self._world_size
+        total = float(self._sum) / self._runtime.world_size
         mean = total / self._count
-        now = time.perf_counter()
-        seconds = (now - self._last_read) / self._count
+        seconds = (time.perf_counter() - self._started) / max(1, self._count - self._counted_from)
         self._epoch_sum += total
         self._epoch_count += self._count
         self._sum.zero_()
         self._count = 0
-        self._last_read = now
+        self.restart_clock()
         return mean, seconds
 
     def mean_of_epoch(self) -> float:
-        """The mean loss over every step read so far."""
+        """The mean loss over every step of the epoch that was read."""
         return self._epoch_sum / max(1, self._epoch_count)
+
+    def start_epoch(self) -> None:
+        """Forgets the epoch before."""
+        self._epoch_sum, self._epoch_count = 0.0, 0
+
+    def state(self) -> dict[str, Any]:
+        """Everything added and not yet finished, of all ranks. Every rank must call it."""
+        sums = [self._sum.clone() for _ in range(self._runtime.world_size)]
+        if self._runtime.world_size > 1:
+            dist.all_gather(sums, self._sum)
+        return {
+            "sums": [float(value) for value in sums],
+            "count": self._count,
+            "epoch_sum": self._epoch_sum,
+            "epoch_count": self._epoch_count,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Goes on from ``state``; under another number of ranks the mean stays the same."""
+        sums = state["sums"]
+        if len(sums) == self._runtime.world_size:
+            value = sums[self._runtime.rank]
+        else:
+            value = sum(sums) / len(sums)
+        self._sum.fill_(value)
+        self._count = state["count"]
+        self._epoch_sum, self._epoch_count = state["epoch_sum"], state["epoch_count"]
+        self.restart_clock()

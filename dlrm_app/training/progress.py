@@ -7,10 +7,13 @@ from tqdm import tqdm
 from dlrm_app.runtime import Runtime
 
 
-def progress_bar(title: str, total: int, runtime: Runtime, unit: str = "batch", scale: bool = False) -> Any:
+def progress_bar(
+    title: str, total: int, runtime: Runtime, unit: str = "batch", scale: bool = False, initial: int = 0
+) -> Any:
     """A tqdm bar with rate and time left; silent on every rank but the first."""
     return tqdm(
         total=total,
+        initial=initial,
         desc=title,
         unit=unit,
         unit_scale=scale,

@@ -21,7 +21,7 @@ import yaml
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import write_json, write_text
+from dlrm_app.files import write_json, write_text, written_whole
 from dlrm_app.runtime import Runtime
 
 PACKAGES = (
@@ -56,19 +56,35 @@ class RunFolder:
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
+    def metrics_bytes(self) -> int:
+        """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run goes on."""
+        path = self.path / "metrics.jsonl"
+        return path.stat().st_size if self._writes and path.exists() else 0
+
+    def take_up_metrics(self, source: Path, num_bytes: int) -> None:
+        """Keeps the first ``num_bytes`` of the metrics of the run at ``source``, which this one goes on from."""
+        log = source / "metrics.jsonl"
+        if self._writes and log.is_file():
+            with log.open("rb") as file:
+                kept = file.read(num_bytes)
+            with written_whole(self.path / "metrics.jsonl") as temporary:
+                temporary.write_bytes(kept)
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json, whole or not at all: the mark of a run that reached its end."""
         if self._writes:
             write_json(self.path / "result.json", result)
 
 
-def create_run_folder(output: str | None, runtime: Runtime) -> RunFolder:
-    """Makes the folder once and tells every rank its name. Refuses one that already holds a run."""
+def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> RunFolder:
+    """Makes the folder once and tells every rank its name. Refuses one that holds a run unless it ``may_exist``."""
 
     def create() -> str:
         name = Path(output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-        if (name / "metrics.jsonl").exists() or (name / "config.yaml").exists():
-            raise DlrmError(f"output={name} already holds a run: choose another folder, or remove it first")
+        if not may_exist and ((name / "metrics.jsonl").exists() or (name / "config.yaml").exists()):
+            raise DlrmError(
+                f"output={name} already holds a run: add resume=auto to go on with it, or choose another folder"
+            )
         if name.exists() and not name.is_dir():
             raise DlrmError(f"output={name} is a file: name a folder")
         try:

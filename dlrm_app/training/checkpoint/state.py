@@ -1,0 +1,104 @@
+"""The tensors of a run under names that no sharding plan changes.
+
+    model/<parameter>            every weight
+    table/<table>/<state>        a table's optimizer state: sum, exp_avg, exp_avg_sq
+    dense/<parameter>/<state>    the dense optimizer's
+
+fbgemm's fused optimizers and torch's name the same state differently, and torchrec keeps the state of a table that
+a torch optimizer steps as plain local tensors, which a checkpoint would take for copies of one another.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+from torch.distributed._shard.sharded_tensor.shard import Shard
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
+
+FUSED_NAMES = {
+    "sgd": {},
+    "adagrad": {"momentum1": "sum"},
+    "rowwise_adagrad": {"momentum1": "sum"},
+}
+FUSED_MOMENTS = {"momentum1": "exp_avg", "momentum2": "exp_avg_sq"}
+
+Tensors = dict[str, Any]
+
+
+def collect_tensors(model: nn.Module, optimizer: CombinedOptimizer, table_kinds: dict[str, str]) -> Tensors:
+    """Every tensor that a run needs to go on: views, so that loading into them changes the run.
+
+    ``table_kinds``: each table's optimizer kind. Optimizer states exist after ``create_states`` or a first step.
+    Step counters are left out: ``set_step`` restores them.
+    """
+    weights = model.state_dict()
+    tensors: Tensors = {f"model/{name}": value for name, value in weights.items()}
+    by_table = {name.split(".")[-2]: value for name, value in weights.items() if "embedding_bags" in name}
+    for key, name, value in _states(optimizer):
+        if "embedding_bags" not in key:
+            tensors[f"dense/{key}/{name}"] = value
+            continue
+        table = key.split(".")[-2]
+        short = name.rpartition(".")[2]
+        known = FUSED_NAMES.get(table_kinds[table], FUSED_MOMENTS)
+        tensors[f"table/{table}/{known.get(short, short)}"] = _like_weight(value, by_table[table])
+    return tensors
+
+
+def _states(optimizer: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
+    """(parameter, state name, tensor) without the step counters and without the optimizers' own prefixes."""
+    for prefix, part in optimizer.optimizers:
+        for key, states in part.state_dict()["state"].items():
+            for name, value in states.items():
+                if name != "step" and isinstance(value, torch.Tensor | ShardedTensor):
+                    yield key.removeprefix(f"{prefix}."), name, value
+
+
+def _like_weight(state: Any, weight: Any) -> Any:
+    """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1]."""
+    if isinstance(state, ShardedTensor):
+        return state
+    if not isinstance(weight, ShardedTensor):
+        return state.view(-1) if state.shape[1:] == (1,) else state
+    shards = weight.local_shards()
+    if not shards:
+        assert state.numel() == 0
+        return _sharded([], weight, state.dtype)
+    (shard,) = shards  # torchrec gives a table one dense-kernel parameter a rank
+    assert state.shape == shard.tensor.shape
+    return _sharded([Shard(state, shard.metadata)], weight, state.dtype)
+
+
+def _sharded(shards: list[Shard], weight: ShardedTensor, dtype: torch.dtype) -> ShardedTensor:
+    properties = TensorProperties(dtype=dtype, requires_grad=False)
+    return ShardedTensor._init_from_local_shards_and_global_metadata(
+        shards, replace(weight.metadata(), tensor_properties=properties), process_group=weight._process_group
+    )
+
+
+def create_states(optimizer: CombinedOptimizer) -> None:
+    """Makes the state that torch optimizers make at their first step, so that there is something to load into.
+
+    It steps with zero gradients: call it before the weights are loaded. Fused optimizers have theirs from the start.
+    """
+    for prefix, part in optimizer.optimizers:
+        if prefix != "fused":
+            part.init_state()
+            part.zero_grad()
+
+
+def set_step(optimizer: CombinedOptimizer, step: int) -> None:
+    """Sets every optimizer's count of steps, on which Adam's bias correction depends."""
+    optimizer.set_optimizer_step(step)
+    for _, part in optimizer.optimizers:
+        _set_torch_step(part, step)
+
+
+def _set_torch_step(part: KeyedOptimizer, step: int) -> None:
+    for states in part.state.values():
+        if isinstance(count := states.get("step"), torch.Tensor):
+            count.fill_(step)

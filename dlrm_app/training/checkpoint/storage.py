@@ -1,0 +1,95 @@
+"""torch.distributed.checkpoint's files with its index as JSON: a checkpoint holds tensors and text, no pickles.
+
+torch writes the index (which tensor lies where in which file) with pickle, and unpickling a file that somebody
+hands on can run any code. The tensors themselves are read with ``weights_only``.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    STORAGE_TYPES,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+
+from dlrm_app.errors import DataError
+from dlrm_app.files import write_json
+
+INDEX = "index.json"
+
+
+class TensorWriter(FileSystemWriter):
+    """Writes every rank's tensors into files of their own and, last, index.json."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, single_file_per_rank=True, sync_files=True, overwrite=True)
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Called on the first rank once all have written."""
+        tensors = {}
+        for name, entry in metadata.state_dict_metadata.items():
+            if not isinstance(entry, TensorStorageMetadata):
+                raise TypeError(f"{name} is no tensor: only tensors belong into a checkpoint's files")
+            tensors[name] = {
+                "dtype": str(entry.properties.dtype).removeprefix("torch."),
+                "size": list(entry.size),
+                "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in entry.chunks],
+            }
+        places = [
+            [
+                result.index.fqn,
+                None if result.index.offset is None else list(result.index.offset),
+                result.index.index,
+                result.storage_data.relative_path,
+                result.storage_data.offset,
+                result.storage_data.length,
+            ]
+            for rank_results in results
+            for result in rank_results
+        ]
+        write_json(Path(self.path) / INDEX, {"tensors": tensors, "places": places})
+
+
+class TensorReader(FileSystemReader):
+    """Reads what TensorWriter wrote."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The index. Raises DataError if it is not one."""
+        path = Path(self.path) / INDEX
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            tensors: dict[str, STORAGE_TYPES] = {
+                name: _tensor_metadata(entry) for name, entry in value["tensors"].items()
+            }
+            places = {
+                MetadataIndex(name, offset, number): _StorageInfo(_file_name(file), start, length)
+                for name, offset, number, file, start, length in value["places"]
+            }
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is no index of a checkpoint: {error}") from error
+        return Metadata(tensors, storage_data=places, storage_meta=StorageMeta(load_id=self.load_id))
+
+
+def _tensor_metadata(entry: dict[str, Any]) -> TensorStorageMetadata:
+    dtype = getattr(torch, entry["dtype"])
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{entry['dtype']!r} is no tensor type")
+    chunks = [
+        ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in entry["chunks"]
+    ]
+    return TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(entry["size"]), chunks)
+
+
+def _file_name(name: str) -> str:
+    if Path(name).name != name:
+        raise ValueError(f"{name!r} leads out of the checkpoint's folder")
+    return name

@@ -1,0 +1,60 @@
+"""What the parts of a training run share."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.runtime import Runtime
+from dlrm_app.training.build import Trainable
+from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.run_folder import RunFolder
+
+
+@dataclass
+class Progress:
+    """How far a run has come: epochs done and batches of the one under way, steps and samples over all of them."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    samples: int = 0
+    train_seconds: float = 0.0
+    train_loss: list[float] = field(default_factory=list)
+    evals: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken."""
+        return self.epoch if self.batch else max(0, self.epoch - 1)
+
+    def best_val(self) -> dict[str, Any] | None:
+        """The evaluation on val with the highest AUC so far."""
+        val = [event for event in self.evals if event["split"] == "val"]
+        return max(val, key=lambda event: event["auc"], default=None)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Everything that the steps of one run share; only ``progress`` and ``meter`` change."""
+
+    config: TrainConfig
+    runtime: Runtime
+    manifest: Manifest
+    trainable: Trainable
+    folder: RunFolder
+    progress: Progress
+    meter: LossMeter
+
+    @property
+    def is_done(self) -> bool:
+        """Whether trainer.epochs or trainer.max_steps is reached."""
+        limit = self.config.trainer.max_steps
+        return self.progress.epoch >= self.config.trainer.epochs or (
+            limit is not None and self.progress.step >= limit
+        )
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Global batches of one epoch."""
+        return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
