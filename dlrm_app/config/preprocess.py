@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def _encoding_problems(encoding: EncodingConfig) -> list[str]:
 
 
 def _boundary_problems(boundaries: list[float]) -> list[str]:
-    rising = all(low < high for low, high in zip(boundaries, boundaries[1:], strict=False))
+    rising = all(low < high for low, high in pairwise(boundaries))
     if boundaries and rising and all(math.isfinite(bound) for bound in boundaries):
         return []
     return [f"dense.bucket_boundaries must be rising numbers, at least one, got {boundaries}"]

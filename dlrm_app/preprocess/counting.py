@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.hashing import MISSING_KEY, mix, reduce_hash
+from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
 
 NUM_BUCKETS = 256
 """Counts lie in buckets by the highest 8 bits of the keys' hashes, so that they can be added up a part at a time."""
@@ -75,7 +75,7 @@ def _count(keys, spans, start, table_keys, table_counts, table_spans, used):  # 
             continue
         place = np.int64(reduce_hash(mix(key), size))
         while table_counts[place] > 0 and table_keys[place] != key:
-            place = place + 1 if place + 1 < size else 0
+            place = next_place(place, size)
         if table_counts[place] == 0:
             if 2 * used >= size:
                 return i, used
@@ -95,7 +95,7 @@ def _move(keys, counts, spans, new_keys, new_counts, new_spans):  # type: ignore
         if counts[i] > 0:
             place = np.int64(reduce_hash(mix(keys[i]), size))
             while new_counts[place] > 0:
-                place = place + 1 if place + 1 < size else 0
+                place = next_place(place, size)
             new_keys[place] = keys[i]
             new_counts[place] = counts[i]
             new_spans[place, 0] = spans[i, 0]

@@ -10,7 +10,7 @@ An empty field is absent. Positions are of the first byte and behind the last on
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import njit, types
 from numba.extending import intrinsic
 
@@ -23,6 +23,7 @@ _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"),
 _FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _MAX_INTEGER = np.uint64(2**63 - 1)
+_MAX_EXPONENT = 1 << 24  # more than a line has digits
 _MAX_MANTISSA = np.uint64(10**18)
 
 _1, _4, _6, _8, _16 = (np.uint64(bits) for bits in (1, 4, 6, 8, 16))
@@ -162,7 +163,7 @@ def _parse_exponent(text, start, stop):  # type: ignore[no-untyped-def]  # compi
         digit = np.int64(text[at]) - _ZERO
         if digit < 0 or digit > 9:
             return 0, BAD
-        exponent = min(exponent * 10 + digit, 1 << 24)  # longer than any line
+        exponent = exponent * 10 + int(digit) if exponent < _MAX_EXPONENT else exponent
     return -exponent if negative else exponent, PRESENT
 
 

@@ -59,7 +59,8 @@ def _collect(plan: Plan, journal: Journal, results: Results, split: str) -> Spli
     """Moves the shards of ``split`` to their final names; those of an interrupted move are there already."""
     folder = plan.output / split
     folder.mkdir(exist_ok=True)
-    shards, rejects, positives = [], 0, 0
+    shards: list[Shard] = []
+    rejects = positives = 0
     for result in results:
         part = result["splits"].get(split)
         if part is None:

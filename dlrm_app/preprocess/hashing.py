@@ -28,3 +28,9 @@ def mix(key):  # type: ignore[no-untyped-def]  # compiled
 def reduce_hash(hashed, size):  # type: ignore[no-untyped-def]  # compiled
     """A number in [0, ``size``), ``size`` under 2^32, from a hash, without a division (Lemire 2019)."""
     return ((np.uint64(hashed) >> _32) * np.uint64(size)) >> _32
+
+
+@njit(nogil=True, cache=True, inline="always")
+def next_place(place, size):  # type: ignore[no-untyped-def]  # compiled
+    """Where an open table of ``size`` places looks after ``place``."""
+    return place + 1 if place + 1 < size else 0

@@ -6,7 +6,6 @@ OUTPUT/.work/<pass>/00000-000012.json   what unit 12 of source 0 gave
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,9 +45,7 @@ class Journal:
     def done_units(self, source: int) -> list[int]:
         """The units of ``source`` that have landed, in order."""
         prefix = f"{source:05d}-"
-        names = [
-            name for name in os.listdir(self.folder) if name.startswith(prefix) and name.endswith(".json")
-        ]
+        names = [path.name for path in self.folder.glob(f"{prefix}*.json")]
         return sorted(int(name[len(prefix) : -len(".json")]) for name in names)
 
 

@@ -88,7 +88,7 @@ _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
 def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """(a position on the line, its end if the line is fine; the column at fault, or one of the codes above)."""
     delimiter, quote = marks
-    labels, dense, keys, spans = out
+    _, dense, keys, _ = out
     for c in range(len(columns)):
         kind, slot = columns[c, 0], columns[c, 1]
         end = at

@@ -59,16 +59,20 @@ class Parser:
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
         self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
         self._rejects = np.empty((_MAX_REJECTS, 5), np.int64)
-        self._make_list_room(_FIRST_LIST_ROOM * capacity)
+        self._list_keys, self._list_spans = self._list_room(_FIRST_LIST_ROOM * capacity)
         self.rows = 0
 
-    def _make_list_room(self, room: int) -> None:
-        keys = np.empty((self._num_lists, room), np.uint64)
-        spans = np.zeros((self._num_lists, room if self._keep_spans else 0, 2), np.int64)
-        if self._num_lists and hasattr(self, "_list_keys"):
-            keys[:, : self._list_keys.shape[1]] = self._list_keys
-            spans[:, : self._list_spans.shape[1]] = self._list_spans
-        self._list_keys, self._list_spans = keys, spans
+    def _list_room(self, room: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        spans_room = room if self._keep_spans else 0
+        return np.empty((self._num_lists, room), np.uint64), np.zeros(
+            (self._num_lists, spans_room, 2), np.int64
+        )
+
+    def _make_list_room(self) -> None:
+        old_keys, old_spans = self._list_keys, self._list_spans
+        self._list_keys, self._list_spans = self._list_room(2 * old_keys.shape[1] + lines.MAX_LINE)
+        self._list_keys[:, : old_keys.shape[1]] = old_keys
+        self._list_spans[:, : old_spans.shape[1]] = old_spans
 
     @property
     def is_full(self) -> bool:
@@ -95,7 +99,7 @@ class Parser:
             self._rejects,
         )
         if why == lines.LISTS_FULL:
-            self._make_list_room(2 * self._list_keys.shape[1] + lines.MAX_LINE)
+            self._make_list_room()
         return at, count, [Reject(*row) for row in self._rejects[:num_rejects].tolist()]
 
     def take(self) -> RawColumns:

@@ -26,7 +26,7 @@ class Source:
 
     def check_unchanged(self) -> None:
         """Raises DataError if the file is not as it was when the run began."""
-        now = os.stat(self.path)
+        now = Path(self.path).stat()
         if (now.st_size, now.st_mtime_ns) != (self.bytes, self.modified_ns):
             raise DataError(
                 f"{self.path} changed while it was being read ({self.bytes:,} bytes before, {now.st_size:,} now): "
@@ -54,7 +54,7 @@ def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
         if Path(name).exists() or not glob.has_magic(name):
             paths.append(name)
         else:
-            found = sorted(glob.glob(name), key=_natural)
+            found = sorted(glob.glob(name), key=_natural)  # noqa: PTH207  # Path.glob refuses absolute patterns
             if not found:
                 problems.append(f"{key}={name} matches no file (looked in {Path.cwd()})")
             paths += [path for path in found if not path.endswith(".best.json")]
@@ -86,7 +86,7 @@ def _look_at(key: str, path: str, split: str, place: int, problems: list[str]) -
         problems.append(f"{key}={path} is a folder: give its files, such as '{path}/*'")
         return None
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             is_gzip = file.read(2) == GZIP_MAGIC
             status = os.fstat(file.fileno())
     except OSError as error:

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess.fields import parse_string
-from dlrm_app.preprocess.hashing import MISSING_KEY, mix, reduce_hash
+from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 """Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""
@@ -97,7 +97,7 @@ def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-de
     for i in range(len(keys)):
         place = np.int64(reduce_hash(mix(keys[i]), size))
         while table_ids[place] >= 0:
-            place = place + 1 if place + 1 < size else 0
+            place = next_place(place, size)
         table_keys[place] = keys[i]
         table_ids[place] = ids[i]
 
@@ -114,7 +114,7 @@ def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def
             continue
         place = np.int64(reduce_hash(mix(key), size))
         while table_ids[place] >= 0 and table_keys[place] != key:
-            place = place + 1 if place + 1 < size else 0
+            place = next_place(place, size)
         found = table_ids[place]
         ids[i] = found if found >= 0 else RARE_ID
     return count

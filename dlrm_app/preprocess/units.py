@@ -8,7 +8,8 @@ import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from isal import igzip, isal_zlib
@@ -19,6 +20,7 @@ from dlrm_app.preprocess.lines import MAX_LINE, PADDING
 from dlrm_app.preprocess.source import Source
 
 _STEP = 1 << 16
+_DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 _NEWLINE = b"\n"
 UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -59,7 +61,7 @@ class TextFeed:
     def items(self) -> Iterator[UnitText]:
         """The units in order. Raises DataError if the file is damaged."""
         try:
-            with open(self.source.path, "rb", buffering=0) as raw:
+            with Path(self.source.path).open("rb", buffering=0) as raw:
                 if self.source.is_gzip:
                     with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
                         yield from self._read(file)
@@ -70,7 +72,7 @@ class TextFeed:
             raise DataError(
                 f"{self.source.path} is cut short: its gzip data ends before its end mark; copy or download it again"
             ) from error
-        except (igzip.BadGzipFile, isal_zlib.error, zlib.error) as error:
+        except _DAMAGED as error:
             raise DataError(f"{self.source.path} is damaged: {error}; copy or download it again") from error
 
     def _read(self, file: _File) -> Iterator[UnitText]:
@@ -95,7 +97,7 @@ def _fill(file: _File, text: NDArray[np.uint8], pending: bytes, size: int) -> in
     """Puts up to ``size`` bytes, ``pending`` first, behind text[0]; gives how many there were."""
     filled = min(len(pending), size)
     text[1 : 1 + filled] = np.frombuffer(pending, np.uint8, filled)
-    view = memoryview(text)
+    view = memoryview(text)  # type: ignore[arg-type]  # numpy's types declare no Buffer before Python 3.12
     while filled < size:
         count = file.readinto(view[1 + filled : 1 + size])
         if not count:
@@ -120,7 +122,7 @@ def _read_line_end(file: _File, pending: bytes) -> bytes:
 
 def _cut(source: int, unit: int, text: NDArray[np.uint8], size: int, pending: bytes) -> UnitText:
     """The lines that start in text[1:1 + size]; ``pending`` is the text behind it."""
-    view = memoryview(text)
+    view = memoryview(text)  # type: ignore[arg-type]  # as above
     crc = isal_zlib.crc32(view[1 : 1 + size])
     start = _behind_newline(text, 0, size)
     if start > size:  # no line starts here

@@ -6,6 +6,7 @@ feature, as many buckets at a time as memory allows. Ids go by falling count, eq
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,7 @@ class AddUp:
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // self.memory_bytes), 1), NUM_BUCKETS)
         bounds = [part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)]
         distinct, kept = 0, []
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             parts = [file.counts(place, first, last) for file in files]
             keys, counts = _summed(
                 np.concatenate([k for k, _ in parts]), np.concatenate([c for _, c in parts])
@@ -170,7 +171,7 @@ def _values(kind: str, keys: NDArray[np.uint64], place: int, files: Sequence[Cou
         unit_keys, strings = file.strings(place)
         spots = np.searchsorted(keys, unit_keys, sorter=order)
         spots[spots == len(keys)] = 0
-        for at in np.flatnonzero(keys[order[spots]] == unit_keys) if len(keys) else ():
+        for at in np.flatnonzero(keys[order[spots]] == unit_keys).tolist() if len(keys) else ():
             found[order[spots[at]]] = _string(strings, at)
     return pa.array(found, pa.string())
 

@@ -1,0 +1,66 @@
+"""The real Criteo rows, where they are at hand, against the slow reference."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.preprocess import reference
+from tests.preprocess.running import CRITEO, NO_CRITEO, run, spec_of, table_of
+
+pytestmark = pytest.mark.skipif(not CRITEO.is_dir(), reason=NO_CRITEO)
+
+FILES = {
+    "criteo_kaggle": CRITEO / "kaggle_first_10000.tsv",
+    "criteo_1tb": CRITEO / "day_0_first_10000.tsv",
+}
+
+
+@pytest.mark.parametrize("dataset", FILES)
+def test_hashed_ids_and_dense_values_are_the_reference_s(dataset: str, tmp_path: Path) -> None:
+    sizes = list(range(10, 270, 10))
+    manifest = run(
+        tmp_path / "out",
+        f"dataset={dataset}",
+        f"input.train={FILES[dataset]}",
+        f"encoding.num_embeddings={sizes}",
+    )
+    rows, rejects = reference.parse_file(FILES[dataset].read_bytes(), spec_of(dataset))
+    table = table_of(manifest)
+    assert rejects == []
+    assert table["label"].to_pylist() == [row.label for row in rows]
+    for place in range(13):
+        expected = [reference.dense_value(row.dense[place], "log1p") for row in rows]
+        assert table[f"int_{place}"].to_pylist() == expected
+        missing = sum(row.dense[place] is None for row in rows) / len(rows)
+        assert manifest.dense[place].missing_rate == missing
+    for place, size in enumerate(sizes):
+        expected = [reference.hash_id(row.sparse[place], size) for row in rows]
+        assert table[f"cat_{place}"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("dataset", FILES)
+def test_vocabularies_are_the_reference_s(dataset: str, tmp_path: Path) -> None:
+    manifest = run(
+        tmp_path / "out",
+        f"dataset={dataset}",
+        f"input.train={FILES[dataset]}",
+        "split.val=0.2",
+        "split.test=0.1",
+        "encoding=vocab",
+        "encoding.min_count=2",
+    )
+    rows, _ = reference.parse_file(FILES[dataset].read_bytes(), spec_of(dataset))
+    assert [split.rows for split in manifest.splits.values()] == [7000, 2000, 1000]
+    for place in range(26):
+        values = [row.sparse[place] for row in rows]
+        vocabulary = reference.make_vocabulary(values[:7000], min_count=2)
+        ids = [reference.vocab_id(value, vocabulary) for value in values]
+        for split, part in (("train", ids[:7000]), ("val", ids[7000:9000]), ("test", ids[9000:])):
+            assert table_of(manifest, split)[f"cat_{place}"].to_pylist() == part
+        column = manifest.sparse[place]
+        assert column.num_embeddings == len(vocabulary) + 2
+        assert column.distinct == len({value for value in values[:7000] if value is not None})
+    assert math.isclose(
+        manifest.sparse[0].missing_rate, sum(row.sparse[0] is None for row in rows[:7000]) / 7000
+    )
