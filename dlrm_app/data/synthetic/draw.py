@@ -1,0 +1,89 @@
+"""Rows from a counter: row r of a seed is the same whatever was drawn before it, by whom, in what pieces."""
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from dlrm_app.data.synthetic.shape import NEGATIVE_RATE, NUM_DENSE, NUM_SPARSE, Shape
+
+MISSING = -1  # the rank of an id that is not there
+MISSING_VALUE = np.iinfo(np.int64).min
+NEGATIVE_COLUMN = 1
+
+# a row's draws, in this order: its label, what is negative, each column's value, each group's missing values
+_LABEL, _NEGATIVE, _VALUES = 0, 1, 2
+_GROUPS = _VALUES + NUM_DENSE + NUM_SPARSE
+_DRAWS_PER_ROW = 64
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_TINY = 2.0**-53
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _uniform(key, row, draw):  # type: ignore[no-untyped-def]  # compiled; inlined into the loop below
+    """A number in (0, 1): SplitMix64 (Steele, Lea, Flood 2014) at position row × draws per row + draw."""
+    x = np.uint64(key) + np.uint64(row * _DRAWS_PER_ROW + draw + 1) * _GOLDEN
+    x = (x ^ (x >> _30)) * _MIX_1
+    x = (x ^ (x >> _27)) * _MIX_2
+    x = x ^ (x >> _31)
+    return (np.float64(x >> _11) + 0.5) * _TINY
+
+
+def draw_rows(
+    shape: Shape, key: int, first_row: int, num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Dense values [B, N] (``MISSING_VALUE`` where missing), ranks of ids [B, F] (``MISSING``), label draws [B].
+
+    A row clicks where its label draw, uniform in (0, 1), lies under its true probability.
+    """
+    return _draw(
+        np.uint64(key),
+        first_row,
+        num_rows,
+        shape.location,
+        shape.scale,
+        shape.largest,
+        shape.cardinality,
+        1.0 - shape.zipf,
+        shape.missing_rate,
+        shape.missing_group,
+    )
+
+
+@njit(nogil=True, cache=True)
+def _draw(  # type: ignore[no-untyped-def]  # compiled
+    key, first_row, num_rows, location, scale, largest, cardinality, exponent, missing_rate, missing_group
+):
+    values = np.empty((num_rows, NUM_DENSE), np.int64)
+    ranks = np.empty((num_rows, NUM_SPARSE), np.int64)
+    label_draws = np.empty(num_rows, np.float64)
+    is_harmonic = abs(exponent) < 1e-6
+    span = np.empty(NUM_SPARSE, np.float64)
+    for c in range(NUM_SPARSE):
+        log_size = math.log(cardinality[c] + 1.0)
+        span[c] = log_size if is_harmonic else math.expm1(exponent * log_size)
+    for i in range(num_rows):
+        row = first_row + i
+        label_draws[i] = _uniform(key, row, _LABEL)
+        is_negative = _uniform(key, row, _NEGATIVE) < NEGATIVE_RATE
+        for c in range(NUM_DENSE):
+            u = _uniform(key, row, _VALUES + c)
+            v = math.exp(location[c] + scale[c] * math.log(u / (1.0 - u))) - 1.0
+            values[i, c] = np.int64(min(max(v, 0.0), largest[c]))
+            if c == NEGATIVE_COLUMN and is_negative:
+                values[i, c] = -1 if u < 0.9 else -2
+            if _uniform(key, row, _GROUPS + missing_group[c]) < missing_rate[c]:
+                values[i, c] = MISSING_VALUE
+        for c in range(NUM_SPARSE):
+            # the inverse of the distribution function of a density x^-zipf on [1, cardinality + 1)
+            u = _uniform(key, row, _VALUES + NUM_DENSE + c)
+            x = math.exp(u * span[c]) if is_harmonic else (1.0 + u * span[c]) ** (1.0 / exponent)
+            ranks[i, c] = min(np.int64(x) - 1, cardinality[c] - 1)
+            group = missing_group[NUM_DENSE + c]
+            if _uniform(key, row, _GROUPS + group) < missing_rate[NUM_DENSE + c]:
+                ranks[i, c] = MISSING
+    return values, ranks, label_draws
