@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.data.lanes import Order
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
-from dlrm_app.data.rows import Bags, Rows, join, reorder
+from dlrm_app.data.rows import Bags, Rows, join, reorder, reorder_bags
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.files import checksum
 
@@ -83,17 +83,17 @@ class SplitReader:
         table = self._read_table(shard, place)
         dense = np.empty((len(table), len(self._dense)), np.float32)
         for at, name in enumerate(self._dense):
-            dense[:, at] = _array(table, name, pa.float32(), path).to_numpy()
+            dense[:, at] = reorder(_array(table, name, pa.float32(), path).to_numpy(), row_order)
         one_hot = np.empty((len(self._one_hot), len(table)), np.int32)
         for at, column in enumerate(self._one_hot):
-            one_hot[at] = _array(table, column.name, pa.int32(), path).to_numpy()
-            _check_ids(one_hot[at], column, path)
-        bags = [_bags(table, column, path) for column in self._multi_hot]
+            ids = _array(table, column.name, pa.int32(), path).to_numpy()
+            _check_ids(ids, column, path)
+            one_hot[at] = reorder(ids, row_order)
+        bags = [reorder_bags(_bags(table, column, path), row_order) for column in self._multi_hot]
         labels = np.zeros(len(table), np.float32)
         if self._label is not None:
-            labels[:] = _array(table, self._label, pa.uint8(), path).to_numpy()
-        rows = Rows(dense, one_hot, bags, labels)
-        return rows if row_order is None else reorder(rows, row_order)
+            labels[:] = reorder(_array(table, self._label, pa.uint8(), path).to_numpy(), row_order)
+        return Rows(dense, one_hot, bags, labels)
 
     def _read_table(self, shard: Shard, place: int) -> pa.Table:
         path = self._folder / shard.path

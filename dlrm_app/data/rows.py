@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,14 +38,21 @@ RowRange = tuple[Rows, int, int]
 """The rows [start, stop) of a Rows."""
 
 
-def reorder(rows: Rows, order: NDArray[np.int64]) -> Rows:
-    """The rows in another order: row i of the result is row ``order[i]``."""
-    return Rows(
-        np.take(rows.dense, order, axis=0),  # five times as fast as rows.dense[order]
-        np.take(rows.one_hot, order, axis=1),
-        [_reorder_bags(bags, order) for bags in rows.bags],
-        np.take(rows.labels, order),
-    )
+def reorder(values: NDArray[Any], order: NDArray[np.int64] | None) -> NDArray[Any]:
+    """A column in another order: value i of the result is value ``order[i]``. None keeps the order."""
+    # column by column, in pieces that stay in the cache; a whole matrix taken at once costs twice the time
+    return values if order is None else np.take(values, order)
+
+
+def reorder_bags(bags: Bags, order: NDArray[np.int64] | None) -> Bags:
+    """A multi-hot feature in another order, as ``reorder``."""
+    if order is None:
+        return bags
+    lengths = np.diff(bags.offsets)[order]
+    offsets = _offsets(lengths)
+    # the place of every value in the old array: where its row began, plus its place within the row
+    shift = np.repeat(bags.offsets[:-1][order] - offsets[:-1], lengths)
+    return Bags(bags.values[np.arange(offsets[-1]) + shift], offsets)
 
 
 def join(pieces: Sequence[RowRange]) -> Rows:
@@ -66,14 +74,6 @@ def join(pieces: Sequence[RowRange]) -> Rows:
         for place in range(len(first.bags))
     ]
     return Rows(dense, one_hot, bags, labels)
-
-
-def _reorder_bags(bags: Bags, order: NDArray[np.int64]) -> Bags:
-    lengths = np.diff(bags.offsets)[order]
-    offsets = _offsets(lengths)
-    # the place of every value in the old array: where its row began, plus its place within the row
-    shift = np.repeat(bags.offsets[:-1][order] - offsets[:-1], lengths)
-    return Bags(bags.values[np.arange(offsets[-1]) + shift], offsets)
 
 
 def _join_bags(pieces: Sequence[tuple[Bags, int, int]]) -> Bags:

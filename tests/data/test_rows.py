@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.data.rows import Bags, Rows, join, reorder
+from dlrm_app.data.rows import Bags, Rows, join, reorder, reorder_bags
 
 Row = tuple[list[float], list[int], list[list[int]], float]
 
@@ -37,13 +37,16 @@ def as_list(rows: Rows) -> list[Row]:
     ]
 
 
-@given(decoded(), st.randoms())
-def test_reordering_moves_whole_rows(rows: Rows, random: np.random.RandomState) -> None:
-    """Every column of a row goes with it, bags of any length too."""
-    order = list(range(len(rows)))
-    random.shuffle(order)
-    found = reorder(rows, np.array(order, np.int64))
+@given(decoded(), st.data())
+def test_reordering_moves_every_row(rows: Rows, data: st.DataObject) -> None:
+    """Of numbers, and of bags of any length; without an order nothing moves."""
+    order = data.draw(st.permutations(range(len(rows))))
+    places = np.array(order, np.int64)
+    bags = [reorder_bags(bags, places) for bags in rows.bags]
+    found = Rows(rows.dense[places], rows.one_hot[:, places], bags, reorder(rows.labels, places))
     assert as_list(found) == [as_list(rows)[row] for row in order]
+    assert reorder(rows.labels, None) is rows.labels
+    assert reorder_bags(rows.bags[0], None) is rows.bags[0]
 
 
 @given(st.lists(decoded(), min_size=1, max_size=4), st.data())
