@@ -21,7 +21,8 @@ from typing import Any
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 
-from dlrm_app.config.train import SHARDING_TYPES, SPARSE_OPTIMIZERS, OptimizerSettings, TablesConfig
+from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS, SparseSettings
+from dlrm_app.config.train import SHARDING_TYPES, TablesConfig
 from dlrm_app.errors import ConfigError, refuse_if
 
 POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
@@ -30,7 +31,7 @@ BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
 INITS = ("uniform", "normal", "zeros")
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
 SHARDING_KEYS = ("types", "kernels", "min_partition")
-OPTIMIZER_KEYS = tuple(f.name for f in fields(OptimizerSettings))
+OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
 @dataclass(frozen=True)

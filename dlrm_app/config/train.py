@@ -1,14 +1,15 @@
 """The configuration of dlrm-train. Values and their explanations stand in conf/train.yaml and its groups."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
 
+from dlrm_app.config.checks import at_least_zero, one_of, positive
+from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
+
 MODEL_KINDS = ("dlrm", "dcn", "projection")
-SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
-DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
+PRECISIONS = ("fp32", "bf16")
 SHARDING_TYPES = (
     "data_parallel",
     "table_wise",
@@ -54,23 +55,6 @@ class ModelConfig:
 
 
 @dataclass(slots=True)
-class OptimizerSettings:
-    kind: str = MISSING
-    lr: float = MISSING
-    eps: float = 1e-8
-    beta1: float = 0.9
-    beta2: float = 0.999
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-
-
-@dataclass(slots=True)
-class OptimizerConfig:
-    sparse: OptimizerSettings = field(default_factory=OptimizerSettings)
-    dense: OptimizerSettings = field(default_factory=OptimizerSettings)
-
-
-@dataclass(slots=True)
 class ShardingConfig:
     types: list[str] | None = None
     kernels: list[str] | None = None
@@ -89,6 +73,8 @@ class TrainerConfig:
     max_steps: int | None = None
     log_every_steps: int = MISSING
     threads: int | None = None
+    precision: str = MISSING
+    tf32: bool = MISSING
 
 
 @dataclass(slots=True)
@@ -111,6 +97,7 @@ class TrainConfig:
     tables: TablesConfig = field(default_factory=TablesConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -122,22 +109,23 @@ class TrainConfig:
     def problems(self) -> list[str]:
         """What types cannot express and no data is needed to see; every problem, with its cure."""
         return [
-            *_positive("trainer.epochs", self.trainer.epochs),
-            *_positive("trainer.global_batch_size", self.trainer.global_batch_size),
-            *_positive("trainer.log_every_steps", self.trainer.log_every_steps),
-            *_positive("trainer.max_steps", self.trainer.max_steps),
-            *_positive("trainer.threads", self.trainer.threads),
-            *_positive("data.lanes", self.data.lanes),
-            *_positive("data.prefetch_batches", self.data.prefetch_batches),
-            *_positive("evaluation.batch_size", self.evaluation.batch_size),
-            *_positive("checkpoint.every_steps", self.checkpoint.every_steps),
-            *_positive("checkpoint.keep_last", self.checkpoint.keep_last),
-            *_at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),
+            *positive("trainer.epochs", self.trainer.epochs),
+            *positive("trainer.global_batch_size", self.trainer.global_batch_size),
+            *positive("trainer.log_every_steps", self.trainer.log_every_steps),
+            *positive("trainer.max_steps", self.trainer.max_steps),
+            *positive("trainer.threads", self.trainer.threads),
+            *positive("data.lanes", self.data.lanes),
+            *positive("data.prefetch_batches", self.data.prefetch_batches),
+            *positive("evaluation.batch_size", self.evaluation.batch_size),
+            *positive("checkpoint.every_steps", self.checkpoint.every_steps),
+            *positive("checkpoint.keep_last", self.checkpoint.keep_last),
+            *at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),
             *_resume_problems(self),
-            *_at_least_zero("trainer.seed", self.trainer.seed),
+            *at_least_zero("trainer.seed", self.trainer.seed),
             *_model_problems(self.model),
-            *_optimizer_problems("optimizer.sparse", self.optimizer.sparse, SPARSE_OPTIMIZERS),
-            *_optimizer_problems("optimizer.dense", self.optimizer.dense, DENSE_OPTIMIZERS),
+            *self.optimizer.problems(),
+            *self.schedule.problems(),
+            *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
             *_sharding_problems(self.sharding),
         ]
 
@@ -153,7 +141,7 @@ def _resume_problems(config: "TrainConfig") -> list[str]:
 
 
 def _model_problems(model: ModelConfig) -> list[str]:
-    problems = _one_of("model.kind", model.kind, MODEL_KINDS)
+    problems = one_of("model.kind", model.kind, MODEL_KINDS)
     for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
         widths = getattr(model, key) or []
         if any(width < 1 for width in widths):
@@ -170,36 +158,7 @@ def _model_problems(model: ModelConfig) -> list[str]:
     return problems
 
 
-def _optimizer_problems(prefix: str, settings: OptimizerSettings, kinds: tuple[str, ...]) -> list[str]:
-    problems = _one_of(f"{prefix}.kind", settings.kind, kinds)
-    if not (math.isfinite(settings.lr) and settings.lr > 0):
-        problems.append(f"{prefix}.lr must be a positive number, got {settings.lr}")
-    for key in ("eps", "weight_decay", "momentum"):
-        problems += _at_least_zero(f"{prefix}.{key}", getattr(settings, key))
-    for key in ("beta1", "beta2"):
-        value = getattr(settings, key)
-        if not 0 <= value < 1:
-            problems.append(f"{prefix}.{key} must lie in [0, 1), got {value}")
-    if settings.momentum and (settings.kind != "sgd" or prefix == "optimizer.sparse"):
-        problems.append(f"{prefix}.momentum is only for the dense sgd optimizer: set it to 0")
-    return problems
-
-
 def _sharding_problems(sharding: ShardingConfig) -> list[str]:
     return [
-        problem
-        for kind in sharding.types or []
-        for problem in _one_of("sharding.types", kind, SHARDING_TYPES)
+        problem for kind in sharding.types or [] for problem in one_of("sharding.types", kind, SHARDING_TYPES)
     ]
-
-
-def _one_of(key: str, value: str, choices: tuple[str, ...]) -> list[str]:
-    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
-
-
-def _positive(key: str, value: int | None) -> list[str]:
-    return [] if value is None or value >= 1 else [f"{key} must be at least 1, got {value}"]
-
-
-def _at_least_zero(key: str, value: float) -> list[str]:
-    return [] if math.isfinite(value) and value >= 0 else [f"{key} must be at least 0, got {value}"]

@@ -15,7 +15,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimiz
 from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from dlrm_app.config.train import OptimizerConfig, OptimizerSettings
+from dlrm_app.config.optimizer import OptimizerConfig, SparseSettings
 from dlrm_app.tables import Table
 
 FUSED_CLASSES = {
@@ -27,20 +27,20 @@ FUSED_CLASSES = {
 FUSED_KINDS = {"cpu": {"sgd", "adagrad", "rowwise_adagrad"}, "cuda": set(FUSED_CLASSES)}
 
 
-def table_settings(table: Table, settings: OptimizerSettings) -> OptimizerSettings:
+def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
     """The sparse optimizer's settings with what ``table`` changes of them."""
     return dataclasses.replace(settings, **table.optimizer)
 
 
 def dense_kernel_tables(
-    tables: Sequence[Table], settings: OptimizerSettings, device: torch.device
+    tables: Sequence[Table], settings: SparseSettings, device: torch.device
 ) -> frozenset[str]:
     """Names of the tables whose optimizer fbgemm has not fused for ``device``: a torch optimizer steps them."""
     fused = FUSED_KINDS[device.type]
     return frozenset(table.name for table in tables if table_settings(table, settings).kind not in fused)
 
 
-def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: OptimizerSettings) -> None:
+def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
     """Tells each table, still on the meta device, which optimizer its backward pass will apply.
 
     The planner reads it to count optimizer memory; a table that ends with the dense kernel ignores it.
@@ -55,7 +55,7 @@ def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings:
                 apply_optimizer_in_backward(FUSED_CLASSES[chosen.kind], [parameter], _fused_arguments(chosen))
 
 
-def _fused_arguments(settings: OptimizerSettings) -> dict[str, Any]:
+def _fused_arguments(settings: SparseSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.kind != "sgd":
         arguments["eps"] = settings.eps
@@ -65,12 +65,12 @@ def _fused_arguments(settings: OptimizerSettings) -> dict[str, Any]:
 
 
 def make_torch_optimizer(
-    settings: OptimizerSettings, parameters: Sequence[nn.Parameter]
+    settings: SparseSettings, parameters: Sequence[nn.Parameter]
 ) -> torch.optim.Optimizer:
     """A torch optimizer over ``parameters``, as the dense part and tables with the dense kernel use it."""
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.kind == "sgd":
-        return torch.optim.SGD(parameters, momentum=settings.momentum, **common)
+        return torch.optim.SGD(parameters, momentum=getattr(settings, "momentum", 0.0), **common)
     if settings.kind == "adagrad":
         return torch.optim.Adagrad(parameters, eps=settings.eps, **common)
     if settings.kind == "rowwise_adagrad":
@@ -86,7 +86,7 @@ def combine_optimizers(
     by_name = {table.name: table for table in tables}
     dense: dict[str, nn.Parameter] = {}
     groups: dict[str, dict[str, nn.Parameter]] = defaultdict(dict)
-    settings_of: dict[str, OptimizerSettings] = {}
+    settings_of: dict[str, SparseSettings] = {}
     for key, parameter in in_backward_optimizer_filter(model.named_parameters()):
         if "embedding_bags" not in key:
             dense[key] = parameter
@@ -101,7 +101,7 @@ def combine_optimizers(
     return CombinedOptimizer(optimizers)
 
 
-def _keyed(parameters: Mapping[str, nn.Parameter], settings: OptimizerSettings) -> KeyedOptimizerWrapper:
+def _keyed(parameters: Mapping[str, nn.Parameter], settings: SparseSettings) -> KeyedOptimizerWrapper:
     factory: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] = lambda given: make_torch_optimizer(  # noqa: E731 - torchrec wants a factory here
         settings, given
     )

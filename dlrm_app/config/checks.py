@@ -1,0 +1,31 @@
+"""Checks that several schemas share: each gives the problems of one value, named by its key."""
+
+import math
+from collections.abc import Iterable
+
+
+def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
+    """A name from a list."""
+    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
+
+
+def positive(key: str, value: int | None) -> list[str]:
+    """A count of at least 1, or nothing."""
+    return [] if value is None or value >= 1 else [f"{key} must be at least 1, got {value}"]
+
+
+def at_least_zero(key: str, value: float) -> list[str]:
+    """A finite number that is not negative."""
+    return [] if math.isfinite(value) and value >= 0 else [f"{key} must be at least 0, got {value}"]
+
+
+def above_zero(key: str, value: float | None) -> list[str]:
+    """A finite positive number, or nothing."""
+    if value is None or (math.isfinite(value) and value > 0):
+        return []
+    return [f"{key} must be a positive number, got {value}"]
+
+
+def within(key: str, value: float, low: float, high: float) -> list[str]:
+    """A number in [low, high]."""
+    return [] if low <= value <= high else [f"{key} must lie in [{low}, {high}], got {value}"]

@@ -1,0 +1,169 @@
+"""The ``optimizer`` and ``schedule`` parts of dlrm-train's configuration."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dlrm_app.config.checks import above_zero, at_least_zero, one_of, positive, within
+from dlrm_app.errors import ConfigError
+
+SPARSE_OPTIMIZERS = (
+    "sgd",
+    "adagrad",
+    "rowwise_adagrad",
+    "adam",
+    "partial_rowwise_adam",
+    "lamb",
+    "partial_rowwise_lamb",
+)
+DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
+SCHEDULES = ("constant", "polynomial", "cosine", "step")
+
+
+@dataclass(slots=True)
+class OptimizerSettings:
+    kind: str = MISSING
+    lr: float = MISSING
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0
+
+
+@dataclass(slots=True)
+class SparseSettings(OptimizerSettings):
+    max_gradient: float | None = None
+    stochastic_rounding: bool | None = None
+
+
+@dataclass(slots=True)
+class DenseSettings(OptimizerSettings):
+    momentum: float = 0.0
+    clip_norm: float | None = None
+
+
+@dataclass(slots=True)
+class OptimizerConfig:
+    sparse: SparseSettings = field(default_factory=SparseSettings)
+    dense: DenseSettings = field(default_factory=DenseSettings)
+
+    def problems(self) -> list[str]:
+        """Values out of their range, or without effect."""
+        return [
+            *sparse_problems("optimizer.sparse", self.sparse),
+            *_common_problems("optimizer.dense", self.dense, DENSE_OPTIMIZERS),
+            *_below_one("optimizer.dense.momentum", self.dense.momentum),
+            *above_zero("optimizer.dense.clip_norm", self.dense.clip_norm),
+            *_needless("optimizer.dense", "momentum", self.dense.momentum, self.dense.kind, ("sgd",)),
+        ]
+
+
+def sparse_problems(prefix: str, settings: SparseSettings) -> list[str]:
+    """What is wrong with a sparse optimizer's settings: those of ``optimizer.sparse`` or of one table."""
+    return [
+        *_common_problems(prefix, settings, SPARSE_OPTIMIZERS),
+        *above_zero(f"{prefix}.max_gradient", settings.max_gradient),
+    ]
+
+
+def _common_problems(prefix: str, settings: OptimizerSettings, kinds: tuple[str, ...]) -> list[str]:
+    problems = one_of(f"{prefix}.kind", settings.kind, kinds)
+    problems += above_zero(f"{prefix}.lr", settings.lr)
+    for key in ("eps", "weight_decay"):
+        problems += at_least_zero(f"{prefix}.{key}", getattr(settings, key))
+    for key in ("beta1", "beta2"):
+        problems += _below_one(f"{prefix}.{key}", getattr(settings, key))
+    return problems
+
+
+def _below_one(key: str, value: float) -> list[str]:
+    return [] if 0 <= value < 1 else [f"{key} must lie in [0, 1), got {value}"]
+
+
+def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> SparseSettings:
+    """``settings`` with a table's own ``changes``. Raises ConfigError for a value of the wrong type."""
+    changed = OmegaConf.structured(SparseSettings(**asdict(settings)))
+    problems = []
+    for key, value in changes.items():
+        try:
+            changed[key] = value
+        except OmegaConfBaseException as error:
+            problems.append(f"optimizer.{key}: {str(error).splitlines()[0]}")
+    if problems:
+        raise ConfigError(problems)
+    return SparseSettings(**changed)
+
+
+@dataclass(slots=True)
+class ScheduleSettings:
+    kind: str = "constant"
+    warmup_steps: int = 0
+    decay_start: int | None = None
+    decay_steps: int | None = None
+    power: float = 2.0
+    end_factor: float = 0.0
+    milestones: list[int] | None = None
+    step_factor: float = 0.1
+
+    @property
+    def first_decay_step(self) -> int:
+        """How many steps come before the decay."""
+        return self.warmup_steps if self.decay_start is None else self.decay_start
+
+
+@dataclass(slots=True)
+class ScheduleConfig:
+    sparse: ScheduleSettings = field(default_factory=ScheduleSettings)
+    dense: ScheduleSettings = field(default_factory=ScheduleSettings)
+
+    def problems(self) -> list[str]:
+        """Values out of their range, out of order, or without effect."""
+        return [
+            *_schedule_problems("schedule.sparse", self.sparse),
+            *_schedule_problems("schedule.dense", self.dense),
+        ]
+
+
+def _schedule_problems(prefix: str, schedule: ScheduleSettings) -> list[str]:
+    falling = ("polynomial", "cosine")
+    problems = [
+        *one_of(f"{prefix}.kind", schedule.kind, SCHEDULES),
+        *at_least_zero(f"{prefix}.warmup_steps", schedule.warmup_steps),
+        *positive(f"{prefix}.decay_steps", schedule.decay_steps),
+        *above_zero(f"{prefix}.power", schedule.power),
+        *within(f"{prefix}.end_factor", schedule.end_factor, 0, 1),
+        *above_zero(f"{prefix}.step_factor", schedule.step_factor),
+        *_needless(prefix, "decay_start", schedule.decay_start, schedule.kind, falling),
+        *_needless(prefix, "decay_steps", schedule.decay_steps, schedule.kind, falling),
+        *_needless(prefix, "milestones", schedule.milestones, schedule.kind, ("step",)),
+    ]
+    if schedule.decay_start is not None and schedule.decay_start < schedule.warmup_steps:
+        problems.append(
+            f"{prefix}.decay_start must not come before the warm-up ends at step {schedule.warmup_steps}, "
+            f"got {schedule.decay_start}: raise it, or lower {prefix}.warmup_steps"
+        )
+    if schedule.kind == "step":
+        problems += _milestone_problems(f"{prefix}.milestones", schedule)
+    return problems
+
+
+def _milestone_problems(key: str, schedule: ScheduleSettings) -> list[str]:
+    milestones = schedule.milestones
+    if not milestones:
+        return [f"{key} is needed by kind=step: give the steps after which the rate falls, say [10000,20000]"]
+    lowest = max(1, schedule.warmup_steps)
+    if milestones[0] < lowest or any(first >= second for first, second in pairwise(milestones)):
+        return [f"{key} must rise, beginning at {lowest} (the end of the warm-up) or later, got {milestones}"]
+    return []
+
+
+def _needless(prefix: str, key: str, value: object, kind: str, kinds: tuple[str, ...]) -> list[str]:
+    if not value or kind in kinds:
+        return []
+    return [
+        f"{prefix}.{key} is only for {prefix}.kind={' or '.join(kinds)}, got {value} with {kind}: leave it out"
+    ]
