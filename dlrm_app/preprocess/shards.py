@@ -35,6 +35,7 @@ class ShardWriter:
             compression_level=layout.compression_level if layout.compression == "zstd" else None,
             write_statistics=False,
             store_schema=False,
+            write_page_checksum=True,  # readers then find a flipped bit themselves
         )
         self.row_groups: list[int] = []
 
