@@ -7,6 +7,7 @@ from omegaconf import MISSING
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
+from dlrm_app.config.watching import LoggingConfig, ReportConfig
 
 MODEL_KINDS = ("dlrm", "dcn", "projection")
 PRECISIONS = ("fp32", "bf16")
@@ -103,6 +104,8 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    report: ReportConfig = field(default_factory=ReportConfig)
     resume: str = MISSING
     output: str | None = None
 
@@ -121,6 +124,7 @@ class TrainConfig:
             *positive("checkpoint.keep_last", self.checkpoint.keep_last),
             *at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),
             *_resume_problems(self),
+            *self.logging.problems(),
             *at_least_zero("trainer.seed", self.trainer.seed),
             *_model_problems(self.model),
             *self.optimizer.problems(),

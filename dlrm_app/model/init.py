@@ -17,20 +17,21 @@ BLOCK_ROWS = 8192
 def init_tables(model: nn.Module, tables: Sequence[Table], seed: int) -> None:
     """Sets every table weight held by this rank, in ``model`` sharded or not."""
     by_name = {table.name: table for table in tables}
-    for name, weight in _table_weights(model.state_dict(), by_name):
+    for name, weight in table_weights(model.state_dict(), by_name):
         table = by_name[name]
-        for part, row, column in _local_parts(weight):
+        for part, row, column in local_parts(weight):
             _fill(part, row, column, table, seed)
 
 
-def _table_weights(state: Mapping[str, object], tables: Mapping[str, Table]) -> Iterator[tuple[str, object]]:
+def table_weights(state: Mapping[str, object], tables: Mapping[str, Table]) -> Iterator[tuple[str, object]]:
+    """(table name, weight) of every table in a model's state dictionary."""
     for key, value in state.items():
         parts = key.split(".")
         if parts[-1] == "weight" and parts[-2] in tables and "embedding_bags" in parts:
             yield parts[-2], value
 
 
-def _local_parts(weight: object) -> list[tuple[torch.Tensor, int, int]]:
+def local_parts(weight: object) -> list[tuple[torch.Tensor, int, int]]:
     """(tensor, first row, first column) of every part of the table that this rank holds."""
     if isinstance(weight, ShardedTensor):
         return [

@@ -1,0 +1,31 @@
+"""The configuration of what shows how a run goes. Values and explanations stand in conf/train.yaml."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from omegaconf import MISSING
+
+
+@dataclass(slots=True)
+class LoggingConfig:
+    tensorboard: bool = MISSING
+    mlflow: str | None = None
+
+    def problems(self) -> list[str]:
+        """Packages that are missing, and an address that gives a secret away."""
+        problems = [
+            f"logging.{key} needs the package {key}, which is not installed: pip install 'dlrm-app[watch]'"
+            for key, is_wanted in (("tensorboard", self.tensorboard), ("mlflow", bool(self.mlflow)))
+            if is_wanted and find_spec(key) is None
+        ]
+        if self.mlflow and "@" in self.mlflow:
+            problems.append(
+                "logging.mlflow holds a user name or password, which config.yaml would show: "
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+            )
+        return problems
+
+
+@dataclass(slots=True)
+class ReportConfig:
+    enabled: bool = MISSING
