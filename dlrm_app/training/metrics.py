@@ -18,9 +18,9 @@ CHUNK = 1 << 20
 class ClickMetrics(Metric):
     """Metrics of one split's predictions, the same on every rank, with any number of rows on each.
 
-    Keeps 5 bytes a row, on the device of the logits. It syncs itself (``sync_on_compute`` is off), for
-    torchmetrics would gather all rows to all ranks. Every rank must call ``update`` at least once, if only
-    without rows.
+    Keeps 5 bytes a row, on the device of the logits, and takes about 20 for the moment of computing. It syncs
+    itself (``sync_on_compute`` is off), for torchmetrics would gather all rows to all ranks. Every rank must
+    call ``update`` at least once, if only without rows.
     """
 
     logits: list[torch.Tensor]
@@ -46,7 +46,7 @@ class ClickMetrics(Metric):
         mean label. What no rows, or rows of one class, leave undefined is nan, with a warning that names the
         split.
         """
-        logits, labels = self._merged()
+        logits, labels = self.rows()
         num_samples, positives, nans, loss, prediction = total(_sums(logits, labels)).tolist()
         self._warn_of_nan(int(num_samples), int(positives), int(nans))
         return {
@@ -58,7 +58,7 @@ class ClickMetrics(Metric):
             "positives": int(positives),
         }
 
-    def _merged(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """All of this rank's rows. Replaces the many small tensors, so that rows are not held twice."""
         if not self.logits:
             return torch.empty(0, device=self.device), torch.empty(0, dtype=torch.bool, device=self.device)
