@@ -1,0 +1,285 @@
+"""A run that is stopped, killed or moved to other ranks goes on as if nothing had happened."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.dataset_fixture import write_dataset
+
+SMALL = [
+    "tables=dataset",
+    "tables.embedding_dim=8",
+    "model.bottom_mlp=[16]",
+    "model.top_mlp=[16]",
+    "trainer.global_batch_size=128",
+    "trainer.log_every_steps=1",
+    "trainer.epochs=2",
+    "data.lanes=8",
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks") / "dataset"
+    write_dataset(folder, rows={"train": 4000, "val": 501, "test": 503})  # 31 steps an epoch
+    return folder
+
+
+def command(dataset: Path, *overrides: str, ranks: int = 1) -> list[str]:
+    if ranks == 1:
+        start = [str(Path(sys.executable).with_name("dlrm-train")), "trainer.threads=1"]
+    else:
+        start = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ]
+        start += ["-m", "dlrm_app.cli.train"]
+    return [*start, f"data.path={dataset}", *SMALL, *overrides]
+
+
+def run(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        arguments, cwd=folder, capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+
+
+def train(folder: Path, dataset: Path, *overrides: str, ranks: int = 1) -> None:
+    done = run(folder, command(dataset, *overrides, ranks=ranks))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def events(run_folder: Path) -> list[dict[str, Any]]:
+    """All events, without what a clock decides."""
+    found = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in event.items() if key not in ("samples_per_second", "seconds")}
+        for event in found
+    ]
+
+
+def final_bytes(run_folder: Path) -> dict[str, bytes]:
+    """The last checkpoint's tensor files: every weight and optimizer state, bit for bit."""
+    last = sorted((run_folder / "checkpoints").glob("step-*"))[-1]
+    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+
+
+def losses(run_folder: Path) -> list[float]:
+    return [event["loss"] for event in events(run_folder) if event["event"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train(folder, dataset, "output=run")
+    return folder / "run"
+
+
+def test_a_run_cut_in_the_middle_of_an_epoch_goes_on_to_the_bit(
+    dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    train(tmp_path, dataset, "output=run", "trainer.max_steps=40")
+    train(tmp_path, dataset, "output=run", "resume=auto")
+    assert losses(tmp_path / "run") == losses(undisturbed)
+    assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
+
+
+def test_a_signal_saves_the_run_and_says_how_to_go_on(
+    dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """SIGTERM ends the run with code 75 after a step; resuming gives the undisturbed run's events and weights."""
+    stop_at_first_step(tmp_path, command(dataset, "output=run"), signal.SIGTERM, expect=75)
+    train(tmp_path, dataset, "output=run", "resume=auto")
+    assert events(tmp_path / "run") == events(undisturbed)
+    assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
+
+
+def stop_at_first_step(folder: Path, arguments: list[str], number: signal.Signals, expect: int) -> None:
+    """Sends ``number`` to the process once its first step is logged."""
+    with subprocess.Popen(
+        arguments, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for_steps(folder / "run", 1, process)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == expect, stderr[-3000:]
+    if expect == 75:
+        assert "resume=auto" in stderr
+
+
+def wait_for_steps(run_folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    log = run_folder / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not log.exists() or len(log.read_text().splitlines()) < count:
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
+    dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """One rank table-wise, then two ranks row-wise, then one again: losses agree to 1e-5."""
+    train(tmp_path, dataset, "output=run", "trainer.max_steps=20")
+    train(
+        tmp_path,
+        dataset,
+        "output=run",
+        "resume=auto",
+        "trainer.max_steps=45",
+        "sharding.types=[row_wise]",
+        ranks=2,
+    )
+    train(tmp_path, dataset, "output=run", "resume=auto")
+    assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
+
+
+@pytest.fixture
+def cut_run(dataset: Path, tmp_path: Path) -> Path:
+    """A run of 40 steps with checkpoints at 10, 20, 30 and 40, and epoch 1's at 31."""
+    train(
+        tmp_path,
+        dataset,
+        "output=run",
+        "trainer.max_steps=40",
+        "checkpoint.every_steps=10",
+        "checkpoint.keep_last=9",
+    )
+    return tmp_path / "run"
+
+
+def test_damage_is_named_and_only_auto_goes_back_past_it(
+    dataset: Path, undisturbed: Path, cut_run: Path
+) -> None:
+    """A flipped byte, a missing file and an interrupted save, in the three newest checkpoints."""
+    saved = cut_run / "checkpoints"
+    flip_a_byte(next((saved / "step-000000040").glob("*.distcp")))
+    next((saved / "step-000000031").glob("*.distcp")).unlink()
+    (saved / "step-000000030" / "complete.json").unlink()
+    named = run(cut_run.parent, command(dataset, f"resume={saved / 'step-000000040'}", "output=other"))
+    assert named.returncode == 1
+    assert "step-000000040 is damaged" in named.stderr
+    assert "checksum" in named.stderr
+    auto = run(cut_run.parent, command(dataset, "resume=auto", "output=run"))
+    assert auto.returncode == 0, auto.stderr[-3000:]
+    for words in ("step-000000040 is damaged", "is missing", "going on from", "step-000000020"):
+        assert words in auto.stderr
+    assert losses(cut_run) == losses(undisturbed)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_another_model_dataset_or_row_order_is_refused_by_name(
+    dataset: Path, cut_run: Path, tmp_path: Path
+) -> None:
+    folder = cut_run.parent
+    model = run(folder, command(dataset, "resume=run", "output=a", "model.top_mlp=[32]"))
+    assert model.returncode == 1
+    assert "of another model or optimizer" in model.stderr
+    assert "over_arch" in model.stderr
+    order = run(
+        folder, command(dataset, "resume=run", "output=b", "trainer.seed=5", "trainer.global_batch_size=256")
+    )
+    assert order.returncode == 2
+    assert "give trainer.seed=0" in order.stderr
+    assert "give trainer.global_batch_size=128" in order.stderr
+    write_dataset(tmp_path / "other", rows={"train": 4000, "val": 501}, seed=9)
+    data = run(folder, command(tmp_path / "other", "resume=run", "output=c"))
+    assert data.returncode == 1
+    assert "was trained on another dataset" in data.stderr
+
+
+@pytest.mark.long
+def test_old_checkpoints_go_and_the_best_stays(dataset: Path, tmp_path: Path) -> None:
+    train(tmp_path, dataset, "output=run", "checkpoint.every_steps=5", "checkpoint.keep_last=2")
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    evals = [e for e in events(tmp_path / "run") if e["event"] == "eval" and e["split"] == "val"]
+    best = max(evals, key=lambda event: event["auc"])["step"]
+    assert set(names) == {"step-000000060", "step-000000062", f"step-{best:09d}"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "sgd", "adam"])
+@pytest.mark.parametrize(
+    ("ranks", "plan"), [(1, "table_wise"), (2, "table_wise"), (2, "row_wise"), (4, "row_wise")]
+)
+def test_resuming_is_exact_for_every_optimizer_and_plan(
+    dataset: Path, tmp_path: Path, optimizer: str, ranks: int, plan: str
+) -> None:
+    """Same ranks and plan, stopped at a random step: the same losses, weights and optimizer state to the bit."""
+    options = [f"optimizer={optimizer}", f"sharding.types=[{plan}]"]
+    step = random.Random(f"{optimizer}{ranks}{plan}").randrange(1, 61)
+    train(tmp_path, dataset, *options, "output=whole", ranks=ranks)
+    train(tmp_path, dataset, *options, "output=cut", f"trainer.max_steps={step}", ranks=ranks)
+    train(tmp_path, dataset, *options, "output=cut", "resume=auto", ranks=ranks)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
+
+
+@pytest.mark.long
+def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
+    dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """kill -9 and SIGTERM by turns at random moments, with a checkpoint every step."""
+    chance = random.Random(7)
+    for attempt in range(20):
+        arguments = command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1")
+        with subprocess.Popen(
+            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            time.sleep(chance.uniform(2, 8))
+            process.send_signal(signal.SIGKILL if attempt % 2 else signal.SIGTERM)
+            process.wait(timeout=120)
+    train(tmp_path, dataset, "output=run", "resume=auto")
+    assert losses(tmp_path / "run") == losses(undisturbed)
+    assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
+
+
+@pytest.mark.long
+def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
+    dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """A rank killed with -9 three times under --max-restarts ends with the metrics of an undisturbed run."""
+    arguments = command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1", ranks=2)
+    arguments.insert(arguments.index("-m", 3), "--max-restarts=3")
+    log = (tmp_path / "log.txt").open("w")
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log, text=True) as launcher:
+        for number in (5, 25, 45):
+            wait_for_steps(tmp_path / "run", number, launcher)
+            os.kill(worker_of(launcher.pid), signal.SIGKILL)
+        assert launcher.wait(timeout=300) == 0, (tmp_path / "log.txt").read_text()[-3000:]
+    assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
+
+
+def worker_of(launcher: int) -> int:
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return int(children[0])
+
+
+@pytest.mark.long
+def test_a_full_copy_of_a_run_can_be_taken_up_elsewhere(
+    dataset: Path, undisturbed: Path, cut_run: Path
+) -> None:
+    """resume=PATH into another output carries the metrics over and leaves the first run as it was."""
+    before = (cut_run / "metrics.jsonl").read_bytes()
+    train(cut_run.parent, dataset, f"resume={cut_run}", "output=branch")
+    assert losses(cut_run.parent / "branch") == losses(undisturbed)
+    assert (cut_run / "metrics.jsonl").read_bytes() == before
+    shutil.rmtree(cut_run.parent / "branch")
