@@ -1,7 +1,7 @@
 """Metrics of a model over a whole split, every row counted once at any number of ranks."""
 
 import time
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Protocol
 
 import torch
@@ -19,19 +19,26 @@ class SizedBatches(Iterable[Batch], Sized, Protocol):
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: SizedBatches, metrics: ClickMetrics, runtime: Runtime, title: str
+    model: nn.Module,
+    batches: SizedBatches,
+    metrics: ClickMetrics,
+    runtime: Runtime,
+    title: str,
+    on_batch: Callable[[Batch], None] = lambda _: None,
 ) -> dict[str, float]:
     """Metrics of ``model`` (a sharded ClickTask, its training pipeline detached) over ``batches``.
 
-    The same on every rank. Adds ``seconds``, the time it took.
+    The same on every rank. Adds ``seconds``, the time it took. ``on_batch`` gets every batch, on the device.
     """
     started = time.perf_counter()
     model.eval()
     metrics.reset()
     with progress_bar(title, len(batches), runtime) as bar:
         for batch in batches:
-            _, (_, logits, labels) = model(batch.to(runtime.device, non_blocking=True))
+            on_device = batch.to(runtime.device, non_blocking=True)
+            _, (_, logits, labels) = model(on_device)
             metrics.update(logits[: batch.num_valid], labels[: batch.num_valid])
+            on_batch(on_device)
             bar.update(1)
     model.train()
     values = metrics.compute()

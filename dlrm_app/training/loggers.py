@@ -40,7 +40,7 @@ class FanOut:
         for log in list(self._logs):
             try:
                 log.log_event(event, **values)
-            except Exception as error:  # noqa: BLE001 - whatever a client library raises
+            except Exception as error:  # whatever a client library raises
                 self._logs.remove(log)
                 logger.warning(
                     "%s failed and gets no more events (metrics.jsonl does): %s", type(log).__name__, error
@@ -51,7 +51,7 @@ class FanOut:
         for log in self._logs:
             try:
                 log.close()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:
                 logger.warning("%s could not be closed: %s", type(log).__name__, error)
 
 
@@ -62,17 +62,17 @@ class TensorBoardLog:
         from torch.utils.tensorboard import SummaryWriter
 
         # events of steps that a resumed run takes again are hidden
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)  # type: ignore[no-untyped-call]  # torch's has no types
+        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
 
     def log_event(self, event: str, **values: Any) -> None:
         """Adds a scalar for each number."""
         for name, value in scalars(event, values):
-            self._writer.add_scalar(name, value, values.get("step"), values.get("time"))  # type: ignore[no-untyped-call]  # as above
-        self._writer.flush()  # type: ignore[no-untyped-call]  # as above
+            self._writer.add_scalar(name, value, values.get("step"), values.get("time"))
+        self._writer.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        self._writer.close()  # type: ignore[no-untyped-call]  # as above
+        self._writer.close()
 
 
 class MlflowLog:

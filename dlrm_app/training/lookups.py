@@ -1,7 +1,6 @@
 """How often the rows of each table are looked up over a split: missing and rare values, the hottest ids."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -34,11 +33,12 @@ class LookupCounter:
         self._rows = torch.tensor(rows, device=device)
         self._places = torch.arange(len(rows), device=device)
         self._counts = torch.zeros(len(rows) * self._buckets, dtype=torch.int64, device=device)
+        self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
         self._empty = torch.zeros(len(rows), dtype=torch.int64, device=device)
 
     def reset(self) -> None:
         """Forgets all batches."""
-        for counts in (self._counts, self._empty):
+        for counts in (self._counts, self._num_rows, self._empty):
             counts.zero_()
 
     def add(self, features: KeyedJaggedTensor, num_valid: int) -> None:
@@ -50,6 +50,7 @@ class LookupCounter:
         self._counts.scatter_add_(0, places, torch.ones_like(places))
         lengths = features.lengths().view(len(self._columns), -1)[:, :num_valid]
         self._empty += (lengths == 0).sum(1)
+        self._num_rows += num_valid
 
     def _bucket(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         # Knuth's multiplicative hash: neighbours, which vocabularies sort by frequency, fall far apart
@@ -62,28 +63,34 @@ class LookupCounter:
         Every rank must call it. None where there is nothing to divide by, or no id stands for such a value.
         """
         counts = add_up(self._counts).view(-1, self._buckets).cpu()
-        empty = add_up(self._empty).tolist()
+        empty, num_rows = add_up(self._empty).tolist(), int(add_up(self._num_rows))
         found, start = {}, 0
         for table in self._tables:
             stop = start + len(table.features)
-            found[table.name] = _table_rates(counts[start:stop], empty[start:stop], self._columns[start:stop])
+            found[table.name] = _table_rates(
+                counts[start:stop], sum(empty[start:stop]), num_rows, self._columns[start:stop]
+            )
             start = stop
         return found
 
 
 def _table_rates(
-    counts: torch.Tensor, empty: list[int], columns: Sequence[SparseColumn]
+    counts: torch.Tensor, num_empty: int, num_rows: int, columns: Sequence[SparseColumn]
 ) -> dict[str, float | None]:
-    """``counts`` [features, buckets], ``empty`` bags of each feature."""
+    """``counts`` [features, buckets], ``num_empty`` bags of ``num_rows`` a feature."""
     lookups = int(counts.sum())
     hottest = counts.sum(0).topk(min(10, counts.shape[1])).values
     missing, rare = (
-        [int(counts[place, column.encoding[key]]) for place, column in enumerate(columns) if key in column.encoding]
+        [
+            int(counts[place, column.encoding[key]])
+            for place, column in enumerate(columns)
+            if key in column.encoding
+        ]
         for key in ("missing_id", "rare_id")
     )
     return {
         "lookups": lookups,
-        "missing_rate": _share(sum(missing) + sum(empty), lookups + sum(empty)),
+        "missing_rate": _share(sum(missing) + num_empty, num_rows * len(columns)),
         "rare_rate": _share(sum(rare), lookups) if rare else None,
         "top1_share": _share(int(hottest[0]), lookups),
         "top10_share": _share(int(hottest.sum()), lookups),

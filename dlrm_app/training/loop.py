@@ -4,6 +4,7 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, NoReturn
 
 from dlrm_app.config.train import TrainConfig
@@ -13,14 +14,16 @@ from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.training.build import build_trainable, open_dataset
 from dlrm_app.training.checkpoint.policy import Checkpoints, check_resumable, find_checkpoint, restore
+from dlrm_app.training.curves import measure_curves
 from dlrm_app.training.evaluation import evaluate
+from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.progress import progress_bar
 from dlrm_app.training.run import Progress, TrainingRun
 from dlrm_app.training.run_folder import create_run_folder
 from dlrm_app.training.stopping import Stopped, StopWish, stop_on_signals
-from dlrm_app.training.summary import format_summary, say_metrics, say_what_starts
+from dlrm_app.training.summary import format_summary, say_metrics, say_step, say_what_starts
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
@@ -40,20 +43,22 @@ def train(config: TrainConfig) -> dict[str, Any]:
 
 def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
     """Opens dataset and checkpoint, builds the model, makes the run folder; what fails, fails on every rank."""
-    manifest, tables = runtime.together(lambda: open_dataset(config, runtime.world_size))
+    manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
     found = find_checkpoint(config, runtime)
     if found:
         runtime.together(lambda: check_resumable(*found, config, manifest))
     say_what_starts(config, manifest, tables, runtime)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime))
+    health = TableHealth(trainable.model, tables, manifest, runtime.device)  # before a checkpoint is loaded
     folder = create_run_folder(config.output, config.resume != "none", runtime)
-    run = TrainingRun(config, runtime, manifest, trainable, folder, Progress(), LossMeter(runtime))
+    run = TrainingRun(config, runtime, manifest, trainable, folder, health, Progress(), LossMeter(runtime))
     if found:
         restore(run, *found)
         folder.take_up_metrics(found[0].parents[1], found[1]["metrics_bytes"])
     else:
         folder.take_up_metrics(folder.path, 0)
-    folder.write_start(config, runtime)
+    folder.write_start(config, manifest, runtime)
+    runtime.together(lambda: folder.open_logs(config, run.progress.step))
     if runtime.is_first:
         write_plan(folder.path / "plan.yaml", trainable.plan)
     return run
@@ -98,6 +103,7 @@ def end_epoch(run: TrainingRun) -> None:
 
 def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     """Forward, backward and update on the next global batch."""
+    run.learning_rates.apply(run.progress.step + 1)
     loss, _, _ = run.trainable.pipeline.progress(stream)
     run.meter.add(loss)
     global_batch_size = run.config.trainer.global_batch_size
@@ -159,9 +165,10 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
         step=progress.step,
         loss=loss,
         samples_per_second=run.config.trainer.global_batch_size / seconds,
-        lr={"sparse": optimizer.sparse.lr, "dense": optimizer.dense.lr},
+        lr=run.learning_rates.at(progress.step),
     )
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+    say_step(run, loss, seconds)
     if not loss < float("inf"):
         raise DlrmError(
             f"the training loss became {loss} by step {progress.step} (epoch {progress.epoch + 1}): "
@@ -183,12 +190,18 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         world_size=run.runtime.world_size,
         prefetch=run.config.data.prefetch_batches,
     )
+    metrics = ClickMetrics(split)
+    run.health.start_split()
     with batches:
-        values = evaluate(run.trainable.model, batches, ClickMetrics(split), run.runtime, f"evaluate {split}")
+        title = f"evaluate {split}"
+        values = evaluate(run.trainable.model, batches, metrics, run.runtime, title, run.health.see)
     epoch, step = run.progress.last_epoch, run.progress.step
     event = {"split": split, "epoch": epoch, "step": step, **values}
     run.progress.evals.append(event)
     run.folder.log_event("eval", **event)
+    run.folder.log_event("health", split=split, epoch=epoch, step=step, tables=run.health.measure())
+    curves = measure_curves(*metrics.rows())
+    run.folder.write_curves(split, {"epoch": epoch, "step": step, **(asdict(curves) if curves else {})})
     say_metrics(split, epoch, step, values)
 
 

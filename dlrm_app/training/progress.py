@@ -1,27 +1,35 @@
-"""Progress for people: a bar on the first rank, nothing on the others."""
+"""Progress for people: a bar on the first rank's terminal, nothing on the others nor in a log file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from dlrm_app.runtime import Runtime
 
 
+@contextmanager
 def progress_bar(
     title: str, total: int, runtime: Runtime, unit: str = "batch", scale: bool = False, initial: int = 0
-) -> Any:
-    """A tqdm bar with rate and time left; silent on every rank but the first."""
-    return tqdm(
-        total=total,
-        initial=initial,
-        desc=title,
-        unit=unit,
-        unit_scale=scale,
-        disable=not runtime.is_first,
-        mininterval=0.5,
-        dynamic_ncols=True,
-        leave=False,
-    )
+) -> Iterator[Any]:
+    """A tqdm bar with rate and time left; log lines appear above it. Silent where stderr is no terminal."""
+    with (
+        logging_redirect_tqdm(),
+        tqdm(
+            total=total,
+            initial=initial,
+            desc=title,
+            unit=unit,
+            unit_scale=scale,
+            disable=None if runtime.is_first else True,  # None: tqdm looks for a terminal
+            mininterval=0.5,
+            dynamic_ncols=True,
+            leave=False,
+        ) as bar,
+    ):
+        yield bar
 
 
 def format_table(headings: list[str], rows: list[list[str]]) -> str:
@@ -31,3 +39,15 @@ def format_table(headings: list[str], rows: list[list[str]]) -> str:
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         for row in [headings, *rows]
     )
+
+
+def format_duration(seconds: float) -> str:
+    """``42 s``, ``3 min 20 s``, ``5 h 07 min``, ``2 d 03 h``: two units at most."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"

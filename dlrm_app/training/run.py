@@ -1,14 +1,17 @@
 """What the parts of a training run share."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.runtime import Runtime
 from dlrm_app.training.build import Trainable
+from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.run_folder import RunFolder
+from dlrm_app.training.schedules import LearningRates
 
 
 @dataclass
@@ -43,6 +46,7 @@ class TrainingRun:
     manifest: Manifest
     trainable: Trainable
     folder: RunFolder
+    health: TableHealth
     progress: Progress
     meter: LossMeter
 
@@ -52,6 +56,19 @@ class TrainingRun:
         limit = self.config.trainer.max_steps
         return self.progress.epoch >= self.config.trainer.epochs or (
             limit is not None and self.progress.step >= limit
+        )
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.config.trainer.num_steps(self.manifest.splits["train"].rows)
+
+    @cached_property
+    def learning_rates(self) -> LearningRates:
+        """What sets the learning rates before each step: a function of the step's number alone."""
+        config = self.config
+        return LearningRates(
+            self.trainable.optimizer, self.trainable.tables, config.optimizer, config.schedule, self.num_steps
         )
 
     @property

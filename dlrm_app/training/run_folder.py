@@ -1,7 +1,9 @@
 """A run's folder: what was asked for, on what, and what came of it.
 
 RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
+RUN/dataset.json                                what the dataset holds, in short
 RUN/metrics.jsonl                               one event a line
+RUN/curves.json                                 ROC, reliability and histogram of the last evaluations
 RUN/result.json                                 written last
 """
 
@@ -10,6 +12,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,9 +23,11 @@ import torch.distributed as dist
 import yaml
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, write_text, written_whole
 from dlrm_app.runtime import Runtime
+from dlrm_app.training.loggers import FanOut, open_logs
 
 PACKAGES = (
     "dlrm-app",
@@ -42,19 +47,35 @@ class RunFolder:
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self.path = path
         self._writes = runtime.is_first
+        self._logs = FanOut()
 
-    def write_start(self, config: TrainConfig, runtime: Runtime) -> None:
-        """Writes config.yaml and environment.json."""
+    def write_start(self, config: TrainConfig, manifest: Manifest, runtime: Runtime) -> None:
+        """Writes config.yaml, environment.json and dataset.json."""
         if self._writes:
+            write_json(self.path / "dataset.json", describe_dataset(manifest))
             write_text(self.path / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
             write_json(self.path / "environment.json", describe_environment(runtime))
 
-    def log_event(self, event: str, **values: Any) -> None:
-        """Appends one line to metrics.jsonl."""
+    def open_logs(self, config: TrainConfig, first_step: int) -> None:
+        """Passes every event from here on to the logs that ``config`` names. Raises DlrmError if one cannot be."""
         if self._writes:
+            self._logs = open_logs(config.logging, self.path, first_step, asdict(config))
+
+    def log_event(self, event: str, **values: Any) -> None:
+        """Appends one line, with the time in Unix seconds, to metrics.jsonl."""
+        if self._writes:
+            values["time"] = round(time.time(), 3)
             line = json.dumps({"event": event, **values})
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
+            self._logs.log_event(event, **values)
+
+    def write_curves(self, split: str, curves: Mapping[str, Any]) -> None:
+        """Puts the curves of the latest evaluation of ``split`` into curves.json."""
+        if self._writes:
+            path = self.path / "curves.json"
+            others = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            write_json(path, {**others, split: curves})
 
     def metrics_bytes(self) -> int:
         """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run goes on."""
@@ -74,6 +95,7 @@ class RunFolder:
         """Writes result.json, whole or not at all: the mark of a run that reached its end."""
         if self._writes:
             write_json(self.path / "result.json", result)
+            self._logs.close()
 
 
 def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> RunFolder:
@@ -96,6 +118,27 @@ def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> 
     chosen: list[Any] = [runtime.together(lambda: create() if runtime.is_first else None)]
     dist.broadcast_object_list(chosen, src=0)
     return RunFolder(Path(chosen[0]), runtime)
+
+
+def describe_dataset(manifest: Manifest) -> dict[str, Any]:
+    """The manifest without its shards: rows by split, features, the best that can be reached."""
+    return {
+        "dataset": manifest.dataset,
+        "path": str(manifest.path),
+        "fingerprint": manifest.fingerprint(),
+        "num_dense": len(manifest.dense),
+        "splits": {
+            name: {
+                "rows": split.rows,
+                "positives": split.positives,
+                "rejects": split.rejects,
+                "bytes": sum(shard.bytes for shard in split.shards),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "sparse": [asdict(column) for column in manifest.sparse],
+        "best": manifest.best,
+    }
 
 
 def describe_environment(runtime: Runtime) -> dict[str, Any]:

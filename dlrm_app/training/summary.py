@@ -7,7 +7,9 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.runtime import Runtime
 from dlrm_app.tables import Table
-from dlrm_app.training.progress import format_table
+from dlrm_app.training.optimizers import say_dense_kernel
+from dlrm_app.training.progress import format_duration, format_table
+from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,22 @@ def say_what_starts(config: TrainConfig, manifest: Manifest, tables: list[Table]
     )
     weights = sum(table.rows * table.dim for table in tables)
     logger.info("%s with %d tables, %s table weights", config.model.kind, len(tables), f"{weights:,}")
+    say_dense_kernel(tables, config.optimizer.sparse, runtime.device)
+
+
+def say_step(run: TrainingRun, loss: float, seconds_per_step: float) -> None:
+    """One line for the steps since the last; it stays where a progress bar does not, in a log file."""
+    progress, trainer = run.progress, run.config.trainer
+    logger.info(
+        "epoch %d/%d, step %s/%s: loss %.5f, %s samples/s, %s of training left",
+        progress.epoch + 1,
+        trainer.epochs,
+        f"{progress.step:,}",
+        f"{run.num_steps:,}",
+        loss,
+        f"{trainer.global_batch_size / seconds_per_step:,.0f}",
+        format_duration(seconds_per_step * (run.num_steps - progress.step)),
+    )
 
 
 def say_metrics(split: str, epoch: int, step: int, values: dict[str, float]) -> None:
