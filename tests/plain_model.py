@@ -75,19 +75,3 @@ class PlainModel(nn.Module):
         one = self.relu_mlp("inter_arch/interaction_branch1", vectors.flatten(1)).reshape(batch, -1, dim)
         two = self.relu_mlp("inter_arch/interaction_branch2", vectors.flatten(1)).reshape(batch, dim, -1)
         return (one @ two).flatten(1)
-
-
-class RowWiseAdagrad:
-    """One accumulator a row: s += mean(g²), w -= lr g / (sqrt(s) + eps). Written out, for the comparison."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], lr: float, eps: float) -> None:
-        self.parameters = list(parameters)
-        self.sums = [torch.zeros(len(p), 1) for p in self.parameters]
-        self.lr, self.eps = lr, eps
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for parameter, total in zip(self.parameters, self.sums, strict=True):
-            assert parameter.grad is not None
-            total += parameter.grad.pow(2).mean(1, keepdim=True)
-            parameter -= self.lr * parameter.grad / (total.sqrt() + self.eps)

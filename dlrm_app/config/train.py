@@ -77,6 +77,11 @@ class TrainerConfig:
     precision: str = MISSING
     tf32: bool = MISSING
 
+    def num_steps(self, num_rows: int) -> int:
+        """Steps of a whole run over ``num_rows`` training rows."""
+        steps = self.epochs * (num_rows // self.global_batch_size)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
 
 @dataclass(slots=True)
 class EvaluationConfig:

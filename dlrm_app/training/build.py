@@ -23,7 +23,14 @@ from dlrm_app.runtime import Runtime
 from dlrm_app.sharding.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables import Table, resolve_tables
-from dlrm_app.training.optimizers import attach_fused_optimizers, combine_optimizers, dense_kernel_tables
+from dlrm_app.training.optimizers import (
+    attach_fused_optimizers,
+    combine_optimizers,
+    dense_kernel_tables,
+    table_problems,
+)
+from dlrm_app.training.precision import set_tf32
+from dlrm_app.training.schedules import schedule_problems
 from dlrm_app.training.task import ClickTask
 
 logger = logging.getLogger(__name__)
@@ -41,21 +48,24 @@ class Trainable:
     plan: ShardingPlan
 
 
-def open_dataset(config: TrainConfig, world_size: int) -> tuple[Manifest, list[Table]]:
+def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
     """The dataset's manifest and the tables that fit it. Raises DataError or ConfigError, all problems in one."""
     manifest = read_manifest(Path(config.data.path))
     if "train" not in manifest.splits or manifest.label is None:
         raise DataError(f"{config.data.path} has no labelled train split: preprocess with input.train=…")
     feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
+    rows = manifest.splits["train"].rows
     problems = check_lanes(
         global_batch_size=config.trainer.global_batch_size,
         lanes=config.data.lanes,
-        world_size=world_size,
-        rows=manifest.splits["train"].rows,
+        world_size=runtime.world_size,
+        rows=rows,
     )
+    problems += schedule_problems(config.schedule, config.trainer.num_steps(rows))
     tables: list[Table] = []
     try:
         tables = resolve_tables(config.tables, feature_rows)
+        problems += table_problems(tables, config.optimizer.sparse, config.sharding, runtime.device)
     except ConfigError as error:
         problems += error.problems
     refuse_if(problems)
@@ -74,10 +84,11 @@ def build_trainable(
     plan: ShardingPlan | None = None,
 ) -> Trainable:
     """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``."""
+    set_tf32(config.trainer.tf32, runtime.device)
     seed = config.trainer.seed
     model = build_model(config.model, tables, num_dense, runtime.device, seed)
     attach_fused_optimizers(model, tables, config.optimizer.sparse)
-    task = ClickTask(model)
+    task = ClickTask(model, runtime.device, config.trainer.precision == "bf16")
     if plan is None:
         plan = make_plan(
             task,

@@ -8,10 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.runtime import start_runtime
 from dlrm_app.training.build import Trainable, build_trainable
-from tests.plain_model import PlainModel, RowWiseAdagrad
+from tests.plain_model import PlainModel
+from tests.plain_optimizers import DENSE, RowByRow
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 
 MODELS = {
@@ -25,12 +27,9 @@ MODELS = {
         "model.projection_branch2=[16,2]",
     ],
 }
-TORCH_OPTIMIZERS = {
-    "sgd": lambda p, s: torch.optim.SGD(p, lr=s.lr),
-    "adagrad": lambda p, s: torch.optim.Adagrad(p, lr=s.lr, eps=s.eps),
-    "rowwise_adagrad": lambda p, s: RowWiseAdagrad(p, lr=s.lr, eps=s.eps),
-    "adam": lambda p, s: torch.optim.Adam(p, lr=s.lr, eps=s.eps, betas=(s.beta1, s.beta2)),
-}
+EVERYWHERE = ("sgd", "adagrad", "rowwise_adagrad", "adam")
+CASES = [(kind, optimizer) for kind in MODELS for optimizer in EVERYWHERE]
+CASES += [("dlrm", kind) for kind in SPARSE_OPTIMIZERS if kind not in EVERYWHERE]
 
 
 def weights_of(trainable: Trainable) -> dict[str, torch.Tensor]:
@@ -55,10 +54,9 @@ def plain_copy(kind: str, trainable: Trainable) -> PlainModel:
     return plain
 
 
-@pytest.mark.parametrize("optimizer", list(TORCH_OPTIMIZERS))
-@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize(("kind", "optimizer"), CASES)
 def test_ten_steps_equal_plain_torch(kind: str, optimizer: str) -> None:
-    """Same losses at every step and same weights at the end, for every architecture and sparse optimizer."""
+    """Same losses at every step and same weights at the end, for every architecture and every sparse optimizer."""
     config = compose_config(
         "train", TrainConfig, ["data.path=unused", f"optimizer={optimizer}", *MODELS[kind]]
     )
@@ -85,8 +83,8 @@ def run_sharded(trainable: Trainable, steps: list[Any]) -> torch.Tensor:
 
 def run_plain(plain: PlainModel, config: TrainConfig, steps: list[Any]) -> torch.Tensor:
     tables: list[nn.Parameter] = [bag.weight for bag in plain.bags.values()]
-    sparse = TORCH_OPTIMIZERS[config.optimizer.sparse.kind](tables, config.optimizer.sparse)
-    dense = TORCH_OPTIMIZERS[config.optimizer.dense.kind](list(plain.dense.values()), config.optimizer.dense)
+    sparse = RowByRow(tables, config.optimizer.sparse)
+    dense = DENSE[config.optimizer.dense.kind](list(plain.dense.values()), config.optimizer.dense)
     losses = []
     for rows, ids, labels in steps:
         plain.zero_grad(set_to_none=False)
