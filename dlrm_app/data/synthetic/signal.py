@@ -74,9 +74,10 @@ def _strengths(random: np.random.Generator, num_columns: int) -> NDArray[np.floa
 def _fit(logits: NDArray[np.float64], auc: float, click_rate: float) -> tuple[float, float]:
     """Scale and bias that give sorted ``logits`` the expected ``auc`` and ``click_rate``, by bisection."""
     low, high = 0.0, 64.0
+    bias = 0.0
     for _ in range(40):
         scale = (low + high) / 2
-        bias = _fit_bias(scale * logits, click_rate)
+        bias = _fit_bias(scale * logits, click_rate, bias)
         if expected_auc(probability(scale * logits + bias)) < auc:
             low = scale
         else:
@@ -84,13 +85,12 @@ def _fit(logits: NDArray[np.float64], auc: float, click_rate: float) -> tuple[fl
     return scale, bias
 
 
-def _fit_bias(logits: NDArray[np.float64], click_rate: float) -> float:
-    bias = 0.0
+def _fit_bias(logits: NDArray[np.float64], click_rate: float, bias: float) -> float:
     for _ in range(50):  # Newton's steps, short ones far from the solution
         clicks = probability(logits + bias)
         step = (click_rate - clicks.mean()) / max(float((clicks * (1 - clicks)).mean()), 1e-3)
         bias += float(np.clip(step, -2.0, 2.0))
-        if abs(step) < 1e-12:
+        if abs(step) < 1e-10:
             break
     return bias
 

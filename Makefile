@@ -1,0 +1,46 @@
+# make help   what there is
+# Options: PYTHON=python3.12 (which Python), DEVICE=auto|cpu|cuda (which wheels), VENV=folder, EXTRAS=dev,bench
+
+PYTHON ?= python3
+DEVICE ?= auto
+EXTRAS ?= dev
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint type bench clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
+
+setup: ## make .venv with the torch, fbgemm and torchrec that fit this machine; quick when nothing is to do
+	@$(PYTHON) scripts/setup.py --venv=$(VENV) --device=$(DEVICE) --extras=$(EXTRAS)
+
+demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
+	rm -rf demo
+	$(BIN)/dlrm-generate rows=500_000 output=demo/clicks.tsv
+	$(BIN)/dlrm-preprocess dataset=criteo_kaggle input.train=demo/clicks.tsv split.val=0.1 split.test=0.1 \
+	    encoding=vocab encoding.min_count=20 output=demo/dataset
+	$(BIN)/dlrm-train data.path=demo/dataset tables=dataset tables.embedding_dim=16 \
+	    trainer.global_batch_size=2048 trainer.epochs=2 output=demo/run
+
+test: setup ## the quick tests
+	$(BIN)/python -m pytest
+
+test-all: setup ## all tests, the long ones too
+	$(BIN)/python -m pytest -m "long or not long"
+
+lint: setup ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: setup ## mypy, strict
+	$(BIN)/mypy
+
+bench: EXTRAS := dev,bench
+bench: setup ## measure this project on this machine
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean: ## remove what tests and builds leave behind; .venv, demo/ and runs/ stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -1,0 +1,279 @@
+"""Makes a virtual environment in which torch, fbgemm and torchrec fit together, on this machine.
+
+    python3 scripts/setup.py                  # what `make setup` runs
+    python3 scripts/setup.py --device=cpu     # CPU wheels in spite of an NVIDIA driver
+
+With an NVIDIA driver a plain `pip install .` is right. Without one it is not: torchrec's metadata asks for
+`fbgemm-gpu`, which cannot be imported where there is no driver, so the CPU build of fbgemm takes its place and
+torchrec comes without its dependencies (the project names them all). Standard library only; versions are read
+from the project's own metadata, so they stand in pyproject.toml alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OLDEST, NEWEST = (3, 10), (3, 13)
+PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+STAMP = "dlrm-app-setup.json"
+
+
+class SetupError(Exception):
+    """Something that the user can mend; the message says how."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the choice depends on. ``driver`` says how an NVIDIA driver was seen, None: there is none."""
+
+    python: tuple[int, int]
+    system: str
+    processor: str
+    driver: str | None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``device`` is cpu or cuda."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CpuPlan:
+    """What pip installs for CPU: ``resolved`` with dependencies, ``bare`` without."""
+
+    resolved: list[str]
+    bare: list[str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the environment goes")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--extras", default="dev", help="extras of pyproject.toml, separated by commas")
+    options = parser.parse_args()
+    try:
+        set_up(options.venv.resolve(), options.device, [e for e in options.extras.split(",") if e])
+    except SetupError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run the same command again, it goes on from what is installed")
+
+
+def set_up(venv: Path, device: str, extras: list[str]) -> None:
+    """Brings ``venv`` to the state that pyproject.toml describes; does nothing if it is there already."""
+    machine = look_at_machine()
+    choice = choose(machine, device)
+    state = describe_state(choice, extras, machine)
+    stamp = venv / STAMP
+    if stamp.is_file() and json.loads(stamp.read_text()) == state:
+        print(f"{venv} is up to date ({choice.device}); to install anew: rm -r {venv}")
+        return
+    print(f"device: {choice.device}, because {choice.reason}", flush=True)
+    python = make_venv(venv, machine.python)
+    stamp.unlink(missing_ok=True)
+    remove_misfits(python, choice.device)
+    if choice.device == "cuda":
+        install_for_cuda(python, extras)
+    else:
+        install_for_cpu(python, extras)
+    stamp.write_text(json.dumps(state))
+    print(f"installed in {venv}; see what it holds with: {venv}/bin/dlrm-doctor")
+
+
+def look_at_machine() -> Machine:
+    return Machine(sys.version_info[:2], sys.platform, platform.machine(), find_driver())
+
+
+def find_driver() -> str | None:
+    """How an NVIDIA driver shows itself; None where it does not."""
+    if Path("/proc/driver/nvidia").is_dir():
+        return "/proc/driver/nvidia is there"
+    if shutil.which("nvidia-smi"):
+        return "nvidia-smi is on the path"
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return "libcuda.so.1 can be loaded"
+
+
+def choose(machine: Machine, device: str = "auto") -> Choice:
+    """CPU or CUDA wheels, and why. Raises SetupError where there are none."""
+    if not OLDEST <= machine.python <= NEWEST:
+        raise SetupError(
+            f"Python {dotted(machine.python)} has no fitting torch, fbgemm and torchrec; {dotted(OLDEST)} to "
+            f"{dotted(NEWEST)} have. Name one that is installed: make setup PYTHON={find_python()}"
+        )
+    if machine.system != "linux":
+        raise SetupError(
+            f"fbgemm has no wheels for {machine.system}, only for Linux: use a Linux machine or container"
+        )
+    if device == "cuda" and machine.processor != "x86_64":
+        raise SetupError(
+            f"fbgemm-gpu has CUDA wheels for x86_64 alone, this is {machine.processor}: use DEVICE=cpu"
+        )
+    if device != "auto":
+        return Choice(device, f"DEVICE={device} asks for it")
+    if machine.driver is None:
+        return Choice("cpu", "no NVIDIA driver was found (DEVICE=cuda installs CUDA wheels all the same)")
+    if machine.processor != "x86_64":
+        return Choice("cpu", f"fbgemm-gpu has no CUDA wheels for {machine.processor}")
+    return Choice("cuda", f"{machine.driver} (DEVICE=cpu installs CPU wheels all the same)")
+
+
+def dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def find_python() -> str:
+    """A fitting Python on the path, the newest first; the name of one to install if there is none."""
+    names = [f"python3.{minor}" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
+    return next((name for name in names if shutil.which(name)), "python3.12 (after installing it)")
+
+
+def describe_state(choice: Choice, extras: list[str], machine: Machine) -> dict[str, object]:
+    """Equal to that of an earlier run exactly if there is nothing to do."""
+    sources = (ROOT / "pyproject.toml").read_bytes() + Path(__file__).read_bytes()
+    return {
+        "sources": hashlib.sha256(sources).hexdigest(),
+        "project": str(ROOT),
+        "device": choice.device,
+        "extras": sorted(extras),
+        "python": list(machine.python),
+    }
+
+
+def make_venv(venv: Path, version: tuple[int, int]) -> Path:
+    """The Python in ``venv``, which is made if it is not there."""
+    python = venv / "bin" / "python"
+    if not python.is_file():
+        print(f"making {venv} with Python {dotted(version)}", flush=True)
+        run([sys.executable, "-m", "venv", str(venv)])
+    found = output([str(python), "-c", "import sys; print(*sys.version_info[:2])"]).split()
+    if found != [str(part) for part in version]:
+        raise SetupError(
+            f"{venv} holds Python {'.'.join(found)}, not {dotted(version)}: "
+            f"rm -r {venv}, or name that Python with PYTHON=python{'.'.join(found)}"
+        )
+    return python
+
+
+def remove_misfits(python: Path, device: str) -> None:
+    """Uninstalls what would stand in the way: the other build of torch, and every fbgemm if not the wanted one."""
+    names = find_misfits(installed_versions(python), device)
+    if names:
+        print(f"removing {', '.join(names)}, which do not fit {device}", flush=True)
+        run([str(python), "-m", "pip", "uninstall", "-q", "-y", *names])
+
+
+def find_misfits(versions: dict[str, str], device: str) -> list[str]:
+    """Distributions to uninstall. Both builds of fbgemm share one folder, so where one goes, both go."""
+    misfits = []
+    torch = versions.get("torch")
+    if torch is not None and torch.endswith("+cpu") != (device == "cpu"):
+        misfits.append("torch")
+    unwanted = "fbgemm-gpu" if device == "cpu" else "fbgemm-gpu-cpu"
+    if unwanted in versions:
+        misfits += [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
+    return misfits
+
+
+def installed_versions(python: Path) -> dict[str, str]:
+    listing = json.loads(
+        output([str(python), "-m", "pip", "list", "--format=json", "--disable-pip-version-check"])
+    )
+    return {re.sub(r"[-_.]+", "-", package["name"]).lower(): package["version"] for package in listing}
+
+
+def install_for_cuda(python: Path, extras: list[str]) -> None:
+    print("installing the CUDA wheels (several GB)", flush=True)
+    pip_install(python, ["-e", f"{ROOT}[{','.join(extras)}]"])
+
+
+def install_for_cpu(python: Path, extras: list[str]) -> None:
+    pip_install(python, ["--no-deps", "-e", str(ROOT)])
+    plan = plan_for_cpu(read_requirements(python), extras)
+    torch = next(item for item in plan.resolved if item.startswith("torch=="))
+    print(f"installing {torch} and what goes with it, from pip's configured sources", flush=True)
+    if not pip_install(python, plan.resolved, may_lack=torch):
+        print(f"they have no {torch} for this Python: adding PyTorch's own, {PYTORCH_CPU_INDEX}", flush=True)
+        if not pip_install(python, ["--extra-index-url", PYTORCH_CPU_INDEX, *plan.resolved], may_lack=torch):
+            raise SetupError(
+                f"{torch} is neither in pip's configured sources nor at {PYTORCH_CPU_INDEX}. Is that address within "
+                "reach? Else put the wheel in a folder and name it: PIP_FIND_LINKS=FOLDER make setup"
+            )
+    pip_install(python, ["--no-deps", *plan.bare])
+    print("`pip check` will say that torchrec misses fbgemm-gpu: fbgemm-gpu-cpu is in its place, all is well")
+
+
+def read_requirements(python: Path) -> list[str]:
+    """What the project's metadata asks for, extras included."""
+    code = "import importlib.metadata as m, json; print(json.dumps(m.requires('dlrm-app')))"
+    return json.loads(output([str(python), "-c", code]))
+
+
+def plan_for_cpu(requirements: list[str], extras: list[str]) -> CpuPlan:
+    """The project's ``requirements``, as its metadata has them, with CPU builds in the place of CUDA's."""
+    resolved, bare = [], []
+    for requirement in requirements:
+        text, _, marker = (part.strip() for part in requirement.partition(";"))
+        extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
+        if extra and extra.group(1) not in extras:
+            continue
+        name = re.match(r"[\w.-]+", text).group().lower()
+        if name == "torchrec":
+            bare.append(text)
+        elif name == "fbgemm-gpu":
+            resolved.append(text.replace("fbgemm-gpu", "fbgemm-gpu-cpu"))
+        elif name == "torch":
+            resolved.append(text.replace(".*", ".0") + "+cpu")
+        else:
+            resolved.append(text)
+    return CpuPlan(resolved, bare)
+
+
+def pip_install(python: Path, arguments: list[str], may_lack: str | None = None) -> bool:
+    """Runs pip; gives False if ``may_lack`` is what its sources lack. Raises SetupError for any other failure."""
+    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 0:
+        return True
+    if may_lack is not None and f"No matching distribution found for {may_lack}" in done.stderr:
+        return False
+    raise SetupError(f"pip failed. {last_lines(done.stderr)}\nThe command was: {' '.join(command)}")
+
+
+def last_lines(text: str) -> str:
+    return "\n".join(["It said:", *text.strip().splitlines()[-12:]])
+
+
+def run(command: list[str]) -> None:
+    if subprocess.run(command, check=False).returncode != 0:
+        raise SetupError(f"this command failed: {' '.join(command)}")
+
+
+def output(command: list[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SetupError(f"this command failed: {' '.join(command)}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

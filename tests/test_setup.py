@@ -1,0 +1,191 @@
+"""scripts/setup.py chooses wheels that fit the machine; pip and machines are replaced by stand-ins."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load_setup() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dlrm_setup", ROOT / "scripts" / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["dlrm_setup"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+setup = load_setup()
+
+
+def machine(python=(3, 11), system="linux", processor="x86_64", driver=None):
+    return setup.Machine(python, system, processor, driver)
+
+
+@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+def test_without_a_driver_the_cpu_wheels_are_chosen(minor):
+    choice = setup.choose(machine(python=(3, minor)))
+    assert choice.device == "cpu"
+    assert "no NVIDIA driver" in choice.reason
+
+
+def test_with_a_driver_the_cuda_wheels_are_chosen_and_the_reason_names_how_it_was_seen():
+    choice = setup.choose(machine(driver="libcuda.so.1 can be loaded"))
+    assert choice.device == "cuda"
+    assert "libcuda.so.1" in choice.reason
+
+
+@pytest.mark.parametrize(("device", "driver"), [("cpu", "/proc/driver/nvidia is there"), ("cuda", None)])
+def test_what_the_user_asks_for_wins_over_what_is_seen(device, driver):
+    assert setup.choose(machine(driver=driver), device).device == device
+
+
+def test_an_arm_machine_with_a_driver_gets_cpu_wheels_for_fbgemm_has_no_others():
+    assert setup.choose(machine(processor="aarch64", driver="nvidia-smi is on the path")).device == "cpu"
+    with pytest.raises(setup.SetupError, match="DEVICE=cpu"):
+        setup.choose(machine(processor="aarch64"), "cuda")
+
+
+@pytest.mark.parametrize("python", [(3, 9), (3, 14)])
+def test_a_python_without_wheels_is_refused_and_one_on_the_path_is_named(python, monkeypatch):
+    monkeypatch.setattr(setup.shutil, "which", lambda name: name == "python3.12")
+    with pytest.raises(setup.SetupError) as refusal:
+        setup.choose(machine(python=python))
+    assert f"Python 3.{python[1]}" in str(refusal.value)
+    assert "make setup PYTHON=python3.12" in str(refusal.value)
+
+
+def test_other_systems_than_linux_are_refused():
+    with pytest.raises(setup.SetupError, match="darwin"):
+        setup.choose(machine(system="darwin"))
+
+
+REQUIREMENTS = [
+    "torch==2.13.*",
+    "fbgemm-gpu==1.8.0",
+    "torchrec==1.8.0",
+    "numpy>=1.26",
+    "pytest>=8; extra == 'dev'",
+    'polars>=1; extra == "bench"',
+]
+
+
+def test_the_cpu_plan_replaces_torch_and_fbgemm_and_keeps_torchrec_from_pulling_the_cuda_build():
+    plan = setup.plan_for_cpu(REQUIREMENTS, ["dev"])
+    assert plan.resolved == ["torch==2.13.0+cpu", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
+    assert plan.bare == ["torchrec==1.8.0"]
+
+
+def test_the_plan_made_from_the_projects_own_metadata_names_everything_that_torchrec_asks_for():
+    """torchrec comes without its dependencies, so the project must name each of them itself."""
+    from importlib.metadata import requires
+
+    plan = setup.plan_for_cpu(requires("dlrm-app"), ["dev"])
+    names = {requirement_name(text) for text in plan.resolved}
+    asked = {requirement_name(text) for text in requires("torchrec") if "extra" not in text}
+    assert asked - {"fbgemm-gpu"} <= names
+    assert {"torch", "fbgemm-gpu-cpu", "iopath"} <= names
+    assert "fbgemm-gpu" not in names
+
+
+def requirement_name(text):
+    return setup.re.match(r"[\w.-]+", text).group().lower()
+
+
+@pytest.mark.parametrize(
+    ("versions", "device", "misfits"),
+    [
+        ({}, "cpu", []),
+        ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cpu", []),
+        ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cuda", []),
+        ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cpu", ["torch", "fbgemm-gpu"]),
+        ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cuda", ["torch", "fbgemm-gpu-cpu"]),
+        (
+            {"torch": "2.13.0+cpu", "fbgemm-gpu": "1.8.0", "fbgemm-gpu-cpu": "1.8.0"},
+            "cpu",
+            ["fbgemm-gpu", "fbgemm-gpu-cpu"],
+        ),
+    ],
+)
+def test_the_builds_for_another_device_are_uninstalled_first(versions, device, misfits):
+    assert setup.find_misfits(versions, device) == misfits
+
+
+class FakePip:
+    """Stands in for subprocess.run: records pip's arguments and lacks the torch wheel where told to."""
+
+    def __init__(self, lacking=0, error=""):
+        self.lacking, self.error, self.commands = lacking, error, []
+
+    def __call__(self, command, **options):
+        self.commands.append(command[5:])
+        if "torch==2.13.0+cpu" in command and self.lacking > 0:
+            self.lacking -= 1
+            message = self.error or "ERROR: No matching distribution found for torch==2.13.0+cpu"
+            return subprocess.CompletedProcess(command, 1, "", message)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+
+def install_with(pip, monkeypatch):
+    monkeypatch.setattr(setup.subprocess, "run", pip)
+    monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
+    setup.install_for_cpu(Path("python"), [])
+    return pip.commands
+
+
+def test_a_cpu_wheel_in_the_configured_sources_is_taken_from_there(monkeypatch):
+    commands = install_with(FakePip(), monkeypatch)
+    assert not any(setup.PYTORCH_CPU_INDEX in command for command in commands)
+    assert commands[-1][-1] == "torchrec==1.8.0"
+    assert "--no-deps" in commands[-1]
+
+
+def test_pytorchs_cpu_index_is_added_where_the_configured_sources_lack_the_wheel(monkeypatch):
+    commands = install_with(FakePip(lacking=1), monkeypatch)
+    assert [setup.PYTORCH_CPU_INDEX in command for command in commands] == [False, False, True, False]
+
+
+def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
+    with pytest.raises(setup.SetupError, match="PIP_FIND_LINKS"):
+        install_with(FakePip(lacking=2), monkeypatch)
+
+
+def test_another_failure_of_pip_is_shown_and_not_taken_for_a_missing_wheel(monkeypatch):
+    with pytest.raises(setup.SetupError, match="No space left"):
+        install_with(FakePip(lacking=1, error="OSError: No space left on device"), monkeypatch)
+
+
+def test_nothing_is_done_twice(tmp_path, monkeypatch, capsys):
+    steps = []
+    monkeypatch.setattr(setup, "find_driver", lambda: None)
+    monkeypatch.setattr(setup, "look_at_machine", machine)
+    monkeypatch.setattr(setup, "make_venv", lambda venv, version: venv / "bin" / "python")
+    monkeypatch.setattr(setup, "remove_misfits", lambda python, device: None)
+    monkeypatch.setattr(setup, "install_for_cpu", lambda python, extras: steps.append(extras))
+    setup.set_up(tmp_path, "auto", ["dev"])
+    setup.set_up(tmp_path, "auto", ["dev"])
+    assert steps == [["dev"]]
+    assert "up to date" in capsys.readouterr().out
+    setup.set_up(tmp_path, "auto", ["dev", "bench"])
+    assert steps == [["dev"], ["dev", "bench"]]
+
+
+def test_a_set_up_that_fails_half_way_is_not_taken_for_done(tmp_path, monkeypatch):
+    def fail(python, extras):
+        raise setup.SetupError("pip failed")
+
+    monkeypatch.setattr(setup, "look_at_machine", machine)
+    monkeypatch.setattr(setup, "make_venv", lambda venv, version: venv / "bin" / "python")
+    monkeypatch.setattr(setup, "remove_misfits", lambda python, device: None)
+    monkeypatch.setattr(setup, "install_for_cpu", fail)
+    (tmp_path / setup.STAMP).write_text(json.dumps({"sources": "an older pyproject.toml"}))
+    with pytest.raises(setup.SetupError):
+        setup.set_up(tmp_path, "auto", [])
+    assert not (tmp_path / setup.STAMP).exists()
