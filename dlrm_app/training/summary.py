@@ -7,8 +7,9 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.runtime import Runtime
 from dlrm_app.tables import Table
+from dlrm_app.training.duration import format_duration
 from dlrm_app.training.optimizers import say_dense_kernel
-from dlrm_app.training.progress import format_duration, format_table
+from dlrm_app.training.progress import format_table
 from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)

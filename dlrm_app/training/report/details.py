@@ -1,0 +1,105 @@
+"""What the run was made of: dataset, sharding plan, configuration, environment, and what to type next."""
+
+import shlex
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dlrm_app.training.report.html_table import bar, facts, table
+from dlrm_app.training.report.numbers import bytes_text, data
+from dlrm_app.training.report.run_record import RunRecord
+
+
+def dataset_section(record: RunRecord) -> str:
+    """Rows, positives and rejects of every split; empty where the run has no dataset.json."""
+    dataset = record.dataset
+    if not dataset:
+        return ""
+    rows = [
+        [
+            escape(name),
+            data(split["rows"], f"{split['rows']:,}"),
+            data(split["positives"], f"{split['positives']:,}") if split["positives"] is not None else "–",
+            bar(
+                split["positives"] / split["rows"]
+                if split["positives"] is not None and split["rows"]
+                else None
+            ),
+            data(split["rejects"], f"{split['rejects']:,}"),
+            bytes_text(split["bytes"]),
+        ]
+        for name, split in dataset["splits"].items()
+    ]
+    sentence = (
+        f"{dataset['dataset']} in {dataset['path']}: {dataset['num_dense']} dense and "
+        f"{len(dataset['sparse'])} sparse features; fingerprint {dataset['fingerprint'][:12]}."
+    )
+    headings = ["split", "rows", "positives", "positive rate", "rejected lines", "on disk"]
+    return f"<h2>Dataset</h2><p>{escape(sentence)}</p>{table(headings, rows)}"
+
+
+def plan_section(record: RunRecord) -> str:
+    """Where every table lies."""
+    tables: dict[str, Any] = record.plan.get("tables") or {}
+    if not tables:
+        return ""
+    rows = [
+        [
+            escape(name),
+            escape(entry["sharding_type"].replace("_", " ")),
+            escape(entry["compute_kernel"]),
+            ", ".join(str(rank) for rank in entry["ranks"]),
+            f"{len(entry['shards']):,}" if entry["shards"] else "a copy each",
+        ]
+        for name, entry in tables.items()
+    ]
+    body = table(["table", "sharding", "kernel", "ranks", "shards"], rows)
+    return f"<details><summary>Sharding plan</summary>{body}</details>"
+
+
+def configuration_section(record: RunRecord) -> str:
+    """config.yaml."""
+    text = yaml.safe_dump(record.config, sort_keys=False, default_flow_style=None, width=100)
+    return f"<details><summary>Configuration</summary><pre>{escape(text)}</pre></details>"
+
+
+def environment_section(record: RunRecord) -> str:
+    """environment.json."""
+    environment = record.environment
+    if not environment:
+        return ""
+    machine = environment.get("machine", {})
+    values = {
+        "command": command_line(record),
+        "typed in": environment.get("folder", ""),
+        "started": environment.get("started", ""),
+        "device": environment.get("device", ""),
+        "ranks": f"{environment.get('world_size', '')}, {environment.get('threads_per_rank', '')} thread(s) each",
+        "machine": f"{machine.get('system', '')}, {machine.get('cores', '')} cores",
+        "Python": environment.get("python", ""),
+        **environment.get("packages", {}),
+    }
+    shown = {name: str(value) for name, value in values.items() if value}
+    return f"<details><summary>Environment</summary>{facts(shown)}</details>"
+
+
+def command_line(record: RunRecord) -> str:
+    """The command as it was typed, but for its program's folder."""
+    program, *arguments = record.environment.get("command") or ["dlrm-train"]
+    name = "python -m dlrm_app.cli.train" if program.endswith(".py") else Path(program).name
+    return " ".join([name, *map(shlex.quote, arguments)])
+
+
+def next_section(record: RunRecord) -> str:
+    """What to type next."""
+    run = shlex.quote(str(record.path))
+    commands = [f"less {run}/metrics.jsonl"]
+    if (record.path / "tensorboard").is_dir():
+        commands.append(f"tensorboard --logdir {run}/tensorboard")
+    if record.result is None:
+        resumed = command_line(record)
+        commands.insert(0, resumed if "resume=" in resumed else f"{resumed} resume=auto")
+        commands.append(f"python -m dlrm_app.training.report {run}")
+    return f"<h2>Next</h2><pre>{escape(chr(10).join(commands))}</pre>"

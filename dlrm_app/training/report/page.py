@@ -1,0 +1,75 @@
+"""Puts the sections together into one page that needs nothing from elsewhere."""
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from dlrm_app.files import write_text
+from dlrm_app.training.report.details import (
+    configuration_section,
+    dataset_section,
+    environment_section,
+    next_section,
+    plan_section,
+)
+from dlrm_app.training.report.figure import figures_html
+from dlrm_app.training.report.headline import evaluations, headline, status
+from dlrm_app.training.report.health_section import health_section
+from dlrm_app.training.report.learning_charts import learning_figures
+from dlrm_app.training.report.prediction_charts import prediction_figures
+from dlrm_app.training.report.run_record import RunRecord, read_run
+
+
+def write_report(run_folder: Path) -> Path:
+    """Writes ``run_folder``/report.html from the other files there, and gives its path.
+
+    Raises DataError if the folder holds no run, or a damaged one.
+    """
+    path = run_folder / "report.html"
+    write_text(path, render(read_run(run_folder)))
+    return path
+
+
+def render(record: RunRecord) -> str:
+    """The page."""
+    sections = [
+        headline(record),
+        _learning(record),
+        _predictions(record),
+        evaluations(record),
+        health_section(record),
+        dataset_section(record),
+        "<h2>How it was made</h2>",
+        configuration_section(record),
+        plan_section(record),
+        environment_section(record),
+        next_section(record),
+    ]
+    return Template(_asset("page.html")).substitute(
+        title=escape(record.path.absolute().name),
+        status=escape(status(record)),
+        style=_asset("style.css"),
+        script=_asset("hover.js"),
+        sections="\n".join(f"<section>{section}</section>" for section in sections if section),
+    )
+
+
+def _learning(record: RunRecord) -> str:
+    figures = learning_figures(record)
+    return (
+        f"<h2>Learning</h2>{figures_html(figures, 'learning')}" if figures else "<p>No steps were logged.</p>"
+    )
+
+
+def _predictions(record: RunRecord) -> str:
+    split = next((name for name in ("test", "val") if record.curves.get(name, {}).get("histogram")), None)
+    if split is None:
+        return ""
+    step = record.curves[split]["step"]
+    figures = figures_html(prediction_figures(record, split), "predictions")
+    return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{figures}"
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,107 @@
+"""Charts of one split's last predictions: ROC curve, reliability diagram, score histogram."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from dlrm_app.training.report.axis import linear_axis, logit_axis
+from dlrm_app.training.report.figure import Figure, Key
+from dlrm_app.training.report.numbers import fixed, percent
+from dlrm_app.training.report.run_record import RunRecord
+from dlrm_app.training.report.svg import Chart
+
+Z95 = 1.959964
+"""The standard normal's 97.5% quantile."""
+
+
+def prediction_figures(record: RunRecord, split: str) -> list[Figure]:
+    """What curves.json has for ``split``."""
+    curves = record.curves.get(split, {})
+    figures = []
+    if curves.get("roc"):
+        figures.append(roc_figure(curves["roc"], record, split))
+    if curves.get("reliability"):
+        figures.append(reliability_figure(curves["reliability"]))
+    if curves.get("histogram"):
+        figures.append(histogram_figure(curves["histogram"]))
+    return figures
+
+
+def roc_figure(roc: dict[str, Any], record: RunRecord, split: str) -> Figure:
+    """True over false positives at every threshold."""
+    axis = linear_axis([0, 1], "false positive rate")
+    event = record.last_eval(split)
+    auc = fixed(event["auc"] if event else None, 5)
+    chart = Chart(axis, linear_axis([0, 1]), f"ROC curve with an area of {auc}")
+    chart.guide((0, 0), (1, 1))
+    points = list(zip(roc["false_positive_rate"], roc["true_positive_rate"], strict=True))
+    chart.line(points, "third")
+    tips = [
+        f"called positive from {percent(threshold)} on: {percent(y)} of the positives, {percent(x)} of the negatives"
+        for (x, y), threshold in zip(points, roc["threshold"], strict=True)
+    ]
+    chart.tips(points, tips, "third")
+    return Figure("ROC: true positive rate", chart, [Key(f"{split}, AUC {auc}", "third")])
+
+
+def reliability_figure(bins: dict[str, Any]) -> Figure:
+    """Observed positives over the mean prediction, in bins of about equally many rows."""
+    predicted: Sequence[float] = bins["mean_prediction"]
+    observed = [k / n for k, n in zip(bins["positives"], bins["count"], strict=True)]
+    ranges = [wilson_interval(k, n) for k, n in zip(bins["positives"], bins["count"], strict=True)]
+    high = max(*predicted, *observed)
+    axis = linear_axis([0, high], "mean prediction", label=lambda value, _: percent(value))
+    upright = linear_axis([0, axis.high], label=lambda value, _: percent(value))
+    chart = Chart(axis, upright, "Observed rate of positives over the mean prediction")
+    chart.guide((0, 0), (axis.high, axis.high))
+    for x, (low, top) in zip(predicted, ranges, strict=True):
+        chart.error_bar(x, low, min(top, upright.high), "third")
+    points = list(zip(predicted, observed, strict=True))
+    chart.line(points, "third thin")
+    chart.dots(points, "third")
+    tips = [
+        f"predicted {percent(x)}, observed {percent(y)} of {n:,} rows"
+        for (x, y), n in zip(points, bins["count"], strict=True)
+    ]
+    chart.tips(points, tips, "third")
+    note = f"{len(points)} bins of about {sum(bins['count']) // len(points):,} rows each, with 95% intervals"
+    return Figure("Reliability: observed rate", chart, [], note)
+
+
+def wilson_interval(positives: int, count: int) -> tuple[float, float]:
+    """The 95% score interval of a rate (Wilson 1927, "Probable inference")."""
+    rate, shrink = positives / count, 1 + Z95**2 / count
+    middle = (rate + Z95**2 / (2 * count)) / shrink
+    half = Z95 * math.sqrt(rate * (1 - rate) / count + Z95**2 / (4 * count**2)) / shrink
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def histogram_figure(histogram: dict[str, Any]) -> Figure:
+    """How the predictions of either class are spread."""
+    edges: list[float] = histogram["edges"]
+    classes = {"negatives": "first", "positives": "second"}
+    totals = {name: sum(histogram[name]) for name in classes}
+    shares = {name: [n / max(1, totals[name]) for n in histogram[name]] for name in classes}
+    upright = linear_axis(
+        [0, *shares["negatives"], *shares["positives"]], label=lambda value, _: percent(value)
+    )
+    axis = logit_axis(edges[0], edges[-1], "prediction (spaced by log-odds)")
+    chart = Chart(axis, upright, "Histogram of predictions by class")
+    for name, style in classes.items():
+        chart.steps(edges, shares[name], style)
+    places, tips = [], []
+    for at, (low, high) in enumerate(pairwise(edges)):
+        negatives, positives = histogram["negatives"][at], histogram["positives"][at]
+        places.append(((low + high) / 2, max(shares["negatives"][at], shares["positives"][at])))
+        tips.append(
+            f"{percent(_sigmoid(low))} to {percent(_sigmoid(high))}: "
+            f"{negatives:,} negatives, {positives:,} positives"
+        )
+    chart.tips(places, tips, "guide")
+    keys = [Key(f"{name} ({totals[name]:,})", style) for name, style in classes.items()]
+    return Figure("Predictions, share of each class", chart, keys)
+
+
+def _sigmoid(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))

@@ -1,0 +1,89 @@
+"""What a run's folder tells, read without torch and without the dataset."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dlrm_app.errors import DataError
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The files of a run folder. ``result`` is None while the run has not come to its end."""
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    dataset: dict[str, Any]
+    plan: dict[str, Any]
+    curves: dict[str, Any]
+    result: dict[str, Any] | None
+    events: list[Event]
+
+    def of_kind(self, kind: str) -> list[Event]:
+        """The events of one kind, in the order they happened."""
+        return [event for event in self.events if event["event"] == kind]
+
+    def last_eval(self, split: str) -> Event | None:
+        """The latest evaluation on ``split``."""
+        return next((event for event in reversed(self.of_kind("eval")) if event["split"] == split), None)
+
+    @property
+    def main_eval(self) -> Event | None:
+        """The evaluation that a run is judged by: the latest on test, else the latest on val."""
+        return self.last_eval("test") or self.last_eval("val")
+
+    @property
+    def last_step(self) -> int:
+        """The last step that an event tells of."""
+        return max((event.get("step", 0) for event in self.events), default=0)
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The record of the run in ``folder``, finished or not. Raises DataError if there is none."""
+    if not (folder / "config.yaml").is_file():
+        raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
+    events = _read_events(folder / "metrics.jsonl")
+    result = _read(folder / "result.json")
+    steps = max((event.get("step", 0) for event in events), default=0)
+    is_stale = result.get("steps", 0) < steps  # of the shorter run that this one goes on from
+    return RunRecord(
+        path=folder,
+        config=_read(folder / "config.yaml"),
+        environment=_read(folder / "environment.json"),
+        dataset=_read(folder / "dataset.json"),
+        plan=_read(folder / "plan.yaml"),
+        curves=_read(folder / "curves.json"),
+        result=result if result and not is_stale else None,
+        events=events,
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON or YAML file's mapping; empty where the run did not come far enough to write it."""
+    if not path.is_file():
+        return {}
+    text = path.read_text(encoding="utf-8")
+    try:
+        return dict((yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)) or {})
+    except (ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path} was damaged after it was written: {error}") from error
+
+
+def _read_events(path: Path) -> list[Event]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):  # the last one may be cut off in a run that was killed
+                raise DataError(f"{path}:{number} is not JSON ({error}): remove that line") from error
+    return events
