@@ -20,6 +20,7 @@ from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.progress import progress_bar
+from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import Progress, TrainingRun
 from dlrm_app.training.run_folder import create_run_folder
 from dlrm_app.training.stopping import Stopped, StopWish, stop_on_signals
@@ -228,6 +229,8 @@ def finish(run: TrainingRun) -> dict[str, Any]:
         print(
             f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {run.folder.path}"
         )
+        if run.config.report.enabled:
+            print(f"report: {write_report(run.folder.path)}")
         print(f"next: less {run.folder.path / 'metrics.jsonl'}")
     return result
 

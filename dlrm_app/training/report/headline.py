@@ -57,7 +57,7 @@ def _cost_tiles(record: RunRecord) -> list[str]:
 def _wall_time(record: RunRecord) -> str:
     times = [event["time"] for event in record.events if "time" in event]
     return (
-        f"{format_duration(times[-1] - times[0])} with evaluations" if len(times) > 1 else ""
+        f"{format_duration(times[-1] - times[0])} from start to end" if len(times) > 1 else ""
     )
 
 
