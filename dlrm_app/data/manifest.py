@@ -39,7 +39,7 @@ class SparseColumn:
 
     ``encoding`` is complete enough, with vocab/<name>.parquet where it is a vocabulary, to encode a raw value
     again at serving time. ``distinct`` counts raw values seen; ``collisions`` those that share their id with
-    another one (None where not counted).
+    another one (None where not counted); with ``estimated`` both are estimates.
     """
 
     name: str
@@ -49,6 +49,7 @@ class SparseColumn:
     distinct: int | None = None
     missing_rate: float = 0.0
     collisions: int | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True)

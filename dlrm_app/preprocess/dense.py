@@ -7,6 +7,7 @@ none         x
 """
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 _TABLE_SIZE = 1 << 16
-_ORDINALS = np.arange(_TABLE_SIZE, dtype=np.float64)
+
+
+@lru_cache
+def _log_table(addend: float) -> NDArray[np.float32]:
+    return np.log(np.arange(_TABLE_SIZE) + addend).astype(np.float32)
 
 
 class DenseTransform:
@@ -27,7 +32,7 @@ class DenseTransform:
         self._table = np.empty(0, np.float32)
         self._missing = 0.0
         if self._is_log:
-            self._table = np.log(_ORDINALS + self._addend).astype(np.float32)
+            self._table = _log_table(self._addend)
             self._missing = math.log(self._addend)
         elif kind == "standardize":
             self._shift, self._scale = transform["mean"], 1.0 / transform["deviation"]

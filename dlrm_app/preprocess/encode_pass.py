@@ -1,64 +1,125 @@
-"""The pass that makes shards: one for each unit and split."""
+"""The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
 from dlrm_app.files import written_whole
-from dlrm_app.preprocess.encode import Encoder
+from dlrm_app.preprocess.encode import Encoder, list_slots
 from dlrm_app.preprocess.journal import Journal
-from dlrm_app.preprocess.parser import Parser
+from dlrm_app.preprocess.parser import Parser, RawColumns
 from dlrm_app.preprocess.passes import Cursor, body, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.rejects import describe, write_entries
 from dlrm_app.preprocess.shards import open_shard
+from dlrm_app.preprocess.shuffle import row_keys, write_run
+from dlrm_app.preprocess.sketch import Sketch, SketchFile
+from dlrm_app.preprocess.spec import Spec
 from dlrm_app.preprocess.units import UnitText
+
+
+@dataclass
+class _Tally:
+    """What is counted while rows of one split go by."""
+
+    missing: NDArray[np.int64]
+    rows: int = 0
+    positives: int = 0
 
 
 @dataclass(frozen=True)
 class EncodeUnits:
-    """Turns a unit's lines into shards ``<unit>.<split>.parquet`` in the journal's folder."""
+    """Encodes units into the journal's folder.
+
+    ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
+    values of the studied rows, where ``wants_sketch``; ``<unit>.rejects``: lines left out.
+    """
 
     plan: Plan
     cuts: Cuts | None
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
+    wants_sketch: bool
     journal: Journal
 
     def __call__(self, text: UnitText) -> dict[str, Any]:
         cursor = Cursor(text, body(text, self.plan.spec))
+        sketches = [Sketch() for _ in self.plan.spec.sparse]
         entries: list[dict[str, Any]] = []
         splits = {}
         for segment in segments(self.plan, self.cuts, text):
-            splits[segment.split] = self._encode(segment, cursor)
+            splits[segment.split] = self._encode(segment, cursor, sketches)
             spec = self.plan.spec_of(segment.split)
             entries += [describe(reject, spec, text.text) for reject in cursor.take_rejects()]
         if entries:
             with written_whole(self.journal.path(text.source, text.unit, ".rejects")) as temporary:
                 write_entries(temporary, entries)
+        if self.wants_sketch:
+            with written_whole(self.journal.path(text.source, text.unit, ".sketch")) as temporary:
+                SketchFile(temporary, len(sketches)).write(sketches)
         result = {**summary(text), "lines": cursor.line, "splits": splits}
         self.journal.land(text.source, text.unit, result)
         return result
 
-    def _encode(self, segment: Segment, cursor: Cursor) -> dict[str, Any]:
+    def _encode(self, segment: Segment, cursor: Cursor, sketches: list[Sketch]) -> dict[str, Any]:
         text, spec = cursor.text, self.plan.spec_of(segment.split)
-        parser = Parser(spec, self.plan.layout.row_group_rows)
-        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
-        missing = np.zeros(len(self.dense) + len(self.sparse), np.int64)
-        positives = 0
-        path = self.journal.path(text.source, text.unit, f".{segment.split}.parquet")
-        with open_shard(path, encoder.schema, self.plan.layout) as writer:
-            for raw in cursor.rows(parser, segment.stop):
-                table, count = encoder.encode(raw)
-                missing += count
-                positives += int(raw.labels.sum())
-                writer.write(table)
-            shard = writer.finish()
+        tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
+        if not (self.wants_sketch and segment.split in self.plan.studied):
+            sketches = []
+        tables = self._tables(cursor, segment, spec, tally, sketches)
+        shuffle = self.plan.shuffle if segment.split == "train" else "none"
+        if shuffle != "none":
+            tables = iter([pa.concat_tables(tables).combine_chunks()])
+        shard = self._write(segment.split, text, tables, shuffle)
         return {
+            "rows": tally.rows,
             "rejects": len(cursor.rejects),
-            "positives": positives if spec.label else None,
-            "missing": missing.tolist(),
+            "positives": tally.positives if spec.label else None,
+            "missing": tally.missing.tolist(),
             "shard": shard,
         }
+
+    def _tables(
+        self, cursor: Cursor, segment: Segment, spec: Spec, tally: _Tally, sketches: list[Sketch]
+    ) -> Iterator[pa.Table]:
+        """The segment's rows, a row group at a time, and at least one table; they are counted on the way."""
+        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
+        parser = Parser(spec, self.plan.layout.row_group_rows)
+        for raw in cursor.rows(parser, segment.stop):
+            encoded = encoder.encode(raw)
+            tally.rows += len(encoded.table)
+            tally.positives += int(raw.labels.sum())
+            tally.missing += encoded.missing
+            _look_at(raw, spec, sketches)
+            yield encoded.table
+        if tally.rows == 0:
+            yield encoder.schema.empty_table()
+
+    def _write(
+        self, split: str, text: UnitText, tables: Iterator[pa.Table], shuffle: str
+    ) -> dict[str, Any] | None:
+        """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
+        place = (text.source, text.unit)
+        if shuffle != "none":
+            table = next(tables)
+            keys = row_keys(self.plan.seed, *place, len(table))
+            if shuffle == "full":
+                write_run(self.journal.path(*place, ".run"), table, keys)
+                return None
+            tables = iter([table.take(pa.array(np.argsort(keys)))])
+        with open_shard(self.journal.path(*place, f".{split}.parquet"), self.plan.layout) as writer:
+            for table in tables:
+                writer.write(table)
+            return writer.finish()
+
+
+def _look_at(raw: RawColumns, spec: Spec, sketches: list[Sketch]) -> None:
+    slots = list_slots(spec)
+    for sketch, column in zip(sketches, spec.sparse, strict=False):
+        is_list, slot = slots[column.name]
+        sketch.add(raw.list_keys[slot, : raw.list_ends[slot, -1]] if is_list else raw.keys[slot])

@@ -26,7 +26,8 @@ _MAX_INTEGER = np.uint64(2**63 - 1)
 _MAX_EXPONENT = 1 << 24  # more than a line has digits
 _MAX_MANTISSA = np.uint64(10**18)
 
-_1, _4, _6, _8, _16 = (np.uint64(bits) for bits in (1, 4, 6, 8, 16))
+_0, _1, _3, _4, _6, _8, _16, _64 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 64))
+_ZERO_DIGITS, _TO_CARRY = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 _ONES = np.uint64(0x0101010101010101)
@@ -68,6 +69,35 @@ def read_hex8(text, at):  # type: ignore[no-untyped-def]  # compiled
     pairs = ((nibbles << _4) | (nibbles >> _8)) & _EVEN_BYTES
     fours = ((pairs << _8) | (pairs >> _16)) & _EVEN_PAIRS
     return ((fours << _16) | (fours >> np.uint64(32))) & _LOW_32, is_hex
+
+
+@intrinsic
+def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # numba's protocol
+    """Zero bits below the lowest one bit; 64 if there is none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@njit(nogil=True, cache=True, inline="always")
+def read_digits(text, at):  # type: ignore[no-untyped-def]  # compiled
+    """(the number that up to 8 decimal digits at ``at`` write, how many there are), without a loop.
+
+    The digits are moved to the highest bytes, zeros before them, and joined in pairs, fours and eights.
+    """
+    word = _load_word(text, at) ^ _ZERO_DIGITS
+    # a byte is no digit if it is above 9: then adding 118 carries into its high bit, or the bit was set before
+    others = ((word + _TO_CARRY) | word) & _HIGH_BITS
+    num_bytes = trailing_zeros(others) >> _3
+    if num_bytes == _0:
+        return np.int64(0), 0
+    word = word << (_64 - (num_bytes << _3))
+    word = (word * np.uint64(10) + (word >> _8)) & _EVEN_BYTES
+    word = (word * np.uint64(100) + (word >> _16)) & _EVEN_PAIRS
+    word = (word * np.uint64(10000) + (word >> np.uint64(32))) & _LOW_32
+    return np.int64(word), np.int64(num_bytes)
 
 
 @njit(nogil=True, cache=True)

@@ -17,6 +17,8 @@ from dlrm_app.preprocess.plan import Plan
 from dlrm_app.preprocess.rejects import REJECTS, read_entries, write_entries
 
 Results = Sequence[Mapping[str, Any]]
+MadeShard = tuple[Path, Mapping[str, Any]]
+"""Where a shard lies before it has its final name, and what the manifest says of it."""
 _SHOWN = 5
 
 
@@ -24,17 +26,20 @@ def finish(
     plan: Plan,
     journal: Journal,
     results: Results,
+    shards: Mapping[str, Sequence[MadeShard]],
     dense: Sequence[DenseColumn],
     sparse: Sequence[SparseColumn],
     config: dict[str, Any],
 ) -> Manifest:
-    """Completes the dataset of which ``results`` are the encoded units, in order."""
-    with written_whole(plan.output / REJECTS) as temporary:
-        write_entries(temporary, _all_rejects(plan, journal, results))
-    splits = {split: _collect(plan, journal, results, split) for split in plan.splits}
+    """Completes the dataset of which ``results`` are the encoded units and ``shards`` the files, both in order."""
+    splits = {split: _split(plan, results, split, shards[split]) for split in plan.splits}
     empty = [split for split, found in splits.items() if found.rows == 0]
     if empty:
         raise DataError(f"the {empty[0]} split has no rows: give an input with some, or a larger share")
+    for split, made in shards.items():
+        _move(plan.output / split, made)
+    with written_whole(plan.output / REJECTS) as temporary:
+        write_entries(temporary, _all_rejects(plan, journal, results))
     rates = _missing_rates(plan, results, len(dense) + len(sparse))
     labelled = any(split.positives is not None for split in splits.values())
     manifest = Manifest(
@@ -48,34 +53,50 @@ def finish(
         splits=splits,
         sources=_sources(plan, results),
         config=config,
-        best=_best(plan, results),
+        best=_best(plan),
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
     return manifest
 
 
-def _collect(plan: Plan, journal: Journal, results: Results, split: str) -> Split:
-    """Moves the shards of ``split`` to their final names; those of an interrupted move are there already."""
-    folder = plan.output / split
-    folder.mkdir(exist_ok=True)
-    shards: list[Shard] = []
-    rejects = positives = 0
+def made_shards(plan: Plan, journal: Journal, results: Results) -> dict[str, list[MadeShard]]:
+    """The shards that the units left, of each split, in order; those without rows are left out."""
+    made: dict[str, list[MadeShard]] = {split: [] for split in plan.splits}
     for result in results:
-        part = result["splits"].get(split)
-        if part is None:
-            continue
-        rejects += part["rejects"]
-        positives += part["positives"] or 0
-        if part["shard"]["rows"]:
-            final = folder / f"part-{len(shards):05d}.parquet"
-            made = journal.path(result["source"], result["unit"], f".{split}.parquet")
-            if made.exists():
-                made.replace(final)
-            shards.append(Shard(f"{split}/{final.name}", **part["shard"]))
-    sync_folder(folder)
+        for split, part in result["splits"].items():
+            if part["shard"] is not None and part["rows"]:
+                path = journal.path(result["source"], result["unit"], f".{split}.parquet")
+                made[split].append((path, part["shard"]))
+    return made
+
+
+def _split(plan: Plan, results: Results, split: str, made: Sequence[MadeShard]) -> Split:
+    parts = [result["splits"][split] for result in results if split in result["splits"]]
     has_label = plan.spec_of(split).label is not None
-    return Split(sum(shard.rows for shard in shards), positives if has_label else None, rejects, shards)
+    kept = [made_shard for made_shard in made if made_shard[1]["rows"]]
+    return Split(
+        rows=sum(part["rows"] for part in parts),
+        positives=sum(part["positives"] for part in parts) if has_label else None,
+        rejects=sum(part["rejects"] for part in parts),
+        shards=[Shard(f"{split}/{_shard_name(place)}", **shard) for place, (_, shard) in enumerate(kept)],
+    )
+
+
+def _shard_name(place: int) -> str:
+    return f"part-{place:05d}.parquet"
+
+
+def _move(folder: Path, made: Sequence[MadeShard]) -> None:
+    """Gives the shards their final names; those that an interrupted move had reached have them already."""
+    folder.mkdir(exist_ok=True)
+    for place, (path, _) in enumerate(made_shard for made_shard in made if made_shard[1]["rows"]):
+        final = folder / _shard_name(place)
+        if path.exists():
+            path.replace(final)
+        elif not final.exists():
+            raise DataError(f"{path} is gone: something deleted it; delete {folder.parent} and start again")
+    sync_folder(folder)
 
 
 def _all_rejects(plan: Plan, journal: Journal, results: Results) -> Iterator[dict[str, Any]]:
@@ -118,7 +139,7 @@ def _missing_rates(plan: Plan, results: Results, num_columns: int) -> list[float
     for result in results:
         for split, part in result["splits"].items():
             if split in plan.studied:
-                rows += part["shard"]["rows"]
+                rows += part["rows"]
                 missing = [total + count for total, count in zip(missing, part["missing"], strict=True)]
     return [count / max(rows, 1) for count in missing]
 
@@ -131,12 +152,12 @@ def _sources(plan: Plan, results: Results) -> list[ManifestSource]:
         for result in results:
             if result["source"] == source.place:
                 crc = isal_zlib.crc32_combine(crc, result["crc"], result["size"])
-                rows += sum(part["shard"]["rows"] for part in result["splits"].values())
+                rows += sum(part["rows"] for part in result["splits"].values())
         found.append(ManifestSource(source.path, source.split, source.bytes, f"crc32:{crc:08x}", rows))
     return found
 
 
-def _best(plan: Plan, results: Results) -> dict[str, float] | None:
+def _best(plan: Plan) -> dict[str, float] | None:
     """The best reachable scores that dlrm-generate left beside every source, by rows; None if any lacks them."""
     totals, rows = {"auc": 0.0, "logloss": 0.0}, 0
     for source in plan.sources:

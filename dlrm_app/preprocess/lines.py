@@ -15,6 +15,7 @@ from dlrm_app.preprocess.fields import (
     parse_hex,
     parse_integer,
     parse_string,
+    read_digits,
     read_hex8,
 )
 from dlrm_app.preprocess.hashing import MISSING_KEY
@@ -94,18 +95,22 @@ def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-u
         end = at
         if kind == KEY_HEX and columns[c, 2] < 0:
             value, is_hex = read_hex8(text, at)
-            end = at + 8
-            if is_hex and (text[end] == delimiter or text[end] == NEWLINE):
+            if is_hex and (text[at + 8] == delimiter or text[at + 8] == NEWLINE):
                 keys[slot, row] = value
+                end = at + 8
+            elif text[at] == delimiter or text[at] == NEWLINE:
+                keys[slot, row] = MISSING_KEY
             else:
                 begin, behind, end, form = _locate(text, at, delimiter, quote)
                 keys[slot, row], state = parse_hex(text, begin, behind)
                 if state == BAD or form == _MALFORMED:
                     return at, c
         elif kind == DENSE_INTEGER:
-            number, end = _short_integer(text, at)
-            if end > at and (text[end] == delimiter or text[end] == NEWLINE):
-                dense[slot, row] = np.float64(number)
+            number, num_digits = read_digits(text, at)
+            mark = text[at + num_digits]
+            if num_digits < 8 and (mark == delimiter or mark == NEWLINE):  # noqa: SIM109  # numba builds the tuple
+                dense[slot, row] = np.float64(number) if num_digits > 0 else np.nan
+                end = at + num_digits
             else:
                 begin, behind, end, form = _locate(text, at, delimiter, quote)
                 number, state = parse_integer(text, begin, behind)
@@ -122,21 +127,6 @@ def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-u
         if text[end] == NEWLINE:
             return end, _FINE if c == len(columns) - 1 else _WRONG_COUNT
     return at - 1, _WRONG_COUNT
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _short_integer(text, at):  # type: ignore[no-untyped-def]  # compiled
-    """(number, position behind it) of an optional minus and up to 18 digits; ``at`` itself if there is no digit."""
-    first = at + 1 if text[at] == 45 else at
-    end, number = first, np.int64(0)
-    digit = np.int64(text[end]) - 48
-    while 0 <= digit <= 9 and end - first < 18:
-        number = number * 10 + digit
-        end += 1
-        digit = np.int64(text[end]) - 48
-    if end == first:
-        return number, at
-    return -number if first > at else number, end
 
 
 @njit(nogil=True, cache=True)

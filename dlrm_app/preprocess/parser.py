@@ -12,6 +12,9 @@ _KEY_KINDS = {"integer": lines.KEY_INTEGER, "hex": lines.KEY_HEX, "string": line
 _DENSE_KINDS = {"integer": lines.DENSE_INTEGER, "float": lines.DENSE_FLOAT}
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
+_STAGGER = 72
+"""Values by which the columns' arrays are longer than they need be: at a distance of a power of two, the ends to
+which a row's values go would all fall on the same few lines of the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class Parser:
         self._columns = _column_codes(spec)
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
-        self._dense = np.empty((len(spec.dense), capacity), np.float64)
-        self._keys = np.empty((len(one_hot), capacity), np.uint64)
+        self._dense = np.empty((len(spec.dense), capacity + _STAGGER), np.float64)
+        self._keys = np.empty((len(one_hot), capacity + _STAGGER), np.uint64)
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
         self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
         self._rejects = np.empty((_MAX_REJECTS, 5), np.int64)

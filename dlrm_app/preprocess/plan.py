@@ -24,6 +24,8 @@ class Plan:
     fractions: Mapping[str, float]
     unit_bytes: int
     layout: ShardLayout
+    shuffle: str
+    seed: int
     output: Path
 
     @property
@@ -50,6 +52,8 @@ def make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -
         {name: fraction for name, fraction in fractions.items() if fraction},
         config.layout.unit_mib * MIB,
         ShardLayout(config.layout.row_group_rows, config.layout.compression, config.layout.compression_level),
+        config.shuffle,
+        config.seed,
         Path(config.output),
     )
 

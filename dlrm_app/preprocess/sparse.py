@@ -4,7 +4,8 @@ hash   0 for a missing value, else 1 + reduce_hash(mix(key), n - 1)
 vocab  0 for a missing value, 1 for one that is not in the vocabulary, else the vocabulary's
 """
 
-from functools import cache
+import threading
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_has
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 """Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""
+
+_loading = threading.Lock()
 
 TABLE_FILL = 0.7
 TABLE_BYTES = 12
@@ -45,9 +48,15 @@ class SparseEncoder:
         return ids, int(missing)
 
 
-@cache
 def load_vocabulary(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """vocab/<feature>.parquet as an open table (keys, ids), read once per process."""
+    """vocab/<feature>.parquet as an open table (keys, ids), read once per process as long as it is the same file."""
+    status = path.stat()
+    with _loading:  # else threads that start together would each load it
+        return _load(path, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=4096)
+def _load(path: Path, modified_ns: int, inode: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     table = pq.read_table(path, columns=["value", "id"])
     values = table.column("value").combine_chunks()
     keys = _string_keys(values) if str(values.type) == "string" else values.to_numpy().astype(np.uint64)

@@ -5,6 +5,7 @@ files are read at any unit; gzip files from their start on, unit after unit.
 """
 
 import io
+import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from dlrm_app.preprocess.source import Source
 _STEP = 1 << 16
 _DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 _NEWLINE = b"\n"
-UTF8_MARK = b"\xef\xbb\xbf"
+_local = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,10 @@ class TextFeed:
     """Units of a gzip file that need not be given, only passed."""
 
     def items(self) -> Iterator[UnitText]:
-        """The units in order. Raises DataError if the file is damaged."""
+        """The units in order; a text is good until the same thread asks for another one.
+
+        Raises DataError if the file is damaged.
+        """
         try:
             with Path(self.source.path).open("rb", buffering=0) as raw:
                 if self.source.is_gzip:
@@ -81,7 +85,7 @@ class TextFeed:
         before = file.read(1) if unit else _NEWLINE
         pending = b""
         while self.last is None or unit < self.last:
-            text = np.empty(1 + self.unit_bytes + MAX_LINE + _STEP + 1 + PADDING, np.uint8)
+            text = _own_buffer(1 + self.unit_bytes + MAX_LINE + _STEP + 1 + PADDING)
             text[0] = before[0]
             filled = _fill(file, text, pending, self.unit_bytes)
             pending = _read_line_end(file, pending[self.unit_bytes :]) if filled == self.unit_bytes else b""
@@ -91,6 +95,14 @@ class TextFeed:
             unit += 1
             if not pending:
                 return
+
+
+def _own_buffer(size: int) -> NDArray[np.uint8]:
+    """The calling thread's buffer: fresh memory for every unit would cost as much time as reading it."""
+    buffer: NDArray[np.uint8] | None = getattr(_local, "buffer", None)
+    if buffer is None or len(buffer) != size:
+        buffer = _local.buffer = np.empty(size, np.uint8)
+    return buffer
 
 
 def _fill(file: _File, text: NDArray[np.uint8], pending: bytes, size: int) -> int:

@@ -1,7 +1,7 @@
 """Vocabularies: the training split's values and their ids, counted unit by unit and added up on disk.
 
-The first pass leaves the counts of each unit in a file, in buckets by hash. They are then added up feature by
-feature, as many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
+``study`` leaves the counts of each unit in a file, in buckets by hash. Here they are added up feature by feature, as
+many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
 """
 
 from collections.abc import Sequence
@@ -16,75 +16,14 @@ from numpy.typing import NDArray
 
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import written_whole
-from dlrm_app.preprocess.count_file import CountFile, Strings, gather_strings, write_counts
-from dlrm_app.preprocess.counting import NUM_BUCKETS, Counts
-from dlrm_app.preprocess.encode import list_slots
+from dlrm_app.preprocess.count_file import CountFile, Strings
+from dlrm_app.preprocess.counting import NUM_BUCKETS
 from dlrm_app.preprocess.journal import Journal
-from dlrm_app.preprocess.parser import Parser, RawColumns
-from dlrm_app.preprocess.passes import Cursor, body, segments, summary
-from dlrm_app.preprocess.plan import Cuts, Plan
+from dlrm_app.preprocess.plan import Plan
 from dlrm_app.preprocess.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
-from dlrm_app.preprocess.spec import Spec
-from dlrm_app.preprocess.units import UnitText
 
-_ROWS = 1 << 14
 _BYTES_PER_COUNT = 64
 """Memory that adding up takes for one key of one unit, sorting included."""
-
-
-@dataclass(frozen=True)
-class CountKeys:
-    """Counts the keys of a unit's studied lines, into ``<unit>.counts`` in the journal's folder."""
-
-    plan: Plan
-    cuts: Cuts | None
-    journal: Journal
-
-    def __call__(self, text: UnitText) -> dict[str, Any]:
-        cursor = Cursor(text, body(text, self.plan.spec))
-        spec = self.plan.spec
-        counts = [Counts() for _ in spec.sparse]
-        for segment in segments(self.plan, self.cuts, text):
-            parser = Parser(self.plan.spec_of(segment.split), _ROWS, keep_spans=has_strings(spec))
-            for raw in cursor.rows(parser, segment.stop):
-                if segment.split in self.plan.studied:
-                    _count(counts, raw, spec)
-        found = [count.sorted() for count in counts]
-        strings = None
-        if has_strings(spec):
-            quote = ord(spec.quote) if spec.quote else -1
-            strings = gather_strings(text.text, _string_spans(spec, [part.spans for part in found]), quote)
-        with written_whole(self.journal.path(text.source, text.unit, ".counts")) as temporary:
-            write_counts(temporary, found, strings)
-        result = {**summary(text), "entries": [len(part.keys) for part in found]}
-        self.journal.land(text.source, text.unit, result)
-        return result
-
-
-def has_strings(spec: Spec) -> bool:
-    """Whether vocabularies must remember what the keys stand for."""
-    return any(column.kind == "string" for column in spec.sparse)
-
-
-def _string_spans(spec: Spec, spans: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The spans of string features, empty ones for the others, whose key is the value itself."""
-    return np.concatenate(
-        [
-            part if column.kind == "string" else part * 0
-            for column, part in zip(spec.sparse, spans, strict=True)
-        ]
-    )
-
-
-def _count(counts: list[Counts], raw: RawColumns, spec: Spec) -> None:
-    slots = list_slots(spec)
-    for count, column in zip(counts, spec.sparse, strict=True):
-        is_list, slot = slots[column.name]
-        if is_list:
-            stop = raw.list_ends[slot, -1]
-            count.add(raw.list_keys[slot, :stop], raw.list_spans[slot, :stop])
-        else:
-            count.add(raw.keys[slot], raw.spans[slot])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,129 @@
+"""The pass that must see the training split before it can be encoded: counts of values, moments of dense columns."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.files import written_whole
+from dlrm_app.preprocess.count_file import gather_strings, write_counts
+from dlrm_app.preprocess.counting import Counts
+from dlrm_app.preprocess.encode import list_slots
+from dlrm_app.preprocess.journal import Journal
+from dlrm_app.preprocess.parser import Parser, RawColumns
+from dlrm_app.preprocess.passes import Cursor, body, segments, summary
+from dlrm_app.preprocess.plan import Cuts, Plan
+from dlrm_app.preprocess.spec import Spec
+from dlrm_app.preprocess.units import UnitText
+
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Moments:
+    """How many values a column has, their mean, and the sum of squared distances from it."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def joined(self, other: "Moments") -> "Moments":
+        """Of both sets of values together (Chan, Golub, LeVeque 1983)."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        apart = other.mean - self.mean
+        mean = self.mean + apart * other.count / count
+        squares = self.squares + other.squares + apart * apart * self.count * other.count / count
+        return Moments(count, mean, squares)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 for a column that does not vary, which is then only shifted."""
+        return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
+
+
+def moments_of(values: NDArray[np.float64]) -> Moments:
+    """Of the values that are not missing."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return Moments()
+    mean = float(present.mean())
+    return Moments(len(present), mean, float(((present - mean) ** 2).sum()))
+
+
+def total_moments(results: Iterable[Mapping[str, Any]], num_dense: int) -> list[Moments]:
+    """Of all units, joined in their order, so that rounding is the same in every run."""
+    totals = [Moments()] * num_dense
+    for result in results:
+        totals = [total.joined(Moments(*part)) for total, part in zip(totals, result["moments"], strict=True)]
+    return totals
+
+
+@dataclass(frozen=True)
+class Study:
+    """Counts the values and measures the dense columns of a unit's studied lines.
+
+    The counts go to ``<unit>.counts`` in the journal's folder, the moments into the unit's result.
+    """
+
+    plan: Plan
+    cuts: Cuts | None
+    wants_counts: bool
+    journal: Journal
+
+    def __call__(self, text: UnitText) -> dict[str, Any]:
+        spec = self.plan.spec
+        counts = [Counts() for _ in spec.sparse]
+        moments = [Moments()] * len(spec.dense)
+        cursor = Cursor(text, body(text, spec))
+        for segment in segments(self.plan, self.cuts, text):
+            keeps = self.wants_counts and has_strings(spec)
+            parser = Parser(self.plan.spec_of(segment.split), _ROWS, keep_spans=keeps)
+            for raw in cursor.rows(parser, segment.stop):
+                if segment.split not in self.plan.studied:
+                    continue
+                if self.wants_counts:
+                    _count(counts, raw, spec)
+                moments = [
+                    total.joined(moments_of(values)) for total, values in zip(moments, raw.dense, strict=True)
+                ]
+        result = {**summary(text), "moments": [[m.count, m.mean, m.squares] for m in moments]}
+        if self.wants_counts:
+            result["entries"] = self._write_counts(text, counts)
+        self.journal.land(text.source, text.unit, result)
+        return result
+
+    def _write_counts(self, text: UnitText, counts: Sequence[Counts]) -> list[int]:
+        spec = self.plan.spec
+        found = [count.sorted() for count in counts]
+        strings = None
+        if has_strings(spec):
+            # other features' keys are their values: their spans are empty
+            spans = [
+                part.spans if column.kind == "string" else part.spans * 0
+                for column, part in zip(spec.sparse, found, strict=True)
+            ]
+            strings = gather_strings(text.text, np.concatenate(spans), ord(spec.quote) if spec.quote else -1)
+        with written_whole(self.journal.path(text.source, text.unit, ".counts")) as temporary:
+            write_counts(temporary, found, strings)
+        return [len(part.keys) for part in found]
+
+
+def has_strings(spec: Spec) -> bool:
+    """Whether vocabularies must remember what the keys stand for."""
+    return any(column.kind == "string" for column in spec.sparse)
+
+
+def _count(counts: Sequence[Counts], raw: RawColumns, spec: Spec) -> None:
+    slots = list_slots(spec)
+    for count, column in zip(counts, spec.sparse, strict=True):
+        is_list, slot = slots[column.name]
+        if is_list:
+            stop = raw.list_ends[slot, -1]
+            count.add(raw.list_keys[slot, :stop], raw.list_spans[slot, :stop])
+        else:
+            count.add(raw.keys[slot], raw.spans[slot])
