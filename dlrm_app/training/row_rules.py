@@ -80,7 +80,7 @@ class TouchedRows(torch.optim.Optimizer):
         """One step with each table's ``grad`` [rows, D]."""
         for group in self.param_groups:
             for table in group["params"]:
-                if table.grad is not None:
+                if table.grad is not None and len(table):  # a rank may hold none of a table's rows
                     self._step_table(table, table.grad, group["lr"])
 
     def _step_table(self, table: nn.Parameter, gradient: Tensor, lr: float) -> None:

@@ -9,13 +9,14 @@ a torch optimizer steps as plain local tensors, which a checkpoint would take fo
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
-from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharded_tensor.shard import Shard
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
@@ -62,22 +63,33 @@ def _like_weight(state: Any, weight: Any) -> Any:
     """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1]."""
     if isinstance(state, ShardedTensor):
         return state
+    is_per_row = state.shape[1:] == (1,)
+    if is_per_row:
+        state = state.view(-1)
     if not isinstance(weight, ShardedTensor):
-        return state.view(-1) if state.shape[1:] == (1,) else state
-    shards = weight.local_shards()
-    if not shards:
-        assert state.numel() == 0
-        return _sharded([], weight, state.dtype)
-    (shard,) = shards  # torchrec gives a table one dense-kernel parameter a rank
-    assert state.shape == shard.tensor.shape
-    return _sharded([Shard(state, shard.metadata)], weight, state.dtype)
-
-
-def _sharded(shards: list[Shard], weight: ShardedTensor, dtype: torch.dtype) -> ShardedTensor:
-    properties = TensorProperties(dtype=dtype, requires_grad=False)
-    return ShardedTensor._init_from_local_shards_and_global_metadata(
-        shards, replace(weight.metadata(), tensor_properties=properties), process_group=weight._process_group
+        return state
+    layout, shards = weight.metadata(), weight.local_shards()
+    place = partial(_place_of_rows, layout) if is_per_row else lambda piece: piece
+    local = []
+    if shards:
+        (shard,) = shards  # torchrec gives a table one dense-kernel parameter a rank
+        local = [Shard(state, place(shard.metadata))]
+    pieces = [place(piece) for piece in layout.shards_metadata]
+    num_rows = sum(piece.shard_sizes[0] for piece in pieces)
+    properties = TensorProperties(dtype=state.dtype, requires_grad=False)
+    metadata = ShardedTensorMetadata(
+        pieces, torch.Size([num_rows]) if is_per_row else layout.size, tensor_properties=properties
     )
+    return ShardedTensor._init_from_local_shards_and_global_metadata(
+        local, metadata, process_group=weight._process_group
+    )
+
+
+def _place_of_rows(layout: ShardedTensorMetadata, piece: ShardMetadata) -> ShardMetadata:
+    """Where a weight's ``piece`` keeps one number a row: pieces of the same rows come after one another."""
+    columns = sorted({other.shard_offsets[1] for other in layout.shards_metadata})
+    start = columns.index(piece.shard_offsets[1]) * layout.size[0] + piece.shard_offsets[0]
+    return ShardMetadata([start], [piece.shard_sizes[0]], piece.placement)
 
 
 def create_states(optimizer: CombinedOptimizer) -> None:
