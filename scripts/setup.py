@@ -12,7 +12,6 @@ from the project's own metadata, so they stand in pyproject.toml alone.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import hashlib
 import json
 import platform
@@ -24,6 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from dlrm_app.doctor.driver import find_driver  # noqa: E402  # not installed yet: found beside this script
+
 OLDEST, NEWEST = (3, 10), (3, 13)
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 STAMP = "dlrm-app-setup.json"
@@ -53,8 +56,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """What pip installs for CPU: ``resolved`` with dependencies, ``bare`` without."""
+    """What pip installs for CPU: ``torch`` first, then ``resolved`` with dependencies and ``bare`` without."""
 
+    torch: str
     resolved: list[str]
     bare: list[str]
 
@@ -98,19 +102,6 @@ def set_up(venv: Path, device: str, extras: list[str]) -> None:
 
 def look_at_machine() -> Machine:
     return Machine(sys.version_info[:2], sys.platform, platform.machine(), find_driver())
-
-
-def find_driver() -> str | None:
-    """How an NVIDIA driver shows itself; None where it does not."""
-    if Path("/proc/driver/nvidia").is_dir():
-        return "/proc/driver/nvidia is there"
-    if shutil.which("nvidia-smi"):
-        return "nvidia-smi is on the path"
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-    return "libcuda.so.1 can be loaded"
 
 
 def choose(machine: Machine, device: str = "auto") -> Choice:
@@ -175,7 +166,7 @@ def make_venv(venv: Path, version: tuple[int, int]) -> Path:
 
 
 def remove_misfits(python: Path, device: str) -> None:
-    """Uninstalls what would stand in the way: the other build of torch, and every fbgemm if not the wanted one."""
+    """Uninstalls what would stand in the way."""
     names = find_misfits(installed_versions(python), device)
     if names:
         print(f"removing {', '.join(names)}, which do not fit {device}", flush=True)
@@ -185,9 +176,8 @@ def remove_misfits(python: Path, device: str) -> None:
 def find_misfits(versions: dict[str, str], device: str) -> list[str]:
     """Distributions to uninstall. Both builds of fbgemm share one folder, so where one goes, both go."""
     misfits = []
-    torch = versions.get("torch")
-    if torch is not None and torch.endswith("+cpu") != (device == "cpu"):
-        misfits.append("torch")
+    if device == "cuda" and versions.get("torch", "").endswith("+cpu"):
+        misfits.append("torch")  # it would satisfy the version asked for
     unwanted = "fbgemm-gpu" if device == "cpu" else "fbgemm-gpu-cpu"
     if unwanted in versions:
         misfits += [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
@@ -209,17 +199,35 @@ def install_for_cuda(python: Path, extras: list[str]) -> None:
 def install_for_cpu(python: Path, extras: list[str]) -> None:
     pip_install(python, ["--no-deps", "-e", str(ROOT)])
     plan = plan_for_cpu(read_requirements(python), extras)
-    torch = next(item for item in plan.resolved if item.startswith("torch=="))
-    print(f"installing {torch} and what goes with it, from pip's configured sources", flush=True)
-    if not pip_install(python, plan.resolved, may_lack=torch):
-        print(f"they have no {torch} for this Python: adding PyTorch's own, {PYTORCH_CPU_INDEX}", flush=True)
-        if not pip_install(python, ["--extra-index-url", PYTORCH_CPU_INDEX, *plan.resolved], may_lack=torch):
-            raise SetupError(
-                f"{torch} is neither in pip's configured sources nor at {PYTORCH_CPU_INDEX}. Is that address within "
-                "reach? Else put the wheel in a folder and name it: PIP_FIND_LINKS=FOLDER make setup"
-            )
+    install_torch_for_cpu(python, plan.torch)
+    print("installing what goes with it", flush=True)
+    pip_install(python, plan.resolved)
     pip_install(python, ["--no-deps", *plan.bare])
     print("`pip check` will say that torchrec misses fbgemm-gpu: fbgemm-gpu-cpu is in its place, all is well")
+
+
+def install_torch_for_cpu(python: Path, torch: str) -> None:
+    """The CPU build from the nearest source that has it; failing that, the build that runs on both."""
+    cpu_build = torch.replace(".*", ".0") + "+cpu"
+    print(f"installing {cpu_build}", flush=True)
+    if pip_install(python, ["--no-deps", cpu_build], may_lack=cpu_build):
+        return
+    print(
+        f"pip's configured sources have none for this Python: trying PyTorch's, {PYTORCH_CPU_INDEX}",
+        flush=True,
+    )
+    index = ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1"]
+    if pip_install(python, ["--no-deps", *index, cpu_build], may_lack=cpu_build):
+        return
+    print(
+        f"that is out of reach: taking {torch} with CUDA, which runs on CPU too but is several GB larger",
+        flush=True,
+    )
+    if not pip_install(python, ["--no-deps", torch], may_lack=torch):
+        raise SetupError(
+            f"neither pip's configured sources nor {PYTORCH_CPU_INDEX} have {cpu_build} or {torch}. "
+            "Put a wheel in a folder and name it: PIP_FIND_LINKS=FOLDER make setup"
+        )
 
 
 def read_requirements(python: Path) -> list[str]:
@@ -229,8 +237,8 @@ def read_requirements(python: Path) -> list[str]:
 
 
 def plan_for_cpu(requirements: list[str], extras: list[str]) -> CpuPlan:
-    """The project's ``requirements``, as its metadata has them, with CPU builds in the place of CUDA's."""
-    resolved, bare = [], []
+    """The project's ``requirements``, as its metadata has them, with fbgemm's CPU build in the place of CUDA's."""
+    torch, resolved, bare = "torch", [], []
     for requirement in requirements:
         text, _, marker = (part.strip() for part in requirement.partition(";"))
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
@@ -241,11 +249,10 @@ def plan_for_cpu(requirements: list[str], extras: list[str]) -> CpuPlan:
             bare.append(text)
         elif name == "fbgemm-gpu":
             resolved.append(text.replace("fbgemm-gpu", "fbgemm-gpu-cpu"))
-        elif name == "torch":
-            resolved.append(text.replace(".*", ".0") + "+cpu")
         else:
+            torch = text if name == "torch" else torch
             resolved.append(text)
-    return CpuPlan(resolved, bare)
+    return CpuPlan(torch, resolved, bare)
 
 
 def pip_install(python: Path, arguments: list[str], may_lack: str | None = None) -> bool:

@@ -77,9 +77,10 @@ REQUIREMENTS = [
 ]
 
 
-def test_the_cpu_plan_replaces_torch_and_fbgemm_and_keeps_torchrec_from_pulling_the_cuda_build():
+def test_the_cpu_plan_replaces_fbgemm_and_keeps_torchrec_from_pulling_the_cuda_build():
     plan = setup.plan_for_cpu(REQUIREMENTS, ["dev"])
-    assert plan.resolved == ["torch==2.13.0+cpu", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
+    assert plan.torch == "torch==2.13.*"
+    assert plan.resolved == ["torch==2.13.*", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
     assert plan.bare == ["torchrec==1.8.0"]
 
 
@@ -105,7 +106,7 @@ def requirement_name(text):
         ({}, "cpu", []),
         ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cpu", []),
         ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cuda", []),
-        ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cpu", ["torch", "fbgemm-gpu"]),
+        ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cpu", ["fbgemm-gpu"]),
         ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cuda", ["torch", "fbgemm-gpu-cpu"]),
         (
             {"torch": "2.13.0+cpu", "fbgemm-gpu": "1.8.0", "fbgemm-gpu-cpu": "1.8.0"},
@@ -119,47 +120,63 @@ def test_the_builds_for_another_device_are_uninstalled_first(versions, device, m
 
 
 class FakePip:
-    """Stands in for subprocess.run: records pip's arguments and lacks the torch wheel where told to."""
+    """Stands in for subprocess.run: records pip's arguments, and fails like pip for the sources that lack torch."""
 
-    def __init__(self, lacking=0, error=""):
+    def __init__(self, lacking=(), error=None):
         self.lacking, self.error, self.commands = lacking, error, []
 
     def __call__(self, command, **options):
-        self.commands.append(command[5:])
-        if "torch==2.13.0+cpu" in command and self.lacking > 0:
-            self.lacking -= 1
-            message = self.error or "ERROR: No matching distribution found for torch==2.13.0+cpu"
+        arguments = command[6:]
+        self.commands.append(arguments)
+        torch = arguments[-1]
+        is_torch = arguments[0] == "--no-deps" and torch.startswith("torch==")
+        source = "pytorch" if setup.PYTORCH_CPU_INDEX in arguments else "configured"
+        if is_torch and (source, torch) in self.lacking:
+            message = self.error or f"ERROR: No matching distribution found for {torch}"
             return subprocess.CompletedProcess(command, 1, "", message)
         return subprocess.CompletedProcess(command, 0, "", "")
 
 
+CONFIGURED_CPU = ("configured", "torch==2.13.0+cpu")
+PYTORCH_CPU = ("pytorch", "torch==2.13.0+cpu")
+CONFIGURED_ANY = ("configured", "torch==2.13.*")
+
+
 def install_with(pip, monkeypatch):
+    """pip's commands after the project's own installation: those for torch, then the rest, then torchrec."""
     monkeypatch.setattr(setup.subprocess, "run", pip)
     monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
     setup.install_for_cpu(Path("python"), [])
-    return pip.commands
+    return pip.commands[1:]
 
 
 def test_a_cpu_wheel_in_the_configured_sources_is_taken_from_there(monkeypatch):
-    commands = install_with(FakePip(), monkeypatch)
-    assert not any(setup.PYTORCH_CPU_INDEX in command for command in commands)
-    assert commands[-1][-1] == "torchrec==1.8.0"
-    assert "--no-deps" in commands[-1]
+    assert install_with(FakePip(), monkeypatch) == [
+        ["--no-deps", "torch==2.13.0+cpu"],
+        ["torch==2.13.*", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26"],
+        ["--no-deps", "torchrec==1.8.0"],
+    ]
 
 
-def test_pytorchs_cpu_index_is_added_where_the_configured_sources_lack_the_wheel(monkeypatch):
-    commands = install_with(FakePip(lacking=1), monkeypatch)
-    assert [setup.PYTORCH_CPU_INDEX in command for command in commands] == [False, False, True, False]
+def test_pytorchs_cpu_index_is_asked_for_torch_alone_where_the_configured_sources_lack_the_wheel(monkeypatch):
+    commands = install_with(FakePip([CONFIGURED_CPU]), monkeypatch)
+    assert [setup.PYTORCH_CPU_INDEX in command for command in commands] == [False, True, False, False]
+
+
+def test_where_no_source_has_a_cpu_wheel_the_one_with_cuda_is_taken_and_said_to_be_large(monkeypatch, capsys):
+    commands = install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU]), monkeypatch)
+    assert commands[2] == ["--no-deps", "torch==2.13.*"]
+    assert "several GB larger" in capsys.readouterr().out
 
 
 def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
     with pytest.raises(setup.SetupError, match="PIP_FIND_LINKS"):
-        install_with(FakePip(lacking=2), monkeypatch)
+        install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU, CONFIGURED_ANY]), monkeypatch)
 
 
 def test_another_failure_of_pip_is_shown_and_not_taken_for_a_missing_wheel(monkeypatch):
     with pytest.raises(setup.SetupError, match="No space left"):
-        install_with(FakePip(lacking=1, error="OSError: No space left on device"), monkeypatch)
+        install_with(FakePip([CONFIGURED_CPU], error="OSError: No space left on device"), monkeypatch)
 
 
 def test_nothing_is_done_twice(tmp_path, monkeypatch, capsys):

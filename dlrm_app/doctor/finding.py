@@ -1,0 +1,20 @@
+"""What a check found: a row of the table."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(Enum):
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "WRONG"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``cure`` is a command to type, or a sentence; only what is wrong or noteworthy has one."""
+
+    check: str
+    state: State
+    found: str
+    cure: str | None = None

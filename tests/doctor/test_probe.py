@@ -1,0 +1,78 @@
+"""A probe's crash, hang or nonsense becomes an answer."""
+
+import os
+import time
+
+import pytest
+
+from dlrm_app.doctor import probe as probing
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch):
+    monkeypatch.setattr(probing, "PROBES", tmp_path)
+
+    def ask(code, timeout=30.0):
+        (tmp_path / "script.py").write_text(code)
+        return probing.probe("script", timeout=timeout)
+
+    return ask
+
+
+def test_the_last_line_is_the_answer(ask):
+    assert ask("print('chatter'); print('{\"x\": 1}')") == probing.Answer({"x": 1})
+
+
+def test_a_crash_names_its_signal(ask):
+    assert ask("import os; os.kill(os.getpid(), 11)").fault == "crashed with SIGSEGV"
+
+
+def test_an_exception_gives_its_last_line(ask):
+    code = "raise ImportError('libfbgemm.so: undefined symbol: _ZN3c10')"
+    assert ask(code).fault == "ImportError: libfbgemm.so: undefined symbol: _ZN3c10"
+
+
+def test_an_answer_that_is_not_json_is_a_fault(ask):
+    assert "unreadable" in ask("print('hello')").fault
+    assert "unreadable" in ask("").fault
+
+
+def test_a_hang_ends_with_all_processes_that_it_started(ask, tmp_path):
+    code = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+time.sleep(600)
+"""
+    assert "no answer within 3 s" in ask(code, timeout=3).fault
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 30
+    while is_running(child):
+        assert time.monotonic() < deadline, "the probe's child outlived it"
+        time.sleep(0.05)
+
+
+def is_running(pid):
+    """False also for a process that has ended and only waits to be collected."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  # may vanish between any two calls
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_probe_leaves_no_process_behind_when_it_ends_well(ask, tmp_path):
+    code = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+print("{{}}")
+"""
+    assert ask(code).fault is None
+    child = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 30
+    while is_running(child):
+        assert time.monotonic() < deadline, "the probe's child outlived it"
+        time.sleep(0.05)
+    assert os.getpid() != child

@@ -1,0 +1,104 @@
+"""Which torch, fbgemm and torchrec fit together, judged from their versions alone."""
+
+import pytest
+
+from dlrm_app.doctor.finding import State
+from dlrm_app.doctor.versions import (
+    FITTING,
+    OTHERS,
+    check_others,
+    check_python,
+    check_versions,
+    find_fault,
+    install_command,
+    installed_versions,
+    own_requirements,
+    wanted_versions,
+)
+
+WANTED = {"torch": "2.13", "fbgemm": "1.8.0", "torchrec": "1.8.0"}
+CPU = {"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0", "torchrec": "1.8.0"}
+CUDA = {"torch": "2.13.0", "fbgemm-gpu": "1.8.0", "torchrec": "1.8.0"}
+
+
+@pytest.mark.parametrize(("versions", "has_driver"), [(CPU, False), (CPU, True), (CUDA, True)])
+def test_the_pairs_that_are_built_for_each_other_fit(versions, has_driver):
+    assert find_fault(versions, WANTED, has_driver) is None
+
+
+def test_every_known_trio_fits_itself_and_no_other():
+    for torch, (fbgemm, torchrec) in FITTING.items():
+        wanted = {"torch": torch, "fbgemm": fbgemm, "torchrec": torchrec}
+        for other in FITTING:
+            versions = {"torch": f"{other}.1", "fbgemm-gpu-cpu": fbgemm, "torchrec": torchrec}
+            assert (find_fault(versions, wanted, False) is None) == (other == torch)
+
+
+def without(versions, name):
+    return {key: version for key, version in versions.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("versions", "has_driver", "reason"),
+    [
+        ({**CPU, "fbgemm-gpu": "1.8.0"}, True, "both installed"),
+        (CUDA, False, "needs an NVIDIA driver"),
+        ({**CUDA, "torch": "2.13.0+cpu"}, True, "needs a torch with CUDA"),
+        ({**CPU, "torch": "2.12.0+cpu"}, False, "torch 2.12 goes with fbgemm 1.7.0"),
+        ({**CPU, "fbgemm-gpu-cpu": "1.7.0"}, False, "torch 2.13 goes with fbgemm 1.8.0"),
+        ({**CPU, "torchrec": "1.6.1"}, False, "torch 2.13 goes with fbgemm 1.8.0 and torchrec 1.8.0"),
+        ({**CPU, "torch": "1.13.1"}, False, "not among those known to fit"),
+        (
+            {"torch": "2.12.0", "fbgemm-gpu-cpu": "1.7.0", "torchrec": "1.7.0"},
+            False,
+            "made for torch 2.13",
+        ),
+        (without(CPU, "torch"), False, "torch missing"),
+        (without(CPU, "fbgemm-gpu-cpu"), False, "fbgemm missing"),
+        ({}, False, "torch and torchrec and fbgemm missing"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_has_a_cure(versions, has_driver, reason):
+    assert reason in find_fault(versions, WANTED, has_driver)
+    together = check_versions(versions, WANTED, has_driver)[-1]
+    assert together.state is State.WRONG
+    assert together.cure == install_command(WANTED, "cuda" if has_driver else "cpu")
+
+
+def test_an_unused_gpu_is_worth_a_note():
+    together = check_versions(CPU, WANTED, has_driver=True)[-1]
+    assert together.state is State.NOTE
+    assert "fbgemm-gpu==1.8.0" in together.cure
+
+
+def test_the_cure_for_cpu_never_lets_torchrec_pull_the_cuda_build():
+    first, second, last = install_command(WANTED, "cpu").split(" && ")
+    assert "uninstall" in first
+    assert "torch==2.13.0+cpu" in second
+    assert "--no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0" in last
+
+
+def test_the_wanted_versions_come_from_the_projects_metadata_and_fit():
+    wanted = wanted_versions()
+    assert FITTING[wanted["torch"]] == (wanted["fbgemm"], wanted["torchrec"])
+
+
+def test_installed_versions_are_found_under_normalized_names():
+    versions = installed_versions()
+    assert "hydra-core" in versions
+    assert not any("_" in name for name in versions)
+
+
+def test_a_missing_library_is_named_with_the_command_that_installs_the_version_asked_for():
+    versions = {name: "1.0" for name in OTHERS if name != "torchmetrics"}
+    present, missing = check_others(versions, own_requirements())
+    assert present.state is State.OK
+    assert (missing.check, missing.state) == ("torchmetrics", State.WRONG)
+    assert missing.cure.endswith("pip install 'torchmetrics==1.0.3'")
+
+
+@pytest.mark.parametrize(
+    ("python", "state"), [((3, 9), "WRONG"), ((3, 10), "ok"), ((3, 13), "ok"), ((3, 14), "WRONG")]
+)
+def test_the_pythons_that_have_wheels_are_accepted(python, state):
+    assert check_python(python).state.value == state
