@@ -28,20 +28,24 @@ def linear_axis(
     label: Callable[[float, int], str] | None = None,
     from_zero: bool = False,
     ends_on_ticks: bool = True,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    smallest_step: float = 0.0,
     max_ticks: int = 6,
 ) -> Axis:
     """An axis around all finite ``values``.
 
     ``label(value, decimals)`` writes a tick. With ``ends_on_ticks`` the range is widened to round numbers.
+    One value alone gets some room, but never beyond ``bounds``.
     """
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     if from_zero:
         low = min(0.0, low)
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
-        pad = abs(high) / 2 or 1.0
-        low, high = (low if from_zero and high else low - pad), high + pad
-    step = round_step(high - low, max_ticks - 1)
+        pad = abs(high) / 10 or 1.0
+        low, high = (low if from_zero else low - pad), high + pad
+    low, high = max(low, bounds[0]), min(high, bounds[1])
+    step = max(smallest_step, round_step(high - low, max_ticks - 1))
     first = math.floor(low / step + 1e-9) if ends_on_ticks else math.ceil(low / step - 1e-9)
     last = math.ceil(high / step - 1e-9) if ends_on_ticks else math.floor(high / step + 1e-9)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9) + (step_digits(step) > 1))

@@ -38,6 +38,7 @@ class Figure:
 
 
 def figures_html(figures: Sequence[Figure], prefix: str) -> str:
-    """A grid of figures."""
+    """A grid of figures: two by two, or as many in a row as fit."""
     cells = "".join(figure.html(f"{prefix}-{place}") for place, figure in enumerate(figures))
-    return f'<div class="figures">{cells}</div>'
+    four = " four" * (len(figures) == 4)
+    return f'<div class="figures{four}">{cells}</div>'

@@ -56,9 +56,7 @@ def _cost_tiles(record: RunRecord) -> list[str]:
 
 def _wall_time(record: RunRecord) -> str:
     times = [event["time"] for event in record.events if "time" in event]
-    return (
-        f"{format_duration(times[-1] - times[0])} from start to end" if len(times) > 1 else ""
-    )
+    return f"{format_duration(times[-1] - times[0])} from start to end" if len(times) > 1 else ""
 
 
 def _remark(key: str) -> str:
@@ -123,5 +121,5 @@ def status(record: RunRecord) -> str:
     started = str(environment.get("started", ""))[:16].replace("T", " ")
     begun = f", started {started}" if started else ""
     if record.result:
-        return f"Finished after {record.last_step:,} steps; {where}{begun}."
+        return f"Finished after {record.last_step:,} step{'s' * (record.last_step != 1)}; {where}{begun}."
     return f"Not finished: the last event is of step {record.last_step:,}; {where}{begun}."

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from dlrm_app.training.report.axis import Axis, linear_axis
 from dlrm_app.training.report.figure import Figure, Key
-from dlrm_app.training.report.numbers import fixed, short
+from dlrm_app.training.report.numbers import fixed, percent_tick, short
 from dlrm_app.training.report.run_record import RunRecord
 from dlrm_app.training.report.svg import Chart, Point
 
@@ -49,7 +49,7 @@ def auc_figure(record: RunRecord) -> Figure | None:
     if not any(math.isfinite(value) for value in values):
         return None
     best = (record.dataset.get("best") or {}).get("auc")
-    axis = linear_axis(values + ([] if best is None else [best]))
+    axis = linear_axis(values + ([] if best is None else [best]), bounds=(0, 1))
     chart = Chart(step_axis(record), axis, "Area under the ROC curve by step")
     if best is not None:
         chart.level(best, "best reachable")
@@ -64,7 +64,9 @@ def throughput_figure(record: RunRecord) -> Figure | None:
     size, unit = _time_unit(train[-1].get("time", 0) - train[0].get("time", 0))
     begin = train[0].get("time", 0)
     points = thin([((e.get("time", begin) - begin) / size, e["samples_per_second"]) for e in train])
-    x = linear_axis([x for x, _ in points], f"{unit} since the first steps", ends_on_ticks=False)
+    x = linear_axis(
+        [x for x, _ in points], f"{unit} since the first steps", ends_on_ticks=False, from_zero=True
+    )
     y = linear_axis([y for _, y in points], label=lambda value, _: short(value), from_zero=True)
     chart = Chart(x, y, "Training samples per second over time")
     chart.line(points, "first")
@@ -81,7 +83,7 @@ def rate_figure(record: RunRecord) -> Figure | None:
     series = {part: [(event["step"], event["lr"].get(part, math.nan)) for event in train] for part in parts}
     if all(len({y for _, y in points}) <= 1 for points in series.values()):
         return None
-    axis = linear_axis([0, 1], label=lambda value, _: f"{100 * value:.0f}%")
+    axis = linear_axis([0, 1], label=percent_tick)
     chart = Chart(step_axis(record), axis, "Learning rates by step")
     keys = []
     for (part, points), style in zip(series.items(), ("first", "second", "third"), strict=False):
@@ -97,7 +99,11 @@ def rate_figure(record: RunRecord) -> Figure | None:
 def step_axis(record: RunRecord) -> Axis:
     """Steps from 0 to the last."""
     return linear_axis(
-        [0, max(1, record.last_step)], "step", label=lambda value, _: short(value), ends_on_ticks=False
+        [0, max(1, record.last_step)],
+        "step",
+        label=lambda value, _: short(value),
+        ends_on_ticks=False,
+        smallest_step=1,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dlrm_app.training.report.axis import linear_axis, logit_axis
 from dlrm_app.training.report.figure import Figure, Key
-from dlrm_app.training.report.numbers import fixed, percent
+from dlrm_app.training.report.numbers import fixed, percent, percent_tick
 from dlrm_app.training.report.run_record import RunRecord
 from dlrm_app.training.report.svg import Chart
 
@@ -51,8 +51,8 @@ def reliability_figure(bins: dict[str, Any]) -> Figure:
     observed = [k / n for k, n in zip(bins["positives"], bins["count"], strict=True)]
     ranges = [wilson_interval(k, n) for k, n in zip(bins["positives"], bins["count"], strict=True)]
     high = max(*predicted, *observed)
-    axis = linear_axis([0, high], "mean prediction", label=lambda value, _: percent(value))
-    upright = linear_axis([0, axis.high], label=lambda value, _: percent(value))
+    axis = linear_axis([0, high], "mean prediction", label=percent_tick)
+    upright = linear_axis([0, axis.high], label=percent_tick)
     chart = Chart(axis, upright, "Observed rate of positives over the mean prediction")
     chart.guide((0, 0), (axis.high, axis.high))
     for x, (low, top) in zip(predicted, ranges, strict=True):
@@ -83,9 +83,7 @@ def histogram_figure(histogram: dict[str, Any]) -> Figure:
     classes = {"negatives": "first", "positives": "second"}
     totals = {name: sum(histogram[name]) for name in classes}
     shares = {name: [n / max(1, totals[name]) for n in histogram[name]] for name in classes}
-    upright = linear_axis(
-        [0, *shares["negatives"], *shares["positives"]], label=lambda value, _: percent(value)
-    )
+    upright = linear_axis([0, *shares["negatives"], *shares["positives"]], label=percent_tick)
     axis = logit_axis(edges[0], edges[-1], "prediction (spaced by log-odds)")
     chart = Chart(axis, upright, "Histogram of predictions by class")
     for name, style in classes.items():

@@ -59,13 +59,11 @@ class Chart:
         self._marks.append(f'<path class="area {style}" d="{path}V{self._at_y(0):.1f}Z"/>')
 
     def level(self, y: float, label: str) -> None:
-        """A dashed horizontal line with its name at the right end."""
+        """A dashed horizontal line with its name at the left end."""
         at = self._at_y(y)
         self._marks.append(f'<path class="guide" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
         above = at - 5 if at > TOP + 14 else at + 13
-        self._marks.append(
-            f'<text class="note" x="{WIDTH - RIGHT - 2}" y="{above:.1f}" text-anchor="end">{escape(label)}</text>'
-        )
+        self._marks.append(f'<text class="note" x="{LEFT + 4}" y="{above:.1f}">{escape(label)}</text>')
 
     def guide(self, start: Point, end: Point) -> None:
         """A dashed line between two points."""
