@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,8 +55,8 @@ def _end_group(process: "subprocess.Popen[str]") -> None:
 
 
 def _describe(code: int, errors: str) -> str:
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    last = lines[-1][:300] if lines else "no message"
     if code < 0:
         return f"crashed with {signal.Signals(-code).name}"
-    return last
+    raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", errors, re.MULTILINE)
+    lines = raised or errors.strip().splitlines() or ["no message"]
+    return lines[0 if raised else -1][:300]  # of errors raised from one another the first is the cause

@@ -27,7 +27,17 @@ def test_a_crash_names_its_signal(ask):
     assert ask("import os; os.kill(os.getpid(), 11)").fault == "crashed with SIGSEGV"
 
 
-def test_an_exception_gives_its_last_line(ask):
+def test_of_chained_exceptions_the_first_is_given_for_it_is_the_cause(ask):
+    code = """
+try:
+    raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+except OSError as error:
+    raise RuntimeError("could not load") from error
+"""
+    assert ask(code).fault == "OSError: libnvidia-ml.so.1: cannot open shared object file"
+
+
+def test_an_exception_gives_its_message(ask):
     code = "raise ImportError('libfbgemm.so: undefined symbol: _ZN3c10')"
     assert ask(code).fault == "ImportError: libfbgemm.so: undefined symbol: _ZN3c10"
 
