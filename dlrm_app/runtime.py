@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.errors import DlrmError, SharedError
+from dlrm_app.rendezvous import fresh_store
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -121,7 +122,14 @@ def _place(num_threads: int | None) -> Runtime:
 
 def _join(runtime: Runtime) -> None:
     backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
-    if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        shared = dist.TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
+        store = fresh_store(shared, runtime.rank, runtime.world_size, TIMEOUT)
+        dist.init_process_group(
+            backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=TIMEOUT
+        )
+    elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]  # public, but torch's __init__ does not say so
