@@ -23,6 +23,10 @@ class ConfigError(DlrmError):
         count = len(self.problems)
         super().__init__(f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}")
 
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[list[str]]]:
+        """So that it comes whole from another process."""
+        return ConfigError, (self.problems,)
+
 
 class SharedError(DlrmError):
     """A failure that every rank knows of, so that one rank's message is enough."""

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     The temporary file lies beside the final one (same file system), so the rename is atomic.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # random, for processes of several machines, of one number even, may write the same file at the same time
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:

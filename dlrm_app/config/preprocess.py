@@ -8,6 +8,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from dlrm_app.config.dask import DaskConfig
+
 SPLITS = ("train", "val", "test")
 ENCODINGS = ("hash", "vocab", "from_dataset")
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
@@ -91,10 +93,16 @@ class PreprocessConfig:
     layout: LayoutConfig = field(default_factory=LayoutConfig)
     threads: int | None = None
     memory_gib: float = MISSING
+    executor: str = MISSING
+    dask: DaskConfig = field(default_factory=DaskConfig)
     output: str = MISSING
+    dry_run: bool = MISSING
+    check: str | None = None
 
     def problems(self) -> list[str]:
         """What types cannot express and no data is needed to see; every problem, with its cure."""
+        if self.check is not None:
+            return _check_problems(self)
         return [
             *_input_problems(self.input, self.split),
             *_encoding_problems(self.encoding),
@@ -108,8 +116,32 @@ class PreprocessConfig:
             *_within("layout.row_group_rows", self.layout.row_group_rows, 1, 1 << 20),
             *_within("layout.shuffled_shard_rows", self.layout.shuffled_shard_rows, 1, 1 << 24),
             *_within("threads", self.threads, 1, 4096),
-            *_within("memory_gib", self.memory_gib, 0.01, 1 << 20),
+            *_within("memory_gib", self.memory_gib, 0.001, 1 << 20),
+            *self.dask.problems(self.executor),
+            *_output_problems(self),
         ]
+
+
+def _check_problems(config: PreprocessConfig) -> list[str]:
+    given = [f"input.{name}" for name in SPLITS if getattr(config.input, name) is not None]
+    given += [key for key in ("output", "dry_run") if getattr(config, key)]
+    problems = [f"check= looks at a finished dataset, and {key} is to make one: leave it out" for key in given]
+    return [
+        *problems,
+        *_within("threads", config.threads, 1, 4096),
+        *_within("memory_gib", config.memory_gib, 0.01, 1 << 20),
+    ]
+
+
+def _output_problems(config: PreprocessConfig) -> list[str]:
+    problems = []
+    if not config.output:
+        problems.append("output is required and has no default: give output=FOLDER")
+    if config.executor == "dask" and config.threads is not None:
+        problems.append("threads is for executor=local: Dask's workers have their own numbers of threads")
+    if config.executor == "dask" and config.dry_run:
+        problems.append("dry_run=true measures this machine: leave executor=dask out")
+    return problems
 
 
 def _input_problems(given: InputConfig, split: SplitConfig) -> list[str]:

@@ -16,7 +16,7 @@ from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.files import write_json
 from dlrm_app.preprocess.columns import check_columns
-from dlrm_app.preprocess.executor import LocalExecutor
+from dlrm_app.preprocess.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.first_line import check_first_lines
 from dlrm_app.preprocess.journal import WORK, locked
 from dlrm_app.preprocess.plan import Plan, identity, make_plan, refuse_other_config
@@ -41,12 +41,24 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         return finished
     check_first_lines(plan)
     start = time.perf_counter()
-    with explained_disk_errors(plan.output), locked(plan.output):
+    with _executor(config) as executor, explained_disk_errors(plan.output), locked(plan.output):
         _open_work(config, plan)
-        manifest = Stages(config, plan, LocalExecutor(config.threads)).run()
+        manifest = Stages(config, plan, executor).run()
+        _remove_leftovers(plan.output)
         shutil.rmtree(plan.output / WORK)
     report(manifest, time.perf_counter() - start)
     return manifest
+
+
+@contextmanager
+def _executor(config: PreprocessConfig) -> Iterator[Executor]:
+    if config.executor == "local":
+        yield LocalExecutor(config.threads)
+        return
+    from dlrm_app.preprocess.dask_executor import open_cluster  # Dask is an extra
+
+    with open_cluster(config.dask) as executor:
+        yield executor
 
 
 def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
@@ -100,7 +112,7 @@ def _open_work(config: PreprocessConfig, plan: Plan) -> None:
 
 
 def _remove_leftovers(output: Path) -> None:
-    """Deletes half-written files of a killed run; ours is the only one, for it holds the lock."""
+    """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
     for pattern in (".*.tmp", "*/.*.tmp"):
         for path in output.glob(pattern):
             path.unlink()
