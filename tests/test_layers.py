@@ -1,0 +1,149 @@
+"""The import rules: layers go down, Hydra stays at the edge, and what needs no torch loads none."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "dlrm_app"
+
+# from the top down; a part imports from itself and from lower lines alone
+LAYERS = [
+    {"cli"},
+    {"preprocess", "training", "inference", "doctor"},
+    {"model", "sharding"},
+    {"data"},
+    {"tables", "config", "runtime", "rendezvous"},
+    {"errors", "files"},
+]
+DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
+BASE = LAYERS[-2]  # its parts may also import one another: specs are described by configuration
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+COMMANDS = sorted(
+    point.name for point in entry_points(group="console_scripts") if point.value.startswith("dlrm_app.cli.")
+)
+
+
+def part_of(path: Path) -> str | None:
+    """The layer's name that a module belongs to; None for the package itself."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return None if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, int]]:
+    """Every module imported anywhere in the file, and the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            assert node.module is not None
+            if node.module == "dlrm_app":
+                yield from ((f"dlrm_app.{alias.name}", node.lineno) for alias in node.names)
+            else:
+                yield node.module, node.lineno
+
+
+def offences(path: Path) -> Iterator[str]:
+    part = part_of(path)
+    for module, line in imports_of(path):
+        names = module.split(".")
+        where = f"{path.relative_to(ROOT)}:{line} imports {module}"
+        if names[0] in ("hydra", "omegaconf") and part not in ("cli", "config"):
+            yield f"{where}: Hydra and OmegaConf stay in cli/ and config/"
+        if names[0] == "dlrm_app" and len(names) > 1 and not may_import(part, names[1]):
+            yield f"{where}: imports go down only, {part} stands beside or below {names[1]}"
+
+
+def may_import(part: str | None, other: str) -> bool:
+    if part is None or other.startswith("__"):
+        return other.startswith("__")
+    if part == "doctor":  # works where nothing else does
+        return other in ("doctor", "runtime", "errors", "files")
+    return part == other or DEPTH[part] < DEPTH.get(other, 0) or {part, other} <= BASE
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
+    assert part_of(path) in {None, *DEPTH}, "a new part needs its place in LAYERS and in the design"
+    assert list(offences(path)) == []
+
+
+def test_the_rules_would_catch_an_offence() -> None:
+    assert not may_import("data", "training")
+    assert not may_import("training", "preprocess")
+    assert not may_import("errors", "config")
+    assert not may_import(None, "errors")
+    assert may_import("training", "data")
+    assert may_import("cli", "errors")
+
+
+def test_only_one_module_knows_both_arrow_and_jagged_tensors() -> None:
+    both = [
+        str(path.relative_to(PACKAGE))
+        for path in MODULES
+        if {"pyarrow", "torchrec"} <= {module.split(".")[0] for module, _ in imports_of(path)}
+    ]
+    assert set(both) <= {"data/batch.py"}
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level modules in memory once ``code`` has run in a fresh interpreter."""
+    report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=120, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def import_all(folder: str) -> str:
+    """Code that imports every module of ``folder``; what starts work when imported is a script, not a module."""
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        if "probes" not in path.parts
+    ]
+    return "\n".join(f"import {name}" for name in names)
+
+
+HEAVY = {"torch", "torchrec", "fbgemm_gpu", "torchmetrics", "tensordict", "sklearn"}
+
+
+@pytest.mark.parametrize("folder", ["preprocess", "doctor", "config", "cli", "data/synthetic"])
+def test_these_folders_import_no_torch_not_even_through_others(folder: str) -> None:
+    assert modules_after(import_all(folder)) & HEAVY == set()
+
+
+def test_the_manifest_is_read_without_torch() -> None:
+    assert modules_after("import dlrm_app.data.manifest") & HEAVY == set()
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    loaded = modules_after("import dlrm_app")
+    assert loaded & (HEAVY | {"numpy", "numba", "pyarrow", "hydra", "omegaconf", "yaml"}) == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_composes_without_torch_or_numba(command: str) -> None:
+    name = command.removeprefix("dlrm-")
+    code = f"""
+import sys
+sys.argv = ["{command}", "--help"]
+from dlrm_app.cli.{name} import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+    assert modules_after(code) & (HEAVY | {"numba", "pyarrow", "numpy"}) == set()
+
+
+def test_the_projects_commands_are_installed() -> None:
+    assert {"dlrm-doctor", "dlrm-generate", "dlrm-preprocess", "dlrm-train"} <= set(COMMANDS)
