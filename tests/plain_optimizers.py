@@ -20,10 +20,18 @@ DENSE: dict[str, Callable[[list[nn.Parameter], DenseSettings], torch.optim.Optim
 
 
 class RowByRow:
-    """Updates every touched row of every table by itself, in float64, as the formulas are written in papers."""
+    """Updates every touched row of every table by itself, in float64, as the formulas are written in papers.
 
-    def __init__(self, tables: Sequence[nn.Parameter], settings: SparseSettings) -> None:
-        self.tables, self.settings, self.lr = list(tables), settings, settings.lr
+    Weights are rounded to the nearest value of ``stored_as`` after each step.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[nn.Parameter],
+        settings: SparseSettings,
+        stored_as: torch.dtype = torch.float32,
+    ) -> None:
+        self.tables, self.settings, self.lr, self.stored_as = list(tables), settings, settings.lr, stored_as
         self.state: dict[tuple[int, int], list[torch.Tensor | float]] = {}
         self.count = 0
 
@@ -35,7 +43,7 @@ class RowByRow:
             for row in table.grad.abs().sum(1).nonzero().flatten().tolist():
                 weights, gradient = table[row].double(), table.grad[row].double()
                 change = self.direction((place, row), weights, gradient)
-                table[row] = (weights - self.lr * change).to(table.dtype)
+                table[row] = (weights - self.lr * change).to(self.stored_as)
 
     def direction(self, key: tuple[int, int], w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         s, kind = self.settings, self.settings.kind

@@ -18,14 +18,15 @@ from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 NUM_STEPS, BATCH = 20, 32
 
 
+COMMON = ["data.path=unused", "model.bottom_mlp=[16]", "model.top_mlp=[16]", "optimizer.dense.clip_norm=0.1"]
+
+
 def losses(sharding_type: str, optimizer: str, runtime: Runtime) -> list[float]:
     overrides = [
-        "data.path=unused",
+        *COMMON,
         "trainer.global_batch_size=64",
         f"optimizer={optimizer}",
         f"sharding.types=[{sharding_type}]",
-        "model.bottom_mlp=[16]",
-        "model.top_mlp=[16]",
     ]
     trainable = build_trainable(compose_config("train", TrainConfig, overrides), TABLES, NUM_DENSE, runtime)
     stream = (to_batch(*draw(seed, BATCH), runtime.rank, runtime.world_size) for seed in range(NUM_STEPS))

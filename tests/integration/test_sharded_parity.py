@@ -13,8 +13,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.runtime import start_runtime
 from dlrm_app.training.build import build_trainable
-from tests.integration.sharded_losses import BATCH, NUM_STEPS
-from tests.model.test_parity import plain_copy, run_plain
+from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS
+from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, TABLES, draw
 
 ROOT = Path(__file__).parents[2]
@@ -32,10 +32,9 @@ CASES += [("row_wise", "partial_rowwise_lamb"), ("data_parallel", "partial_rowwi
 
 def plain_losses(optimizer: str) -> torch.Tensor:
     """Losses of the plain torch model from the same first weights."""
-    overrides = ["data.path=unused", f"optimizer={optimizer}", "model.bottom_mlp=[16]", "model.top_mlp=[16]"]
-    config = compose_config("train", TrainConfig, overrides)
+    config = compose_config("train", TrainConfig, [*COMMON, f"optimizer={optimizer}"])
     with start_runtime(num_threads=1) as runtime:
-        plain = plain_copy("dlrm", build_trainable(config, TABLES, NUM_DENSE, runtime))
+        plain = plain_copy(build_trainable(config, TABLES, NUM_DENSE, runtime))
     return run_plain(plain, config, [draw(seed, BATCH) for seed in range(NUM_STEPS)])
 
 
@@ -58,7 +57,7 @@ def sharded(num_ranks: int, folder: Path) -> list[list[float]]:
 
 @pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_every_sharding_trains_like_plain_torch(num_ranks: int, tmp_path: Path) -> None:
-    """Losses over 20 steps, shared and multi-hot tables included."""
+    """Losses over 20 steps, shared and multi-hot tables and a clipped dense gradient included."""
     expected = {name: plain_losses(name) for name in {name for _, name in CASES}}
     for (kind, name), found in zip(CASES, sharded(num_ranks, tmp_path), strict=True):
         torch.testing.assert_close(

@@ -1,0 +1,190 @@
+"""Every optimizer setting does what plain torch does by hand, or is refused before work starts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, SparseSettings
+from dlrm_app.config.train import ShardingConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.tables import Table
+from dlrm_app.training.optimizers import dense_kernel_tables, say_dense_kernel, table_problems
+from dlrm_app.training.row_rules import TouchedRows
+from tests.plain_model import PlainModel
+from tests.plain_training import assert_trains_like_plain, compose_train, train_both
+from tests.random_batches import TABLES
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
+def test_weight_decay_shrinks_the_touched_rows(kind: str) -> None:
+    """Shared and unshared tables alike, as fbgemm's formulas say, though its CPU kernels leave it out."""
+    config = compose_train(f"optimizer={kind}", "optimizer.sparse.weight_decay=0.3")
+    assert_trains_like_plain(config)
+
+
+def test_weight_decay_changes_the_run() -> None:
+    plain, decayed = (
+        train_both(compose_train(f"optimizer.sparse.weight_decay={decay}"))[2]["bags.long.weight"]
+        for decay in (0, 0.3)
+    )
+    assert not torch.allclose(plain, decayed, atol=1e-4)
+
+
+def test_tables_may_differ_in_kind_rate_and_decay() -> None:
+    tables = [
+        replace(TABLES[0], optimizer={"kind": "adagrad", "lr": 0.5}),
+        replace(TABLES[1], optimizer={"kind": "adam", "lr": 0.01, "weight_decay": 0.1}),
+        replace(TABLES[2], optimizer={"lr": 0.3, "eps": 0.001}),
+    ]
+    assert_trains_like_plain(compose_train(), tables)
+
+
+def test_two_tables_of_one_kind_keep_their_own_rates() -> None:
+    tables = [replace(TABLES[0], optimizer={"lr": 1.0}), TABLES[1], replace(TABLES[2], optimizer={"lr": 2.0})]
+    assert_trains_like_plain(compose_train("optimizer=sgd"), tables)
+
+
+@pytest.mark.parametrize("kind", DENSE_OPTIMIZERS)
+def test_dense_optimizers_are_torchs(kind: str) -> None:
+    extra = ["optimizer.dense.momentum=0.9"] if kind == "sgd" else []
+    assert_trains_like_plain(
+        compose_train(f"optimizer.dense.kind={kind}", "optimizer.dense.weight_decay=0.1", *extra)
+    )
+
+
+def test_the_dense_gradient_is_clipped_by_its_global_norm() -> None:
+    config = compose_train(
+        "optimizer.dense.kind=sgd", "optimizer.dense.lr=1", "optimizer.dense.clip_norm=0.05"
+    )
+    assert_trains_like_plain(config)
+    loose = replace(
+        config, optimizer=replace(config.optimizer, dense=replace(config.optimizer.dense, clip_norm=9))
+    )
+    assert not torch.allclose(train_both(config)[0], train_both(loose)[0], rtol=1e-4)  # it did bite
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_max_gradient_bounds_each_gradient_of_a_pooled_vector(kind: str) -> None:
+    """Element by element, before the gradients of a row are added up."""
+
+    def clamp_pooled(plain: PlainModel) -> None:
+        for bag in plain.bags.values():
+            bag.register_forward_hook(lambda _module, _input, output: _clamped(output))
+
+    config = compose_train(f"optimizer={kind}", "optimizer.sparse.max_gradient=0.002")
+    assert_trains_like_plain(config, change_plain=clamp_pooled)
+
+
+def _clamped(pooled: torch.Tensor) -> torch.Tensor:
+    pooled.register_hook(lambda gradient: gradient.clamp(-0.002, 0.002))
+    return pooled
+
+
+def test_lazy_adam_is_torchs_sparse_adam() -> None:
+    ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 40).reshape(10, 4)) for _ in range(2))
+    optimizer = TouchedRows([ours], SparseSettings("adam", lr=0.1, eps=0.0))
+    reference = torch.optim.SparseAdam([theirs], lr=0.1, eps=1e-30)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(20):
+        gradient = torch.zeros(10, 4)
+        gradient[step % 10 :: 3] = torch.randn(4, generator=generator) + 2
+        ours.grad, theirs.grad = gradient, gradient.to_sparse(1)
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
+def test_rows_without_a_gradient_stay_with_their_state(kind: str) -> None:
+    weights = nn.Parameter(torch.ones(6, 4))
+    optimizer = TouchedRows([weights], SparseSettings(kind, lr=0.1, weight_decay=0.5))
+    weights.grad = torch.zeros(6, 4)
+    weights.grad[2] = torch.tensor([0.0, 1.0, 0.0, 0.0])
+    optimizer.step()
+    others = [0, 1, 3, 4, 5]
+    assert torch.equal(weights.data[others], torch.ones(5, 4))
+    assert not torch.equal(weights.data[2], torch.ones(4))
+    for name, state in optimizer.state[weights].items():
+        assert name == "step" or not state[others].any()
+
+
+def problems(
+    tables: Sequence[Table], types: list[str] | None = None, device: torch.device = CPU, **changes: Any
+) -> list[str]:
+    settings = SparseSettings(**{"kind": "rowwise_adagrad", "lr": 0.1, **changes})
+    return table_problems(tables, settings, ShardingConfig(types), device)
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_every_kind_is_accepted_on_every_device_and_sharding(device: torch.device) -> None:
+    for kind in SPARSE_OPTIMIZERS:
+        assert problems(TABLES, device=device, kind=kind) == []
+        assert problems(TABLES, ["data_parallel"], device, kind=kind, weight_decay=0.1) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "words"),
+    [
+        ({"optimizer": {"lr": "high"}}, {}, ["optimizer.lr", "high"]),
+        ({"optimizer": {"lr": -1.0}}, {}, ["optimizer.lr must be a positive number, got -1.0"]),
+        ({"optimizer": {"beta1": 1.0}}, {}, ["optimizer.beta1"]),
+        ({}, {"kind": "adam", "max_gradient": 1.0}, ["max_gradient needs an optimizer inside"]),
+        ({"sharding": {"types": ["data_parallel"]}}, {"max_gradient": 1.0}, ["max_gradient needs"]),
+        ({"init": "zeros"}, {"kind": "lamb"}, ["init zeros would never move"]),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_tables_name(
+    table: dict[str, Any], changes: dict[str, Any], words: list[str]
+) -> None:
+    (problem,) = problems([replace(TABLES[0], **table)], **changes)
+    for word in ["table shared", *words]:
+        assert word in problem
+
+
+def test_one_cause_is_told_once_for_all_its_tables() -> None:
+    tables = [Table(f"t{place}", 10, 4, (f"f{place}",)) for place in range(26)]
+    (problem,) = problems(tables, kind="adam", max_gradient=1.0)
+    assert problem.startswith("tables t0, t1, t2 and 23 more: max_gradient")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("optimizer.sparse.momentum=0.9", "optimizer.sparse.momentum is not a known key"),
+        ("optimizer.sparse.clip_norm=1", "optimizer.sparse.clip_norm is not a known key"),
+        ("optimizer.dense.kind=lamb", "optimizer.dense.kind must be one of sgd, adagrad, adam, adamw"),
+        ("optimizer.dense.momentum=0.9", "optimizer.dense.momentum is only for optimizer.dense.kind=sgd"),
+        ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm must be a positive number"),
+        ("optimizer.sparse.max_gradient=-1", "optimizer.sparse.max_gradient must be a positive number"),
+        ("optimizer.sparse.lr=nan", "optimizer.sparse.lr must be a positive number, got nan"),
+    ],
+)
+def test_a_setting_without_effect_or_sense_is_refused(override: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace(".", r"\.")):
+        compose_train(override)
+
+
+def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.LogCaptureFixture) -> None:
+    """And the run says so, for it costs a pass over the table a step."""
+    caplog.set_level("INFO")
+    tables = [replace(TABLES[0], optimizer={"weight_decay": 0.1}), TABLES[1]]
+    settings = SparseSettings("rowwise_adagrad", 0.1)
+    assert dense_kernel_tables(tables, settings, CPU) == {"shared"}
+    assert dense_kernel_tables(tables, settings, CUDA) == set()
+    assert dense_kernel_tables(tables, SparseSettings("adagrad", 0.1), CUDA) == {"shared"}
+    assert dense_kernel_tables(tables, SparseSettings("lamb", 0.1), CPU) == {"shared", "bags"}
+    say_dense_kernel(tables, settings, CPU)
+    assert "table shared" in caplog.text
+    assert "bags" not in caplog.text
+
+
+def test_a_tables_own_sharding_comes_before_sharding_types() -> None:
+    own = replace(TABLES[0], sharding={"types": ["table_wise"]})
+    found = problems([own, TABLES[1]], ["data_parallel"], max_gradient=1.0)
+    assert [problem.split(":")[0] for problem in found] == ["table bags"]
