@@ -6,7 +6,7 @@ is lost costs the items it was at: others do them again, and as they land by ren
 
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class DaskExecutor:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def run(self, work: Work, feeds: Sequence[Feed]) -> Iterator[Result]:
+    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
         """See ``dlrm_app.preprocess.executor.Executor``."""
         # ``work`` may be megabytes. As the result of a task, not scattered, it can be made again when it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)

@@ -6,7 +6,7 @@ items. It gives back the results as they come, in any order; what ``work`` must 
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -32,8 +32,11 @@ class Single:
 
 
 class Executor(Protocol):
-    def run(self, work: Work, feeds: Sequence[Feed]) -> Iterator[Result]:
-        """Does ``work`` on every item of ``feeds``; raises the first error met, once no work is going on."""
+    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
+        """Does ``work`` on every item of ``feeds``; raises the first error met.
+
+        No work goes on once the generator is closed.
+        """
 
 
 class _Stream:
@@ -56,7 +59,7 @@ class LocalExecutor:
     def __init__(self, num_threads: int | None = None) -> None:
         self.num_threads = num_threads or num_cores()
 
-    def run(self, work: Work, feeds: Sequence[Feed]) -> Iterator[Result]:
+    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
         streams = [_Stream(feed) for feed in feeds]
         guard, stop = threading.Lock(), threading.Event()
         results: SimpleQueue[Result | BaseException | None] = SimpleQueue()

@@ -65,7 +65,12 @@ class ShardWriter:
         if self._writer is None and len(table):
             settings = _settings(table, self._layout)
             self._writer = pq.ParquetWriter(
-                self._file, table.schema, write_statistics=False, store_schema=False, **settings
+                self._file,
+                table.schema,
+                write_statistics=False,
+                store_schema=False,
+                write_page_checksum=True,  # readers then find a flipped bit themselves
+                **settings,
             )
         for start in range(0, len(table), self._layout.row_group_rows):
             part = table.slice(start, self._layout.row_group_rows)

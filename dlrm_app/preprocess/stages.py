@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -136,9 +137,9 @@ class Stages:
     def _over_numbers(self, name: str, work: Work, journal: Journal, count: int) -> list[Result]:
         """Does ``work`` on the numbers under ``count`` that have not landed; gives all results."""
         todo = sorted(set(range(count)) - set(journal.done_units(0)))
-        done = self.executor.run(work, [Single(number) for number in todo])
-        for _ in tqdm(done, name, len(todo), disable=not todo):
-            pass
+        with closing(self.executor.run(work, [Single(number) for number in todo])) as done:
+            for _ in tqdm(done, name, len(todo), disable=not todo):
+                pass
         return [journal.load(0, number) for number in range(count)]
 
     def _over_units(self, name: str, work: Work, journal: Journal, splits: set[str]) -> list[Result]:
@@ -153,8 +154,11 @@ class Stages:
                     total
                     - sum(min(plan.unit_bytes, f.source.bytes - f.first * plan.unit_bytes) for f in feeds)
                 )
-            for result in self._watched(self.executor.run(work, feeds), journal):
-                bar.update(result["size"])
+            with closing(
+                self.executor.run(work, feeds)
+            ) as results:  # an error must not leave threads at work
+                for result in self._watched(results, journal):
+                    bar.update(result["size"])
         return [
             journal.load(source.place, unit)
             for source in sources

@@ -1,0 +1,80 @@
+"""The installed command: what a user sees when all is well, and for everything that can be wrong with input."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import CRITEO, NO_CRITEO
+
+GOOD = (
+    b"1\t"
+    + b"\t".join(b"%d" % n for n in range(13))
+    + b"\t"
+    + b"\t".join(b"%08x" % n for n in range(26))
+    + b"\n"
+)
+COMMAND = Path(sys.executable).with_name("dlrm-preprocess")
+
+
+def preprocess(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the installed command in ``folder``."""
+    return subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_it_says_what_it_made_and_what_to_type_next(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_bytes(make_clicks(300))
+    done = preprocess(tmp_path, "input.train=log.tsv", "split.val=0.1", "split.test=0.1", "output=k")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"train +240", done.stderr)
+    assert re.search(r"300 rows in [0-9.]+ s: [0-9,]+ rows/s", done.stderr)
+    assert "next: dlrm-train data.path=k tables=dataset" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "k").iterdir()) == [
+        "manifest.json",
+        "rejects.jsonl",
+        "test",
+        "train",
+        "val",
+    ]
+    again = preprocess(tmp_path, "input.train=log.tsv", "split.val=0.1", "split.test=0.1", "output=k")
+    assert again.returncode == 0
+    assert "k is finished already; nothing to do" in again.stderr
+
+
+def test_every_fault_of_the_configuration_comes_at_once(tmp_path: Path) -> None:
+    done = preprocess(
+        tmp_path, "input.train=no.tsv", "split.val=2", "shuffle=some", "encoding.min_count=2", "output=k"
+    )
+    assert done.returncode == 2
+    for part in (
+        "split.val must lie between 0 and 1",
+        "shuffle must be one of",
+        "encoding.min_count is for encoding=vocab",
+    ):
+        assert part in done.stderr
+    assert not (tmp_path / "k").exists()
+
+
+@pytest.mark.skipif(not CRITEO.is_dir(), reason=NO_CRITEO)
+def test_the_real_kaggle_rows_make_a_dataset(tmp_path: Path) -> None:
+    done = preprocess(
+        tmp_path,
+        "dataset=criteo_kaggle",
+        f"input.train={CRITEO}/kaggle_other_42708.tsv",
+        "split.val=0.1",
+        "split.test=0.1",
+        "encoding=vocab",
+        "encoding.min_count=2",
+        "output=k",
+    )
+    assert done.returncode == 0, done.stderr
+    splits = json.loads((tmp_path / "k/manifest.json").read_text())["splits"]
+    assert {name: split["rows"] for name, split in splits.items()} == {
+        "train": 34168,
+        "val": 4270,
+        "test": 4270,
+    }
