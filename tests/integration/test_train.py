@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.data.dataset_fixture import write_dataset
+from tests.training.run_fixture import read_report
 
 SMALL = [
     "tables=dataset",
@@ -89,6 +90,22 @@ def test_a_run_folder_holds_all_that_happened(one_rank: Path) -> None:
     assert yaml.safe_load((one_rank / "config.yaml").read_text())["trainer"]["epochs"] == 3
     assert set(yaml.safe_load((one_rank / "plan.yaml").read_text())["tables"]) == {"t_c0", "t_c1", "t_m0"}
     assert json.loads((one_rank / "environment.json").read_text())["world_size"] == 1
+
+
+def test_it_ends_by_naming_a_report_of_the_same_numbers(one_rank: Path) -> None:
+    """Every metric of every evaluation stands in report.html as it does in metrics.jsonl."""
+    assert f"report: {one_rank / 'report.html'}" in (one_rank / "stdout.txt").read_text()
+    report = read_report(one_rank / "report.html")
+    shown = {float(value) for value, _ in report.numbers if value}
+    evals, health = events(one_rank, "eval"), events(one_rank, "health")
+    assert [event["split"] for event in health] == [event["split"] for event in evals]
+    for event in evals:
+        assert {event[key] for key in ("auc", "logloss", "ne", "calibration", "num_samples")} <= shown
+    for table in health[-1]["tables"].values():
+        assert {table[key] for key in ("rows_touched", "weight_norm", "norm_growth", "top10_share")} <= shown
+    curves = json.loads((one_rank / "curves.json").read_text())
+    assert sum(curves["test"]["reliability"]["count"]) == 1003
+    assert report.num_charts == 6
 
 
 def test_it_learns_what_the_data_holds(one_rank: Path) -> None:
