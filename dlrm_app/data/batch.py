@@ -192,6 +192,15 @@ class TrainBatches(_Batches):
             reader, order, BatchMaker(manifest, features, order.batch_size), start_batch, prefetch
         )
 
+    def read(self, batch: int) -> Batch:
+        """Batch number ``batch`` of the epoch alone."""
+        return self._maker.make(next(iter(self._reader.read(self._order, batch))))
+
+    def describe(self, batch: int) -> list[str]:
+        """Where the rows of batch number ``batch`` lie: a shard and row group each."""
+        groups = dict.fromkeys(piece.group for piece in self._order.pieces(batch))
+        return [self._reader.describe(group) for group in groups]
+
 
 class EvalBatches(_Batches):
     """Every row of ``split`` once over all ranks, in the order of the files, ``batch_size`` rows per rank.

@@ -51,6 +51,11 @@ class SplitReader:
         self._metadata: dict[str, pq.FileMetaData] = {}
         self.group_rows: list[int] = [rows for shard in shards for rows in shard.row_groups]
 
+    def describe(self, group: int) -> str:
+        """The shard and row group of number ``group``."""
+        shard, place = self._places[group]
+        return f"{shard.path} (row group {place})"
+
     def read(self, order: Order, start_step: int = 0) -> Iterator[Rows]:
         """The batches of ``order`` from ``start_step`` on; fewer rows, or none, at the end of an evaluation.
 

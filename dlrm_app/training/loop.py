@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
-from dlrm_app.errors import DlrmError
 from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.training.build import build_trainable, open_dataset
@@ -19,6 +18,7 @@ from dlrm_app.training.evaluation import evaluate
 from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
+from dlrm_app.training.nonfinite import check_finite
 from dlrm_app.training.progress import progress_bar
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import Progress, TrainingRun
@@ -83,12 +83,16 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish)
         for left in reversed(range(num_steps)):
             take_step(run, stream, bar)
             if progress.step % trainer.log_every_steps == 0 or left == 0:
+                check_finite(run, batches)
                 log_loss(run, bar)
             progress.train_seconds += (now := time.perf_counter()) - started
             started = now
-            checkpoints.save_if_due()
-            if stop_wish.agreed() and left:
-                stop(run, checkpoints, stop_wish)
+            wants_stop = stop_wish.agreed() and left > 0
+            if wants_stop or checkpoints.are_due():
+                check_finite(run, batches)  # never save what cannot go on
+                checkpoints.save()
+            if wants_stop:
+                leave_early(run, stop_wish)
     stop_wish.settle()
     run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
 
@@ -106,20 +110,19 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     """Forward, backward and update on the next global batch."""
     run.learning_rates.apply(run.progress.step + 1)
     loss, _, _ = run.trainable.pipeline.progress(stream)
-    run.meter.add(loss)
     global_batch_size = run.config.trainer.global_batch_size
     run.progress.step += 1
+    run.meter.add(loss, run.progress.step)
     run.progress.batch += 1
     run.progress.samples += global_batch_size
     bar.update(global_batch_size)
 
 
-def stop(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish) -> NoReturn:
-    """Saves the run and leaves it, on every rank."""
+def leave_early(run: TrainingRun, stop_wish: StopWish) -> NoReturn:
+    """Leaves a run that is saved, on every rank."""
     stop_wish.settle()
-    folder = checkpoints.save()
     raise Stopped(
-        f"stopped by {stop_wish.signal_name} after step {run.progress.step:,}; the run is saved in {folder}\n"
+        f"stopped by {stop_wish.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
         "next: the same command with resume=auto goes on from there"
     )
 
@@ -157,9 +160,9 @@ def first_batches(stream: Iterator[Batch], count: int) -> Iterator[Batch]:
 
 
 def log_loss(run: TrainingRun, bar: Any) -> None:
-    """Writes a train event; refuses to go on from a loss that is no number."""
+    """Writes a train event."""
     loss, seconds = run.meter.read()
-    optimizer, progress = run.config.optimizer, run.progress
+    progress = run.progress
     run.folder.log_event(
         "train",
         epoch=progress.epoch,
@@ -170,12 +173,6 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     )
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     say_step(run, loss, seconds)
-    if not loss < float("inf"):
-        raise DlrmError(
-            f"the training loss became {loss} by step {progress.step} (epoch {progress.epoch + 1}): "
-            f"lower optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
-            "or look for extreme values in the dense columns; trainer.log_every_steps=1 finds the step"
-        )
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:
@@ -220,6 +217,7 @@ def finish(run: TrainingRun) -> dict[str, Any]:
         "steps": progress.step,
         "train_loss": train_loss,
         "train_seconds": progress.train_seconds,
+        "wall_seconds": time.perf_counter() - run.started,
         "samples_per_second": progress.samples / max(progress.train_seconds, 1e-9),
         "world_size": run.runtime.world_size,
     }

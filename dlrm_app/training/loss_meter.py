@@ -8,6 +8,9 @@ import torch.distributed as dist
 
 from dlrm_app.runtime import Runtime
 
+NONE_BAD = 2**62
+"""More than any step: what "none" is to a minimum."""
+
 
 class LossMeter:
     """Adds up losses on the device; a reading is the one moment that waits for it and for the other ranks."""
@@ -15,6 +18,7 @@ class LossMeter:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._sum = torch.zeros((), dtype=torch.float64, device=runtime.device)
+        self._first_bad = torch.full((), NONE_BAD, dtype=torch.int64, device=runtime.device)
         self._count = 0
         self._epoch_sum = 0.0
         self._epoch_count = 0
@@ -24,10 +28,18 @@ class LossMeter:
         """Leaves the time since the last reading out of the next one's speed."""
         self._started, self._counted_from = time.perf_counter(), self._count
 
-    def add(self, loss: torch.Tensor) -> None:
-        """Adds this rank's loss of one step."""
+    def add(self, loss: torch.Tensor, step: int) -> None:
+        """Adds this rank's loss of ``step``."""
         self._sum += loss
+        self._first_bad.clamp_(max=torch.where(torch.isfinite(loss), NONE_BAD, step))
         self._count += 1
+
+    def first_bad_step(self) -> int | None:
+        """The first step whose loss was nan or inf on any rank. Every rank must call it."""
+        first = self._first_bad.clone()
+        if self._runtime.world_size > 1:
+            dist.all_reduce(first, dist.ReduceOp.MIN)
+        return None if int(first) == NONE_BAD else int(first)
 
     def read(self) -> tuple[float, float]:
         """(mean loss over all ranks, seconds per step) since the last reading. Every rank must call it."""

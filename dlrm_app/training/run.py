@@ -1,5 +1,6 @@
 """What the parts of a training run share."""
 
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -49,6 +50,8 @@ class TrainingRun:
     health: TableHealth
     progress: Progress
     meter: LossMeter
+    started: float = field(default_factory=time.perf_counter)
+    """When this process began the run, by time.perf_counter."""
 
     @property
     def is_done(self) -> bool:

@@ -66,7 +66,7 @@ def events(run_folder: Path) -> list[dict[str, Any]]:
     """All events, without what a clock decides."""
     found = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {key: value for key, value in event.items() if key not in ("samples_per_second", "seconds")}
+        {key: value for key, value in event.items() if key not in ("samples_per_second", "seconds", "time")}
         for event in found
     ]
 
@@ -283,3 +283,48 @@ def test_a_full_copy_of_a_run_can_be_taken_up_elsewhere(
     assert losses(cut_run.parent / "branch") == losses(undisturbed)
     assert (cut_run / "metrics.jsonl").read_bytes() == before
     shutil.rmtree(cut_run.parent / "branch")
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path: Path) -> None:
+    """A not-finite dense value is traced to its column and shard; a diverging run to its weights."""
+    folder = tmp_path / "poisoned"
+    write_dataset(folder, rows={"train": 1024, "val": 128}, rows_per_shard=1024)
+    poison(folder, row=200, column="i1")
+    small = [
+        "trainer.global_batch_size=128",
+        "data.shuffle=false",
+        "data.lanes=1",
+        "trainer.log_every_steps=100",
+    ]
+    done = run(tmp_path, command(folder, *small, "output=bad_input"))
+    assert done.returncode == 1
+    for words in ("at step 2 (epoch 1)", "dense column i1", "train/part-00000.parquet (row group 0)"):
+        assert words in done.stderr
+    assert not list((tmp_path / "bad_input" / "checkpoints").glob("step-*"))
+    write_dataset(tmp_path / "good", rows={"train": 1024, "val": 128})
+    done = run(
+        tmp_path,
+        command(tmp_path / "good", *small, "optimizer=sgd", "optimizer.dense.lr=1e30", "output=wild"),
+    )
+    assert done.returncode == 1
+    for words in ("its inputs are finite", "dense_arch", "optimizer.dense.lr (1e+30)"):
+        assert words in done.stderr
+
+
+def poison(folder: Path, row: int, column: str) -> None:
+    """Makes one dense value of the first shard infinite and the manifest agree with the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from dlrm_app.files import checksum
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    shard = manifest["splits"]["train"]["shards"][0]
+    path = folder / shard["path"]
+    table = pq.read_table(path)
+    values = table[column].to_numpy().copy()
+    values[row] = float("inf")
+    table = table.set_column(table.column_names.index(column), column, pa.array(values))
+    pq.write_table(table, path, row_group_size=shard["row_groups"][0])
+    shard["bytes"], shard["checksum"] = path.stat().st_size, checksum(path)
+    (folder / "manifest.json").write_text(json.dumps(manifest))

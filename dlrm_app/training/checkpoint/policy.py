@@ -44,15 +44,14 @@ class Checkpoints:
         self._saved_at = time.monotonic()
         self._saved_step: int | None = None
 
-    def save_if_due(self) -> None:
-        """After a step. The clock of ``every_minutes`` is the first rank's."""
+    def are_due(self) -> bool:
+        """Whether the configuration wants one after this step. The clock of ``every_minutes`` is the first rank's."""
         every_steps, every_minutes = self._config.every_steps, self._config.every_minutes
         due = every_steps is not None and self._run.progress.step % every_steps == 0
         if every_minutes is not None and not due:
             elapsed = time.monotonic() - self._saved_at
             due = self._run.runtime.decide_first(elapsed >= 60 * every_minutes)
-        if due:
-            self.save()
+        return due
 
     def save(self) -> Path:
         """Saves now, and deletes what keep_last and keep_best no longer want. Gives the checkpoint's folder."""

@@ -43,7 +43,7 @@ def _cost_tiles(record: RunRecord) -> list[str]:
     if record.result:
         speed, seconds = record.result["samples_per_second"], record.result["train_seconds"]
         tiles.append(_tile("throughput", data(speed, short(speed)), "samples/s of training"))
-        tiles.append(_tile("training time", data(seconds, format_duration(seconds)), _wall_time(record)))
+        tiles.append(_tile("training time", data(seconds, format_duration(seconds)), _wall_time(record.result)))
     elif train:
         speed = train[-1]["samples_per_second"]
         tiles.append(_tile("throughput", data(speed, short(speed)), "samples/s of the last steps"))
@@ -54,9 +54,9 @@ def _cost_tiles(record: RunRecord) -> list[str]:
     return tiles
 
 
-def _wall_time(record: RunRecord) -> str:
-    times = [event["time"] for event in record.events if "time" in event]
-    return f"{format_duration(times[-1] - times[0])} from start to end" if len(times) > 1 else ""
+def _wall_time(result: dict[str, Any]) -> str:
+    seconds = result.get("wall_seconds")
+    return f"the last start took {format_duration(seconds)} in all" if seconds else ""
 
 
 def _remark(key: str) -> str:
