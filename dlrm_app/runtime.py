@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore, TCPStore
 
 from dlrm_app.errors import DlrmError, SharedError
 from dlrm_app.rendezvous import fresh_store
@@ -124,7 +125,7 @@ def _join(runtime: Runtime) -> None:
     backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        shared = dist.TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
+        shared = TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
         store = fresh_store(shared, runtime.rank, runtime.world_size, TIMEOUT)
         dist.init_process_group(
             backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=TIMEOUT
@@ -132,7 +133,7 @@ def _join(runtime: Runtime) -> None:
     elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
         dist.init_process_group(backend, timeout=TIMEOUT)
     else:
-        store = dist.HashStore()  # type: ignore[attr-defined]  # public, but torch's __init__ does not say so
+        store = HashStore()
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
