@@ -1,0 +1,105 @@
+"""kill -9 and a full disk: nothing is broken, and the same command goes on to the same bytes."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import content
+
+COMMAND = Path(sys.executable).with_name("dlrm-preprocess")
+
+
+def command(folder: Path, output: str, *options: str) -> list[str]:
+    given = [f"input.train={folder}/log.tsv", "split.val=0.1", "split.test=0.1", "layout.unit_mib=1"]
+    return [str(COMMAND), *given, *options, f"output={output}"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("options", "kills_wanted"),
+    [
+        (["encoding=vocab", "encoding.min_count=2", "shuffle=full", "layout.shuffled_shard_rows=5000"], 30),
+        (["encoding=hash", "dense.transform=standardize", "shuffle=block"], 10),
+    ],
+    ids=["vocab-full", "hash-block"],
+)
+def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(
+    tmp_path: Path, options: list[str], kills_wanted: int
+) -> None:
+    (tmp_path / "log.tsv").write_bytes(make_clicks(60_000, bad_every=5000))
+    arguments = [*options, "rejects.max_fraction=0.01"]
+    begin = time.monotonic()
+    subprocess.run(command(tmp_path, f"{tmp_path}/whole", *arguments), check=True, capture_output=True)
+    duration = time.monotonic() - begin
+    expected = content(tmp_path / "whole")
+    draw = random.Random(0)
+    kills = finished = 0
+    while kills < kills_wanted or finished == 0:
+        process = subprocess.Popen(
+            command(tmp_path, f"{tmp_path}/killed", *arguments),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            code = process.wait(draw.uniform(0.3, 1.0) * duration if kills < kills_wanted else None)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            continue
+        assert code == 0
+        assert content(tmp_path / "killed") == expected
+        shutil.rmtree(tmp_path / "killed")
+        finished += 1
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, megabytes: int) -> Iterator[None]:
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.long
+def test_a_full_disk_is_said_clearly_and_the_run_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    (tmp_path / "log.tsv").write_bytes(make_clicks(60_000))
+    subprocess.run(command(tmp_path, f"{tmp_path}/whole"), check=True, capture_output=True)
+    room = sum(len(data) for data in content(tmp_path / "whole").values())
+    with small_disk(tmp_path / "small", room // (1 << 20) + 8):
+        ballast = tmp_path / "small/ballast"
+        ballast.write_bytes(bytes((room // (1 << 20) + 5) << 20))
+        full = subprocess.run(
+            command(tmp_path, f"{tmp_path}/small/k"), capture_output=True, text=True, check=False
+        )
+        assert full.returncode == 1
+        assert f"no room left on the disk of output={tmp_path}/small/k: free some" in full.stderr
+        assert "Traceback" not in full.stderr
+        assert not (tmp_path / "small/k/manifest.json").exists()
+        ballast.unlink()
+        again = subprocess.run(
+            command(tmp_path, f"{tmp_path}/small/k"), capture_output=True, text=True, check=False
+        )
+        assert again.returncode == 0, again.stderr
+        assert "is unfinished: going on where it stopped" in again.stderr
+        assert content(tmp_path / "small/k") == content(tmp_path / "whole")
