@@ -9,8 +9,8 @@ from dlrm_app.data.manifest import Manifest, SparseColumn
 from dlrm_app.tables import Table
 from dlrm_app.training.collectives import add_up
 
-MAX_BUCKETS = 1 << 16
-"""Ids of a table with at most so many rows are counted one by one; those of a larger one share buckets by hash."""
+MAX_BITS = 16
+"""Ids of a table with at most 2^16 rows are counted one by one; those of a larger one share buckets by hash."""
 MAX_COUNTERS = 1 << 22
 """Over all features: 32 MiB."""
 FIRST_SHARED = 2
@@ -28,9 +28,11 @@ class LookupCounter:
         columns = {column.name: column for column in manifest.sparse}
         self._tables = list(tables)
         self._columns = [columns[name] for table in tables for name in table.features]
-        self._buckets = min(MAX_BUCKETS, max(FIRST_SHARED + 1, MAX_COUNTERS // len(self._columns)))
+        # a power of two, so that a hash needs no division
+        self._bits = min(MAX_BITS, (MAX_COUNTERS // len(self._columns)).bit_length() - 1)
+        self._buckets = 1 << self._bits
         rows = [table.rows for table in tables for _ in table.features]
-        self._rows = torch.tensor(rows, device=device)
+        self._is_shared = torch.tensor([size > self._buckets for size in rows], device=device)
         self._places = torch.arange(len(rows), device=device)
         self._counts = torch.zeros(len(rows) * self._buckets, dtype=torch.int64, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
@@ -46,16 +48,16 @@ class LookupCounter:
         ids = features.values().long()
         sizes = torch.tensor(features.length_per_key(), device=ids.device)
         feature = torch.repeat_interleave(self._places, sizes, output_size=ids.numel())
-        places = feature * self._buckets + self._bucket(ids, self._rows[feature])
+        places = feature * self._buckets + self._bucket(ids, self._is_shared[feature])
         self._counts.scatter_add_(0, places, torch.ones_like(places))
         lengths = features.lengths().view(len(self._columns), -1)[:, :num_valid]
         self._empty += (lengths == 0).sum(1)
         self._num_rows += num_valid
 
-    def _bucket(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def _bucket(self, ids: torch.Tensor, is_shared: torch.Tensor) -> torch.Tensor:
         # Knuth's multiplicative hash: neighbours, which vocabularies sort by frequency, fall far apart
-        shared = (ids * 2654435761 % (1 << 32)) % (self._buckets - FIRST_SHARED) + FIRST_SHARED
-        return torch.where((rows > self._buckets) & (ids >= FIRST_SHARED), shared, ids)
+        hashes = ((ids * 2654435761) >> (32 - self._bits)) & (self._buckets - 1)
+        return torch.where(is_shared & (ids >= FIRST_SHARED), hashes.clamp_(min=FIRST_SHARED), ids)
 
     def rates(self) -> dict[str, dict[str, float | None]]:
         """Of each table, over all ranks: ``lookups`` and the shares of them explained in docs/watching.md.

@@ -7,7 +7,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.data.manifest import Manifest, SparseColumn
 from dlrm_app.tables import Table
-from dlrm_app.training.lookups import MAX_BUCKETS, LookupCounter
+from dlrm_app.training.lookups import MAX_BITS, LookupCounter
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_without_a_batch_nothing_is_divided() -> None:
 
 def test_a_table_larger_than_the_buckets_keeps_its_hot_ids_apart() -> None:
     """Hot ids among many cold ones: their shares are right to a few lookups in 65,536; missing ones exactly."""
-    rows = 100 * MAX_BUCKETS
+    rows = 100 << MAX_BITS
     generator = torch.Generator().manual_seed(0)
     cold = torch.randint(2, rows, (100_000,), generator=generator)
     ids = torch.cat(
