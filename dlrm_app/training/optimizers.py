@@ -109,11 +109,17 @@ def _names(names: Sequence[str]) -> str:
 
 def say_dense_kernel(tables: Sequence[Table], settings: SparseSettings, device: torch.device) -> None:
     """Says which tables pay for a pass over all their rows in every step."""
-    names = sorted(dense_kernel_tables(tables, settings, device))
-    if names:
+    causes: dict[str, list[str]] = defaultdict(list)
+    for table in tables:
+        chosen = table_settings(table, settings)
+        if not _has_fused(chosen, device.type):
+            is_fused_without = chosen.kind in FUSED_KINDS[device.type]
+            causes[chosen.kind + (" with weight_decay" if is_fused_without else "")].append(table.name)
+    for cause, names in causes.items():
         logger.info(
-            "%s: fbgemm has not fused this optimizer on %s, so every step passes over the whole table",
+            "%s: %s is not fused on %s, so every step passes over the whole table",
             _names(names),
+            cause,
             device.type,
         )
 
