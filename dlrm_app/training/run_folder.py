@@ -152,6 +152,7 @@ def describe_environment(runtime: Runtime) -> dict[str, Any]:
         "machine": {"system": platform.platform(), "cores": os.cpu_count()},
         "device": torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else "cpu",
         "world_size": runtime.world_size,
+        "ranks_per_machine": runtime.local_world_size,
         "threads_per_rank": runtime.num_threads,
     }
 

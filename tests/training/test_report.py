@@ -112,7 +112,10 @@ def test_a_run_that_was_killed_is_reported_as_far_as_it_came(tmp_path: Path) -> 
     log.write_text(log.read_text() + '{"event": "train", "ste')
     report = read_report(write_report(tmp_path / "run"))
     assert "Not finished: the last event is of step 40" in report.text
-    assert "dlrm-train data.path=clicks 'model.top_mlp=[16]' output=run resume=auto" in report.text
+    assert (
+        "torchrun --nproc-per-node 2 -m dlrm_app.cli.train data.path=clicks 'model.top_mlp=[16]' output=run resume=auto"
+        in report.text
+    )
 
 
 def test_the_result_of_a_shorter_run_does_not_finish_the_longer_one(tmp_path: Path) -> None:

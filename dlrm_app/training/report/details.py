@@ -86,9 +86,14 @@ def environment_section(record: RunRecord) -> str:
 
 
 def command_line(record: RunRecord) -> str:
-    """The command as it was typed, but for its program's folder."""
-    program, *arguments = record.environment.get("command") or ["dlrm-train"]
+    """The command as it was typed, but for its program's folder and torchrun's address of a meeting place."""
+    environment = record.environment
+    program, *arguments = environment.get("command") or ["dlrm-train"]
     name = "python -m dlrm_app.cli.train" if program.endswith(".py") else Path(program).name
+    if environment.get("world_size", 1) > 1:
+        ranks = environment.get("ranks_per_machine") or environment["world_size"]
+        machines = environment["world_size"] // ranks
+        name = f"torchrun {f'--nnodes {machines} ' * (machines > 1)}--nproc-per-node {ranks} -m dlrm_app.cli.train"
     return " ".join([name, *map(shlex.quote, arguments)])
 
 

@@ -43,7 +43,9 @@ def _cost_tiles(record: RunRecord) -> list[str]:
     if record.result:
         speed, seconds = record.result["samples_per_second"], record.result["train_seconds"]
         tiles.append(_tile("throughput", data(speed, short(speed)), "samples/s of training"))
-        tiles.append(_tile("training time", data(seconds, format_duration(seconds)), _wall_time(record.result)))
+        tiles.append(
+            _tile("training time", data(seconds, format_duration(seconds)), _wall_time(record.result))
+        )
     elif train:
         speed = train[-1]["samples_per_second"]
         tiles.append(_tile("throughput", data(speed, short(speed)), "samples/s of the last steps"))
