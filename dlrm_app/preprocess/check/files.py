@@ -1,0 +1,115 @@
+"""Do the files of a dataset agree with its manifest: shards, vocabularies, rejected lines."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
+from dlrm_app.files import checksum
+from dlrm_app.preprocess.check.ordered import in_order
+from dlrm_app.preprocess.check.words import count
+from dlrm_app.preprocess.rejects import REJECTS
+from dlrm_app.preprocess.sparse import FIRST_ID
+
+
+def check_files(manifest: Manifest, folder: Path, num_threads: int) -> tuple[list[str], set[str]]:
+    """(every problem, the paths of the shards that are whole)."""
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    problems = _total_problems(manifest)
+    whole = set()
+    with tqdm(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
+        for shard, found in in_order(lambda shard: shard_problems(folder, shard), shards, num_threads):
+            problems += found
+            bar.update(shard.bytes)
+            if not found:
+                whole.add(shard.path)
+    for column in manifest.sparse:
+        problems += vocabulary_problems(folder, column)
+    return [*problems, *_reject_problems(manifest, folder)], whole
+
+
+def _total_problems(manifest: Manifest) -> list[str]:
+    """Sums within the manifest itself."""
+    problems = []
+    for name, split in manifest.splits.items():
+        rows = sum(shard.rows for shard in split.shards)
+        if rows != split.rows:
+            problems.append(
+                f"manifest.json: {name} has {split.rows:,} rows, but its shards have {rows:,} in all"
+            )
+        problems += [
+            f"manifest.json: {shard.path} has {shard.rows:,} rows, but its row groups {sum(shard.row_groups):,}"
+            for shard in split.shards
+            if sum(shard.row_groups) != shard.rows
+        ]
+    return problems
+
+
+def shard_problems(folder: Path, shard: Shard) -> list[str]:
+    """What is wrong with a shard's bytes and row groups; nothing if it is as it was written."""
+    path = folder / shard.path
+    try:
+        size = path.stat().st_size
+        if size != shard.bytes:
+            return [f"{shard.path} has {size:,} bytes, the manifest says {shard.bytes:,}"]
+        found = checksum(path)
+        if found != shard.checksum:
+            return [f"{shard.path} has checksum {found}, the manifest says {shard.checksum}"]
+        with pq.ParquetFile(path) as file:
+            metadata = file.metadata
+            groups = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
+    except FileNotFoundError:
+        return [f"{shard.path} is missing"]
+    except (OSError, pa.ArrowException) as error:
+        return [f"{shard.path} cannot be read: {error}"]
+    if groups != shard.row_groups:
+        return [f"{shard.path} holds row groups of {groups} rows, the manifest says {shard.row_groups}"]
+    return []
+
+
+def vocabulary_problems(folder: Path, column: SparseColumn) -> list[str]:
+    """A vocabulary must give the ids from FIRST_ID to the end of its table, each once, in order."""
+    name = column.encoding.get("file")
+    if name is None:
+        return []
+    try:
+        with pq.ParquetFile(folder / name) as file:
+            batches = (batch.column(0).to_numpy() for batch in file.iter_batches(columns=["id"]))
+            stop = _end_of_ids(batches)
+    except FileNotFoundError:
+        return [f"{name} is missing: new rows cannot be encoded as these were"]
+    except (OSError, pa.ArrowException) as error:
+        return [f"{name} cannot be read: {error}"]
+    if stop is None:
+        return [f"{name} does not give the ids from {FIRST_ID} on in their order"]
+    if stop != column.num_embeddings:
+        return [
+            f"{name} gives ids up to {stop - 1:,}, the manifest says that the table of {column.name} "
+            f"has {column.num_embeddings:,} rows"
+        ]
+    return []
+
+
+def _end_of_ids(batches: Iterable[np.ndarray]) -> int | None:
+    stop = FIRST_ID
+    for ids in batches:
+        if not np.array_equal(ids, np.arange(stop, stop + len(ids))):
+            return None
+        stop += len(ids)
+    return stop
+
+
+def _reject_problems(manifest: Manifest, folder: Path) -> list[str]:
+    expected = sum(split.rejects for split in manifest.splits.values())
+    path = folder / REJECTS
+    if not path.is_file():
+        return [f"{REJECTS} is missing, which holds the {expected:,} lines left out"] if expected else []
+    with path.open("rb") as file:
+        found = sum(1 for _ in file)
+    if found == expected:
+        return []
+    return [f"{REJECTS} holds {count(found, 'line')}, the manifest says that {expected:,} were left out"]
