@@ -34,3 +34,16 @@ def add_up(counts: torch.Tensor) -> torch.Tensor:
     if num_ranks() > 1:
         dist.all_reduce(sums)
     return sums
+
+
+def send(values: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sends the first ``sizes``[0] of ``values`` to rank 0, the next to rank 1, and so on.
+
+    Gives what this rank got, in the order of the senders, and [R] how much from each: sending those sizes of
+    answers back brings every answer to where its question stood.
+    """
+    received_sizes = torch.empty_like(sizes)
+    dist.all_to_all_single(received_sizes, sizes)
+    received = values.new_empty(int(received_sizes.sum()))
+    dist.all_to_all_single(received, values, received_sizes.tolist(), sizes.tolist())
+    return received, received_sizes

@@ -1,13 +1,14 @@
 """Metrics of a model over a whole split, every row counted once at any number of ranks."""
 
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Protocol
 
 import torch
 from torch import nn
 
 from dlrm_app.data.batch import Batch
+from dlrm_app.data.manifest import Manifest
 from dlrm_app.runtime import Runtime
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.progress import progress_bar
@@ -37,9 +38,27 @@ def evaluate(
         for batch in batches:
             on_device = batch.to(runtime.device, non_blocking=True)
             _, (_, logits, labels) = model(on_device)
-            metrics.update(logits[: batch.num_valid], labels[: batch.num_valid])
+            groups = None if metrics.group_by is None else group_ids(on_device, metrics.group_by)
+            metrics.update(logits[: batch.num_valid], labels[: batch.num_valid], groups)
             on_batch(on_device)
             bar.update(1)
     model.train()
     values = metrics.compute()
     return {**values, "seconds": time.perf_counter() - started}
+
+
+def group_ids(batch: Batch, feature: str) -> torch.Tensor:
+    """[num_valid] the ids of the one-hot ``feature``."""
+    return batch.sparse_features[feature].values()[: batch.num_valid]
+
+
+def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[str]:
+    """Why the rows cannot be grouped by ``group_by``; ``features`` are those that the model reads."""
+    if group_by is None:
+        return []
+    one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
+    if group_by in one_hot:
+        return []
+    return [
+        f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"
+    ]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, log_loss, roc_auc_score
 
 from dlrm_app.training.metrics import ClickMetrics
 
@@ -27,10 +27,29 @@ def draw_rows(size: int, step: float | None, seed: int = 0) -> tuple[torch.Tenso
     return (logits if step is None else (logits / step).round() * step), labels
 
 
-def measured(logits: torch.Tensor, labels: torch.Tensor, split: str = "val") -> dict[str, float]:
-    metrics = ClickMetrics(split)
-    metrics.update(logits, labels)
+def measured(
+    logits: torch.Tensor, labels: torch.Tensor, split: str = "val", groups: torch.Tensor | None = None
+) -> dict[str, float]:
+    metrics = ClickMetrics(split, None if groups is None else "a feature")
+    metrics.update(logits, labels, groups)
     return metrics.compute()
+
+
+def draw_groups(size: int, seed: int = 0) -> torch.Tensor:
+    """Ids with a few large groups and many of one row."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(size, generator=generator) ** 4 * 1000).int()
+
+
+def gauc_by_loop(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor) -> float:
+    """Group by group with scikit-learn."""
+    weights, aucs = [], []
+    for group in groups.unique():
+        own = groups == group
+        if 0 < labels[own].sum() < own.sum():
+            weights.append(int(own.sum()))
+            aucs.append(roc_auc_score(labels[own].numpy(), logits[own].numpy()))
+    return float(np.average(aucs, weights=weights))
 
 
 def expected(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -40,9 +59,11 @@ def expected(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     loss = log_loss(labels.numpy(), chances)
     return {
         "auc": roc_auc_score(labels.numpy(), logits.numpy()),
+        "pr_auc": average_precision_score(labels.numpy(), logits.numpy()),
         "logloss": loss,
         "ne": loss / -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate)),
         "calibration": chances.mean() / rate,
+        "accuracy": accuracy_score(labels.numpy(), logits.numpy() >= 0),
         "num_samples": len(labels),
         "positives": int(labels.sum()),
     }
@@ -54,6 +75,25 @@ def test_metrics_equal_scikit_learns(size: int, step: float | None) -> None:
     """With no, many, and nothing but equal scores."""
     rows = draw_rows(size, step)
     assert measured(*rows) == pytest.approx(expected(*rows), rel=1e-12)
+
+
+@pytest.mark.parametrize("step", [None, 0.25, 3.0])
+def test_grouped_auc_equals_a_loop_over_the_groups(step: float | None) -> None:
+    """With ties inside groups, groups of one class and of one row, and both zeros."""
+    logits, labels = draw_rows(5000, step)
+    logits[logits == 0] *= torch.where(torch.arange(int((logits == 0).sum())) % 2 == 0, 1.0, -1.0)
+    groups = draw_groups(5000)
+    found = measured(logits, labels, groups=groups)
+    assert found["gauc"] == pytest.approx(gauc_by_loop(logits, labels, groups), rel=1e-12)
+    assert {name: value for name, value in found.items() if name != "gauc"} == measured(logits, labels)
+    one_group = measured(logits, labels, groups=torch.full((5000,), 2**31 - 1))
+    assert one_group["gauc"] == pytest.approx(found["auc"], rel=1e-15)
+
+
+def test_grouped_auc_needs_a_group_of_both_classes() -> None:
+    found = measured(torch.tensor([0.5, 1.0]), torch.tensor([0.0, 1.0]), groups=torch.tensor([3, 4]))
+    assert found["auc"] == 1
+    assert math.isnan(found["gauc"])
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
@@ -155,7 +195,8 @@ def measure_on_rank(rank: int, folder: str, results: Any) -> None:
     for size, step, cuts in CASES:
         logits, labels = draw_rows(size, step, seed=7)
         rows = slice(cuts[rank], cuts[rank + 1])
-        found.append(measured(logits[rows], labels[rows]))
+        groups = draw_groups(size, seed=7)[rows]
+        found.append(measured(logits[rows], labels[rows], groups=groups))
     found.append(measured(torch.ones(rank), torch.ones(rank)))
     found.append(measured(torch.empty(0), torch.empty(0)))
     results.put((rank, found))
@@ -181,7 +222,9 @@ def test_four_ranks_measure_what_one_does(tmp_path: Path) -> None:
     assert {str(found) for found in by_rank.values()} == {str(by_rank[0])}
     *measured_cases, one_class, no_rows = by_rank[0]
     for (size, step, _), found in zip(CASES, measured_cases, strict=True):
-        assert found == pytest.approx(expected(*draw_rows(size, step, seed=7)), rel=1e-12)
+        rows = draw_rows(size, step, seed=7)
+        gauc = gauc_by_loop(*rows, draw_groups(size, seed=7)) if size > 3 else math.nan
+        assert found == pytest.approx({**expected(*rows), "gauc": gauc}, rel=1e-12, nan_ok=True)
     assert math.isnan(one_class["auc"])
     assert one_class["positives"] == 6
     assert no_rows["num_samples"] == 0
