@@ -1,8 +1,6 @@
 """A training run: build, then for every epoch train and evaluate, and at the end test and report."""
 
-import logging
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
@@ -20,6 +18,7 @@ from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.nonfinite import check_finite
 from dlrm_app.training.progress import progress_bar
+from dlrm_app.training.quiet import quiet_libraries
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import Progress, TrainingRun
 from dlrm_app.training.run_folder import create_run_folder
@@ -231,14 +230,3 @@ def finish(run: TrainingRun) -> dict[str, Any]:
             print(f"report: {write_report(run.folder.path)}")
         print(f"next: less {run.folder.path / 'metrics.jsonl'}")
     return result
-
-
-def quiet_libraries() -> None:
-    """torchrec and torch log every plan and warn of their own deprecations; a run's lines would drown in them."""
-    for name in ("torchrec", "torch.distributed", "fbgemm_gpu", "torch.fx._symbolic_trace"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    for module in ("torch", "torchrec", "fbgemm_gpu"):
-        warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{module}\.")
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{module}\.")
-    # fbgemm's dense kernel differentiates in its own way, which torch cannot see; tests compare it with torch's
-    warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")

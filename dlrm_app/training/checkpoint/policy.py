@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.runtime import Runtime
@@ -43,6 +44,7 @@ class Checkpoints:
         self._parent = run.folder.path / "checkpoints"
         self._saved_at = time.monotonic()
         self._saved_step: int | None = None
+        self._described: dict[str, Any] | None = None
 
     def are_due(self) -> bool:
         """Whether the configuration wants one after this step. The clock of ``every_minutes`` is the first rank's."""
@@ -62,6 +64,7 @@ class Checkpoints:
             "meter": run.meter.state(),
             "random_state": random_state(),
             "dataset": run.manifest.fingerprint(),
+            "columns": self._columns(),
             "config": asdict(run.config),
             "world_size": run.runtime.world_size,
             "plan": plan_to_dict(run.trainable.plan),
@@ -72,6 +75,12 @@ class Checkpoints:
         if run.runtime.is_first:
             remove_all_but(self._parent, self._kept())
         return folder
+
+    def _columns(self) -> dict[str, Any]:
+        """How the dataset is encoded, for whoever evaluates the model on other rows; read once, by the first rank."""
+        if self._described is None:
+            self._described = describe_columns(self._run.manifest) if self._run.runtime.is_first else {}
+        return self._described
 
     def _kept(self) -> set[Path]:
         found = list_checkpoints(self._parent)

@@ -1,0 +1,51 @@
+"""The configuration of dlrm-evaluate. Values and their explanations stand in conf/evaluate.yaml."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING
+
+from dlrm_app.config.checks import one_of, positive
+from dlrm_app.config.train import SHARDING_TYPES, ShardingConfig, TopologyConfig
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(slots=True)
+class EvaluationDataConfig:
+    path: str | None = None
+    prefetch_batches: int = MISSING
+    verify: bool = MISSING
+
+
+@dataclass(slots=True)
+class EvaluateConfig:
+    checkpoint: str = MISSING
+    against: str | None = None
+    data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
+    split: str = MISSING
+    batch_size: int = MISSING
+    group_by: str | None = None
+    confidence: float = MISSING
+    sharding: ShardingConfig = field(default_factory=ShardingConfig)
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
+    threads: int | None = None
+    output: str | None = None
+
+    def problems(self) -> list[str]:
+        """What types cannot express and no data is needed to see; every problem, with its cure."""
+        problems = [
+            *one_of("split", self.split, SPLITS),
+            *positive("batch_size", self.batch_size),
+            *positive("data.prefetch_batches", self.data.prefetch_batches),
+            *positive("threads", self.threads),
+            *(
+                p
+                for kind in self.sharding.types or []
+                for p in one_of("sharding.types", kind, SHARDING_TYPES)
+            ),
+        ]
+        if not 0 < self.confidence < 1:
+            problems.append(f"confidence must lie between 0 and 1, as 0.95, got {self.confidence}")
+        if self.output is not None and not self.output.endswith(".json"):
+            problems.append(f"output is a JSON file: give a name that ends in .json, got {self.output!r}")
+        return problems

@@ -1,0 +1,29 @@
+"""A configuration as a checkpoint recorded it."""
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import DataError
+
+
+def read_saved_config(values: dict[str, Any]) -> TrainConfig:
+    """The configuration of dlrm-train that ``asdict`` gave ``values`` of; keys made since have their default.
+
+    Raises DataError for what this version does not know.
+    """
+    defaults = OmegaConf.load(conf_dir() / "train.yaml")
+    assert isinstance(defaults, DictConfig)
+    for key in ("defaults", "hydra"):
+        del defaults[key]
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), defaults, values))
+    except OmegaConfBaseException as error:
+        raise DataError(
+            f"its configuration is another version's: {str(error).splitlines()[0]}; use the dlrm-app that saved it"
+        ) from error
+    assert isinstance(config, TrainConfig)
+    return config

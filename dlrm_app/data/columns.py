@@ -1,0 +1,79 @@
+"""How a dataset's columns are encoded, as a checkpoint records it, and what keeps a model from reading others."""
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.files import checksum
+
+logger = logging.getLogger(__name__)
+
+
+def describe_columns(manifest: Manifest) -> dict[str, Any]:
+    """What decides which number a raw value becomes; of a vocabulary, the checksum of its file (None: not there)."""
+    return {
+        "dense": [{"name": c.name, "transform": c.transform} for c in manifest.dense],
+        "sparse": [
+            {
+                "name": c.name,
+                "num_embeddings": c.num_embeddings,
+                "encoding": c.encoding,
+                "multi_hot": c.multi_hot,
+                "vocabulary": _vocabulary(manifest, c.encoding),
+            }
+            for c in manifest.sparse
+        ],
+    }
+
+
+def _vocabulary(manifest: Manifest, encoding: dict[str, Any]) -> str | None:
+    if encoding["kind"] != "vocab" or manifest.path is None:
+        return None
+    path = manifest.path / encoding["file"]
+    return checksum(path) if path.is_file() else None
+
+
+def column_problems(known: dict[str, Any], manifest: Manifest, features: Collection[str]) -> list[str]:
+    """Why rows of ``manifest`` do not mean what rows of a model's own dataset, ``known``, meant to it.
+
+    ``features``: the sparse columns that it reads. Warns of vocabularies that are not there to compare.
+    """
+    found = describe_columns(manifest)
+    problems = _dense_problems(known["dense"], found["dense"])
+    there = {column["name"]: column for column in found["sparse"]}
+    unchecked = []
+    for column in known["sparse"]:
+        name = column["name"]
+        if name not in features:
+            continue
+        if name not in there:
+            problems.append(f"it has no sparse column {name}")
+            continue
+        both = column, there[name]
+        problems += [
+            f"{name}: {key} is {both[1][key]!r}, the model knows {both[0][key]!r}"
+            for key in ("num_embeddings", "multi_hot", "encoding")
+            if both[0][key] != both[1][key]
+        ]
+        if None in (vocabularies := {side["vocabulary"] for side in both}):
+            unchecked += [name] if column["encoding"]["kind"] == "vocab" else []
+        elif len(vocabularies) > 1:
+            problems.append(f"{name}: its vocabulary gives other ids")
+    if unchecked:
+        logger.warning(
+            "the vocabularies of %s are missing: whether their ids are the model's is not checked",
+            ", ".join(unchecked),
+        )
+    return problems
+
+
+def _dense_problems(known: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
+    names = [[column["name"] for column in columns] for columns in (known, found)]
+    if names[0] != names[1]:
+        return [f"its dense columns are {', '.join(names[1])}, the model knows {', '.join(names[0])}"]
+    return [
+        f"{old['name']}: transform is {new['transform']!r}, the model knows {old['transform']!r}"
+        for old, new in zip(known, found, strict=True)
+        if old != new
+    ]

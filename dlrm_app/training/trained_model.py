@@ -1,0 +1,91 @@
+"""A model as a checkpoint holds it, on the ranks and under the plan of now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchrec.distributed.model_parallel import DistributedModelParallel
+
+from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.train import ShardingConfig, TopologyConfig, TrainConfig
+from dlrm_app.data.columns import column_problems
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.errors import DataError
+from dlrm_app.runtime import Runtime
+from dlrm_app.tables import Table, resolve_tables
+from dlrm_app.training.build import build_trainable
+from dlrm_app.training.checkpoint.folder import list_checkpoints
+from dlrm_app.training.checkpoint.save import load_tensors, open_checkpoint
+from dlrm_app.training.checkpoint.state import collect_tensors
+
+NO_OPTIMIZER = OptimizerConfig(SparseSettings(kind="sgd", lr=1.0), DenseSettings(kind="sgd", lr=1.0))
+"""SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A whole checkpoint, not loaded yet: its marker, the configuration it was trained with, and its tables."""
+
+    folder: Path
+    marker: dict[str, Any]
+    config: TrainConfig
+    tables: Sequence[Table]
+
+    @property
+    def features(self) -> list[str]:
+        """The sparse features, in the order that the model reads them."""
+        return [name for table in self.tables for name in table.features]
+
+    @property
+    def name(self) -> str:
+        """Run and step, for people."""
+        return f"{self.folder.absolute().parents[1].name}/{self.folder.name}"
+
+
+def open_trained(path: Path, runtime: Runtime) -> TrainedModel:
+    """Verifies the checkpoint at ``path``, or the newest of that run folder. Raises DlrmError on every rank."""
+    found = list_checkpoints(path / "checkpoints")
+    folder = found[0] if found else path
+    marker = open_checkpoint(folder, runtime)
+    try:
+        config = read_saved_config(marker["config"])
+    except DataError as error:
+        raise DataError(f"checkpoint {folder}: {error}") from error
+    feature_rows = {column["name"]: column["num_embeddings"] for column in marker["columns"]["sparse"]}
+    tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
+    return TrainedModel(folder, marker, config, tables)
+
+
+def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
+    """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
+    if trained.marker["dataset"] == manifest.fingerprint():
+        return
+    problems = column_problems(trained.marker["columns"], manifest, trained.features)
+    if problems:
+        lines = [
+            f"{manifest.path} is encoded in another way than what {trained.folder} was trained on:",
+            *(f"  - {problem}" for problem in problems[:8]),
+            "preprocess with encoding=from_dataset and the training dataset, so that ids mean the same",
+        ]
+        raise DataError("\n".join(lines))
+
+
+def load_trained(
+    trained: TrainedModel,
+    sharding: ShardingConfig,
+    topology: TopologyConfig,
+    batch_size: int,
+    runtime: Runtime,
+) -> DistributedModelParallel:
+    """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
+    config = replace(trained.config, sharding=sharding, topology=topology, optimizer=NO_OPTIMIZER)
+    config.trainer = replace(config.trainer, global_batch_size=batch_size * runtime.world_size)
+    num_dense = len(trained.marker["columns"]["dense"])
+    trainable = runtime.together(lambda: build_trainable(config, trained.tables, num_dense, runtime))
+    kinds = {table.name: "sgd" for table in trained.tables}
+    tensors = collect_tensors(trainable.model, trainable.optimizer, kinds)
+    weights = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
+    runtime.together(lambda: load_tensors(trained.folder, weights))
+    return trainable.model
