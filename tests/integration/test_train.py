@@ -21,6 +21,8 @@ SMALL = [
     "trainer.global_batch_size=128",
     "trainer.log_every_steps=1",
     "data.lanes=8",
+    "optimizer.dense.lr=0.005",
+    "optimizer.sparse.lr=0.05",
 ]
 
 
