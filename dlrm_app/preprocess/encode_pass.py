@@ -18,7 +18,7 @@ from dlrm_app.preprocess.plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.rejects import describe, write_entries
 from dlrm_app.preprocess.shards import open_shard
 from dlrm_app.preprocess.shuffle import row_keys, write_run
-from dlrm_app.preprocess.sketch import Sketch, SketchFile
+from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketch, SketchFile
 from dlrm_app.preprocess.spec import Spec
 from dlrm_app.preprocess.units import UnitText
 
@@ -49,7 +49,8 @@ class EncodeUnits:
 
     def __call__(self, text: UnitText) -> dict[str, Any]:
         cursor = Cursor(text, body(text, self.plan.spec))
-        sketches = [Sketch() for _ in self.plan.spec.sparse]
+        max_keys = TOTAL_KEYS if text.unit == 0 and text.is_last else UNIT_KEYS
+        sketches = [Sketch(max_keys) for _ in self.plan.spec.sparse]
         entries: list[dict[str, Any]] = []
         splits = {}
         for segment in segments(self.plan, self.cuts, text):

@@ -1,7 +1,7 @@
 """How many distinct values a feature has: their keys while they are few, an estimate by HyperLogLog beyond that.
 
-A unit keeps up to UNIT_KEYS keys of a feature, and all units together TOTAL_KEYS. Past either, the feature has
-registers only: 2^14 of them, a relative standard error of 0.8% (Flajolet et al. 2007, without large-range
+A unit keeps up to UNIT_KEYS keys of a feature (TOTAL_KEYS if it is all of its source, so that small inputs are
+counted exactly), and all units together TOTAL_KEYS. Past either, the feature has registers only: 2^14 of them, a relative standard error of 0.8% (Flajolet et al. 2007, without large-range
 correction, which 64-bit hashes do not need).
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dlrm_app.preprocess.fields import trailing_zeros
 from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
 
-UNIT_KEYS = 1 << 15
+UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
 _NUM_REGISTERS = 1 << 14
 _1, _14, _INDEX, _LAST = (np.uint64(value) for value in (1, 14, _NUM_REGISTERS - 1, 1 << 50))
@@ -26,7 +26,7 @@ _1, _14, _INDEX, _LAST = (np.uint64(value) for value in (1, 14, _NUM_REGISTERS -
 class Sketch:
     """The distinct keys of one feature, ``exact`` while they are at most ``max_keys``."""
 
-    def __init__(self, max_keys: int = UNIT_KEYS) -> None:
+    def __init__(self, max_keys: int) -> None:
         self.exact = True
         self.registers = np.zeros(_NUM_REGISTERS, np.uint8)
         self._max_keys = max_keys

@@ -31,7 +31,7 @@ from dlrm_app.preprocess.shuffle import Gather
 from dlrm_app.preprocess.source import Source
 from dlrm_app.preprocess.study import Study, total_moments
 from dlrm_app.preprocess.units import TextFeed
-from dlrm_app.preprocess.vocabulary import AddUp, refuse_if_too_large
+from dlrm_app.preprocess.vocabulary import BYTES_PER_VALUE, AddUp, refuse_if_too_large
 
 _GZIP_RATIO = 20
 """Text is at most about so many times as large as its gzip file."""
@@ -95,7 +95,7 @@ class Stages:
             journal,
         )
         found = self._over_numbers("adding up", add_up, journal, len(names))
-        refuse_if_too_large(sum(result["kept"] for result in found), memory_bytes)
+        refuse_if_too_large(sum(result["kept"] for result in found), BYTES_PER_VALUE, memory_bytes)
         return found
 
     def _encode(

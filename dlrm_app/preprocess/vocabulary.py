@@ -4,6 +4,7 @@
 many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,12 @@ from dlrm_app.preprocess.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
 
 _BYTES_PER_COUNT = 64
 """Memory that adding up takes for one key of one unit, sorting included."""
+_PART_BYTES = 1 << 27
+"""Memory that adding up one part of a feature may take."""
+BYTES_PER_KEPT = 48
+"""Memory that one value of a feature takes while the feature's vocabulary is put in order."""
+BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
+"""Memory that one value takes while rows are encoded."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class AddUp:
         self, place: int, files: Sequence[CountFile], total: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
         """(keys seen often enough, their counts, how many distinct keys there are)."""
-        num_parts = min(max(-(-total * _BYTES_PER_COUNT // self.memory_bytes), 1), NUM_BUCKETS)
+        num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         bounds = [part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)]
         distinct, kept = 0, []
         for first, last in pairwise(bounds):
@@ -79,7 +86,7 @@ class AddUp:
             distinct += len(keys)
             often = counts >= self.min_count
             kept.append((keys[often], counts[often]))
-            refuse_if_too_large(sum(len(keys) for keys, _ in kept), self.memory_bytes)
+            refuse_if_too_large(sum(len(keys) for keys, _ in kept), BYTES_PER_KEPT, self.memory_bytes)
         return (
             np.concatenate([keys for keys, _ in kept]),
             np.concatenate([counts for _, counts in kept]),
@@ -124,9 +131,9 @@ def vocabulary_file(name: str) -> str:
     return f"vocab/{name}.parquet"
 
 
-def refuse_if_too_large(entries: int, memory_bytes: int) -> None:
-    """Raises ConfigError if a vocabulary of ``entries`` values does not fit in ``memory_bytes``."""
-    needed = int(entries / TABLE_FILL) * TABLE_BYTES
+def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -> None:
+    """Raises ConfigError if ``entries`` values do not fit in ``memory_bytes``."""
+    needed = entries * bytes_per_entry
     if needed > memory_bytes:
         raise ConfigError(
             [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.preprocess.hashing import MISSING_KEY
-from dlrm_app.preprocess.sketch import Sketch, SketchFile, count_collisions
+from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketch, SketchFile, count_collisions
 
 
 def keys_upto(count: int) -> np.ndarray:
@@ -14,7 +14,7 @@ def keys_upto(count: int) -> np.ndarray:
 
 
 def test_few_keys_are_counted_exactly_and_missing_ones_not_at_all() -> None:
-    sketch = Sketch()
+    sketch = Sketch(TOTAL_KEYS)
     for _ in range(3):
         sketch.add(np.concatenate([keys_upto(20_000), np.full(5, MISSING_KEY)]))
     assert (sketch.exact, sketch.distinct()) == (True, 20_000)
@@ -23,7 +23,7 @@ def test_few_keys_are_counted_exactly_and_missing_ones_not_at_all() -> None:
 
 @pytest.mark.parametrize("count", [40_000, 1_000_000])
 def test_many_keys_are_estimated_within_four_standard_errors(count: int) -> None:
-    sketch = Sketch()
+    sketch = Sketch(UNIT_KEYS)
     sketch.add(keys_upto(count))
     assert not sketch.exact
     assert abs(sketch.distinct() / count - 1) < 4 * 0.0081
@@ -38,11 +38,11 @@ def test_pieces_join_to_the_whole_in_any_order(tmp_path: Path, count: int) -> No
         sketch.add(keys[place::7])
         sketch.add(keys[place::3])
         path = tmp_path / f"{place}.sketch"
-        SketchFile(path, 2).write([Sketch(), sketch])
+        SketchFile(path, 2).write([Sketch(TOTAL_KEYS), sketch])
         pieces.append(SketchFile(path, 2))
     totals = []
     for order in (pieces, pieces[::-1]):
-        total = Sketch()
+        total = Sketch(TOTAL_KEYS)
         for piece in order:
             piece.join_into(total, 1)
         totals.append(total)
