@@ -1,5 +1,7 @@
 """``dlrm-preprocess dataset=criteo_kaggle input.train=train.txt split.val=0.1 split.test=0.1 output=DIR``."""
 
+from pathlib import Path
+
 from dlrm_app.cli.launch import launch
 from dlrm_app.config.preprocess import PreprocessConfig
 
@@ -9,9 +11,18 @@ def main() -> None:
 
 
 def _preprocess(config: PreprocessConfig) -> None:
-    from dlrm_app.preprocess.run import preprocess
+    if config.check is not None:
+        from dlrm_app.preprocess.check.run import check_dataset
 
-    preprocess(config)
+        check_dataset(Path(config.check), num_threads=config.threads, memory_gib=config.memory_gib)
+    elif config.dry_run:
+        from dlrm_app.preprocess.estimate import estimate
+
+        estimate(config)
+    else:
+        from dlrm_app.preprocess.run import preprocess
+
+        preprocess(config)
 
 
 if __name__ == "__main__":

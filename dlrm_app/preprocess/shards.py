@@ -28,7 +28,7 @@ class ShardLayout:
 
 
 @dataclass
-class _HashedFile:
+class HashedFile:
     """A file to write, its size and checksum so far."""
 
     file: BinaryIO
@@ -54,7 +54,7 @@ class _HashedFile:
 class ShardWriter:
     """Writes tables of one schema as row groups."""
 
-    def __init__(self, file: _HashedFile, layout: ShardLayout) -> None:
+    def __init__(self, file: HashedFile, layout: ShardLayout) -> None:
         self._file = file
         self._layout = layout
         self._writer: Any = None
@@ -113,4 +113,4 @@ def _settings(table: pa.Table, layout: ShardLayout) -> dict[str, Any]:
 def open_shard(path: Path, layout: ShardLayout) -> Iterator[ShardWriter]:
     """A shard that gets its name only if the block ends well; call ``finish`` in it."""
     with written_whole(path) as temporary, temporary.open("wb") as file:
-        yield ShardWriter(_HashedFile(file), layout)
+        yield ShardWriter(HashedFile(file), layout)

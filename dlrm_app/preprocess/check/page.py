@@ -12,7 +12,7 @@ from dlrm_app.preprocess.check import charts
 from dlrm_app.preprocess.check.feature_charts import dense_card, popularity_card
 from dlrm_app.preprocess.check.scan import Findings
 from dlrm_app.preprocess.check.summary import colliding_text, distinct_text, overlap_cells, verdict
-from dlrm_app.preprocess.check.words import bytes_text, percent, short
+from dlrm_app.preprocess.words import bytes_text, percent, short
 
 _MOST_BUCKETS = 80
 

@@ -2,7 +2,7 @@
 
 from dlrm_app.data.manifest import Manifest, SparseColumn
 from dlrm_app.preprocess.check.scan import Findings
-from dlrm_app.preprocess.check.words import bytes_text, count, percent, short, table
+from dlrm_app.preprocess.words import bytes_text, count, percent, short, table
 
 
 def summary(manifest: Manifest, findings: Findings) -> str:
