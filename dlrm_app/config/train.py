@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import at_least_zero, one_of, positive
+from dlrm_app.config.checks import at_least_zero, one_of, positive, within
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.watching import LoggingConfig, ReportConfig
 
@@ -86,6 +86,24 @@ class TrainerConfig:
 @dataclass(slots=True)
 class EvaluationConfig:
     batch_size: int = MISSING
+    every_steps: int | None = None
+    per_epoch: int | None = None
+    group_by: str | None = None
+    target_auc: float | None = None
+    patience: int | None = None
+
+    def problems(self) -> list[str]:
+        """Counts below 1, a target that is no AUC, and two rhythms at once."""
+        problems = [
+            *positive("evaluation.batch_size", self.batch_size),
+            *positive("evaluation.every_steps", self.every_steps),
+            *positive("evaluation.per_epoch", self.per_epoch),
+            *positive("evaluation.patience", self.patience),
+            *within("evaluation.target_auc", 1 if self.target_auc is None else self.target_auc, 0, 1),
+        ]
+        if self.every_steps is not None and self.per_epoch is not None:
+            problems.append("evaluation.every_steps and evaluation.per_epoch both say when: set one to null")
+        return problems
 
 
 @dataclass(slots=True)
@@ -124,7 +142,7 @@ class TrainConfig:
             *positive("trainer.threads", self.trainer.threads),
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
-            *positive("evaluation.batch_size", self.evaluation.batch_size),
+            *self.evaluation.problems(),
             *positive("checkpoint.every_steps", self.checkpoint.every_steps),
             *positive("checkpoint.keep_last", self.checkpoint.keep_last),
             *at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),

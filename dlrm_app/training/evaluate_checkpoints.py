@@ -17,7 +17,7 @@ from dlrm_app.errors import refuse_if
 from dlrm_app.files import write_json
 from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.training.delong import Comparison, Interval, auc_interval, compare_aucs
-from dlrm_app.training.evaluation import evaluate, group_problems
+from dlrm_app.training.evaluation import evaluate, group_problem
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.progress import format_table
 from dlrm_app.training.quiet import quiet_libraries
@@ -81,7 +81,8 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     manifest = read_manifest(path)
     for trained in models:
         check_columns(trained, manifest)
-        refuse_if(group_problems(manifest, trained.features, config.group_by))
+        problem = group_problem(manifest, trained.features, config.group_by)
+        refuse_if([problem] if problem else [])
     verify_shards(manifest, checksums=config.data.verify)
     return manifest
 

@@ -7,12 +7,14 @@ from typing import Any, NoReturn
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
+from dlrm_app.errors import refuse_if
 from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.training.build import build_trainable, open_dataset
 from dlrm_app.training.checkpoint.policy import Checkpoints, check_resumable, find_checkpoint, restore
 from dlrm_app.training.curves import measure_curves
-from dlrm_app.training.evaluation import evaluate
+from dlrm_app.training.eval_points import is_eval_due
+from dlrm_app.training.evaluation import evaluate, evaluation_problems
 from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
@@ -32,11 +34,12 @@ def train(config: TrainConfig) -> dict[str, Any]:
     with start_runtime(config.trainer.threads) as runtime, stop_on_signals(runtime) as stop_wish:
         run = prepare(config, runtime)
         checkpoints = Checkpoints(run)
-        while not run.is_done:
+        while run.why_done is None:
             train_epoch(run, checkpoints, stop_wish)
-            evaluate_split(run, "val")
+            if not run.progress.has_evaluated("val"):
+                evaluate_split(run, "val")
             end_epoch(run)
-            if config.checkpoint.every_epoch or run.is_done:
+            if config.checkpoint.every_epoch or run.why_done is not None:
                 checkpoints.save()
         return finish(run)
 
@@ -44,6 +47,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
 def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
     """Opens dataset and checkpoint, builds the model, makes the run folder; what fails, fails on every rank."""
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+    runtime.together(lambda: refuse_if(evaluation_problems(config.evaluation, manifest, tables)))
     found = find_checkpoint(config, runtime)
     if found:
         runtime.together(lambda: check_resumable(*found, config, manifest))
@@ -67,7 +71,8 @@ def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
 def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish) -> None:
     """What is left of the current epoch, in the row order of (manifest, seed, epoch, global batch size).
 
-    Raises Stopped, with a checkpoint behind it, when a signal asks for it.
+    Ends before that when an evaluation says that the run has trained enough. Raises Stopped, with a checkpoint
+    behind it, when a signal asks for it.
     """
     trainer, progress, meter = run.config.trainer, run.progress, run.meter
     batches = train_batches(run)
@@ -75,6 +80,8 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish)
     if trainer.max_steps is not None:
         num_steps = min(num_steps, trainer.max_steps - progress.step)
     run.trainable.model.train()
+    if evaluate_if_due(run) and run.why_done:  # a signal had ended the run between a step and its evaluation
+        num_steps = 0
     meter.restart_clock()
     started = time.perf_counter()
     with batches, epoch_bar(run, progress.batch, progress.batch + num_steps) as bar:
@@ -84,16 +91,36 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish)
             if progress.step % trainer.log_every_steps == 0 or left == 0:
                 check_finite(run, batches)
                 log_loss(run, bar)
-            progress.train_seconds += (now := time.perf_counter()) - started
-            started = now
+            progress.train_seconds += time.perf_counter() - started
             wants_stop = stop_wish.agreed() and left > 0
+            if not wants_stop and evaluate_if_due(run) and run.why_done:
+                break
             if wants_stop or checkpoints.are_due():
                 check_finite(run, batches)  # never save what cannot go on
                 checkpoints.save()
             if wants_stop:
                 leave_early(run, stop_wish)
+            started = time.perf_counter()
+        if meter.has_unread:
+            log_loss(run, bar)
     stop_wish.settle()
     run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
+
+
+def evaluate_if_due(run: TrainingRun) -> bool:
+    """Evaluates on val in the middle of an epoch, if the configuration wants it after this step; says whether.
+
+    The pipeline keeps the batches under way, whose ids are at their ranks already: training goes on as without.
+    """
+    progress, pipeline = run.progress, run.trainable.pipeline
+    is_due = is_eval_due(run.config.evaluation, progress.step, progress.batch, run.batches_per_epoch)
+    if not is_due or progress.has_evaluated("val"):
+        return False
+    pipeline.detach()
+    evaluate_split(run, "val")
+    pipeline.attach(sparse_dist=False)  # with it, the first batch under way would lose its place
+    run.meter.restart_clock()
+    return True
 
 
 def end_epoch(run: TrainingRun) -> None:
@@ -187,7 +214,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         world_size=run.runtime.world_size,
         prefetch=run.config.data.prefetch_batches,
     )
-    metrics = ClickMetrics(split)
+    metrics = ClickMetrics(split, run.config.evaluation.group_by)
     run.health.start_split()
     with batches:
         title = f"evaluate {split}"
@@ -211,6 +238,7 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     train_loss = [*progress.train_loss, *cut_short]
     result = {
         "evals": {event["split"]: event for event in progress.evals},
+        "ended_because": run.why_done,
         "best_epoch": best["epoch"] if best else None,
         "best_reachable": run.manifest.best,
         "steps": progress.step,
@@ -224,7 +252,8 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     if run.runtime.is_first:
         print(f"\n{format_summary(train_loss, progress.evals, run.manifest.best)}\n")
         print(
-            f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {run.folder.path}"
+            f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {run.folder.path}\n"
+            f"ended because {run.why_done}"
         )
         if run.config.report.enabled:
             print(f"report: {write_report(run.folder.path)}")

@@ -34,6 +34,11 @@ class LossMeter:
         self._first_bad.clamp_(max=torch.where(torch.isfinite(loss), NONE_BAD, step))
         self._count += 1
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether losses were added since the last reading."""
+        return self._count > 0
+
     def first_bad_step(self) -> int | None:
         """The first step whose loss was nan or inf on any rank. Every rank must call it."""
         first = self._first_bad.clone()

@@ -9,6 +9,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.runtime import Runtime
 from dlrm_app.training.build import Trainable
+from dlrm_app.training.eval_points import reason_to_stop
 from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.run_folder import RunFolder
@@ -32,6 +33,10 @@ class Progress:
         """The epoch of the last step taken."""
         return self.epoch if self.batch else max(0, self.epoch - 1)
 
+    def has_evaluated(self, split: str) -> bool:
+        """Whether ``split`` was evaluated after the last step taken."""
+        return any(event["split"] == split and event["step"] == self.step for event in self.evals)
+
     def best_val(self) -> dict[str, Any] | None:
         """The evaluation on val with the highest AUC so far."""
         val = [event for event in self.evals if event["split"] == "val"]
@@ -54,12 +59,16 @@ class TrainingRun:
     """When this process began the run, by time.perf_counter."""
 
     @property
-    def is_done(self) -> bool:
-        """Whether trainer.epochs or trainer.max_steps is reached."""
-        limit = self.config.trainer.max_steps
-        return self.progress.epoch >= self.config.trainer.epochs or (
-            limit is not None and self.progress.step >= limit
-        )
+    def why_done(self) -> str | None:
+        """Why there is nothing left to train; None while there is."""
+        trainer = self.config.trainer
+        if reason := reason_to_stop(self.config.evaluation, self.progress.evals):
+            return reason
+        if self.progress.epoch >= trainer.epochs:
+            return f"trainer.epochs={trainer.epochs} are done"
+        if trainer.max_steps is not None and self.progress.step >= trainer.max_steps:
+            return f"trainer.max_steps={trainer.max_steps} is reached"
+        return None
 
     @property
     def num_steps(self) -> int:
