@@ -1,0 +1,417 @@
+"""Preprocessing against its peers, each in a process of its own, in turn, several rounds; prints Markdown tables.
+
+    pip install 'dlrm-app[bench]'
+    python benchmarks/preprocess.py                        # 2,000,000 rows, about 520 MB of text
+    python benchmarks/preprocess.py rows=4_000_000 rounds=5 folder=/scratch/benchmark
+    python benchmarks/preprocess.py memory=true            # peak memory of 10 times the rows as well
+
+Every engine gets a Criteo-shaped file and does the same job: numbers to float32 by log1p, hexadecimal ids to numbers,
+hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the
+input as far as it can: types, and hexadecimal digits; only this project also finds and names each malformed line.
+torchrec's tsv_to_npys (which hashes nothing) gets a part of the file; "parse alone" does nothing with what it read.
+The time of the job leaves out imports and a first small file, which load compiled code; the process's has them in.
+"""
+
+import gzip
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.preprocess import PreprocessConfig
+
+NUM_EMBEDDINGS = 100_000
+DENSE = [f"int_{place}" for place in range(13)]
+SPARSE = [f"cat_{place}" for place in range(26)]
+WARM_ROWS = 2000
+NUM_ZIPPED = 2
+CRITEO_1TB_ROWS = 4_373_472_329
+CORES = (2, 16, 64)
+
+
+@dataclass
+class Options:
+    """Of the command line, as key=value."""
+
+    rows: int = 2_000_000
+    rounds: int = 3
+    torchrec_rows: int = 200_000
+    engines: str = "all"
+    memory: bool = False
+    folder: str = ""
+
+
+# the engines: each reads the Criteo files ``inputs`` and writes into ``output``
+
+
+def this_project(inputs: Sequence[Path], output: Path) -> None:
+    from dlrm_app.preprocess.run import preprocess
+
+    names = ",".join(f'"{path}"' for path in inputs)
+    overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
+    overrides.append(f"encoding.num_embeddings={NUM_EMBEDDINGS}")
+    preprocess(compose_config("preprocess", PreprocessConfig, overrides))
+
+
+def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> None:
+    from dlrm_app.preprocess import units
+
+    class PythonGzip:
+        IGzipFile = gzip.GzipFile
+
+    units.igzip = PythonGzip
+    this_project(inputs, output)
+
+
+def polars(inputs: Sequence[Path], output: Path) -> None:
+    import polars as pl
+
+    schema = {"label": pl.UInt8, **dict.fromkeys(DENSE, pl.Int64), **dict.fromkeys(SPARSE, pl.String)}
+    dense = [
+        pl.col(name).fill_null(0).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32)
+        for name in DENSE
+    ]
+    numbers = [pl.col(name).str.to_integer(base=16, dtype=pl.UInt32) for name in SPARSE]
+    sparse = [
+        pl.when(number.is_null()).then(0).otherwise(number.hash() % (NUM_EMBEDDINGS - 1) + 1).cast(pl.Int32)
+        for number in numbers
+    ]
+    sparse = [column.alias(name) for column, name in zip(sparse, SPARSE, strict=True)]
+    frame = pl.scan_csv(list(inputs), separator="\t", has_header=False, schema=schema, quote_char=None)
+    frame.select("label", *dense, *sparse).sink_parquet(
+        output / "train.parquet", compression="zstd", compression_level=1
+    )
+
+
+def duckdb(inputs: Sequence[Path], output: Path) -> None:
+    import duckdb as db
+
+    types = {"label": "UTINYINT", **dict.fromkeys(DENSE, "BIGINT"), **dict.fromkeys(SPARSE, "VARCHAR")}
+    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
+    dense = [f"CAST(ln(greatest(coalesce({name}, 0), 0) + 1.0) AS FLOAT) AS {name}" for name in DENSE]
+    sparse = [
+        f"CAST(CASE WHEN {name} IS NULL THEN 0 ELSE 1 + hash(CAST('0x' || {name} AS UINTEGER)) "
+        f"% {NUM_EMBEDDINGS - 1} END AS INTEGER) AS {name}"
+        for name in SPARSE
+    ]
+    files = ", ".join(f"'{path}'" for path in inputs)
+    db.sql(
+        f"COPY (SELECT label, {', '.join(dense + sparse)} FROM read_csv([{files}], delim='\t', header=false, "
+        f"quote='', escape='', auto_detect=false, columns={{{columns}}})) TO '{output}/train.parquet' "
+        "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+    )
+
+
+def torchrec(inputs: Sequence[Path], output: Path) -> None:
+    from torchrec.datasets.criteo import BinaryCriteoUtils
+
+    for path in inputs:
+        outputs = [str(output / f"{path.name}_{part}.npy") for part in ("dense", "sparse", "labels")]
+        BinaryCriteoUtils.tsv_to_npys(str(path), *outputs, dataset_name="criteo_kaggle")
+
+
+def pyarrow_parse(inputs: Sequence[Path], output: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    types = {"label": pa.uint8(), **dict.fromkeys(DENSE, pa.int64()), **dict.fromkeys(SPARSE, pa.string())}
+    for path in inputs:
+        csv.read_csv(
+            path,
+            read_options=csv.ReadOptions(column_names=list(types)),
+            parse_options=csv.ParseOptions(delimiter="\t", quote_char=False),
+            convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True),
+        )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """``input``: which file it gets: all rows, a part of them, or the gzip files."""
+
+    name: str
+    run: Callable[[Sequence[Path], Path], None]
+    input: str = "all"
+
+
+ENGINES = {
+    "ours": Engine("this project", this_project),
+    "polars": Engine("polars", polars),
+    "duckdb": Engine("duckdb", duckdb),
+    "torchrec": Engine("torchrec tsv_to_npys (on a part)", torchrec, "part"),
+    "pyarrow": Engine("pyarrow.csv, parse alone", pyarrow_parse),
+    "ours-gz": Engine(f"this project, {NUM_ZIPPED} gzip files", this_project, "gzip"),
+    "python-gz": Engine("the same by Python's gzip", this_project_by_python_gzip, "gzip"),
+}
+SAME_JOB = ("ours", "polars", "duckdb")
+
+
+# measuring
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run; seconds and bytes."""
+
+    rows: int
+    job: float
+    wall: float
+    cpu: float
+    peak: int
+
+
+def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path) -> Measured:
+    """Runs ``engine`` in a new process."""
+    output = folder / "output"
+    shutil.rmtree(output, ignore_errors=True)
+    command = [sys.executable, __file__, f"engine={engine}", f"folder={folder}"]
+    start = time.perf_counter()
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(
+            [*command, *map(str, inputs)], stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        assert process.stdout is not None
+        said = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        if status:
+            log.seek(0)
+            sys.exit(f"{engine} failed:\n{log.read()[-3000:]}")
+    shutil.rmtree(output, ignore_errors=True)
+    told = json.loads(said.splitlines()[-1])
+    return Measured(rows, told["seconds"], wall, usage.ru_utime + usage.ru_stime, told["peak"])
+
+
+def work_as_engine(name: str, folder: Path, inputs: Sequence[Path]) -> None:
+    """In the process of one engine: a small file first, then the job, whose seconds are printed."""
+    engine = ENGINES[name]
+    for output, files in (("warm-up", [folder / warm_name(engine)]), ("output", inputs)):
+        shutil.rmtree(folder / output, ignore_errors=True)
+        if not name.startswith(("ours", "python")):
+            (folder / output).mkdir()
+        start = time.perf_counter()
+        engine.run(files, folder / output)
+        seconds = time.perf_counter() - start
+    shutil.rmtree(folder / "warm-up")
+    print(json.dumps({"seconds": seconds, "peak": peak_bytes()}))
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had; rusage would count its parent's as well, whose copy it began as."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+# the data
+
+
+def warm_name(engine: Engine) -> str:
+    return "warm.tsv.gz" if engine.input == "gzip" else "warm.tsv"
+
+
+def write_clicks(path: Path, rows: int, start_row: int = 0) -> Path:
+    """A Criteo-shaped file, with many different ids, as the real one has; kept if it is there already."""
+    from dlrm_app.data.synthetic import generate
+
+    if not path.exists():
+        options = [f"output={path}", f"rows={rows}", f"start_row={start_row}", "max_cardinality=1_000_000"]
+        generate(compose_config("generate", GenerateConfig, options))
+    return path
+
+
+def make_inputs(folder: Path, options: Options) -> dict[str, tuple[list[Path], int]]:
+    """Input → (its files, their rows)."""
+    write_clicks(folder / "warm.tsv", WARM_ROWS)
+    everything = write_clicks(folder / f"clicks-{options.rows}.tsv", options.rows)
+    part_rows = min(options.torchrec_rows, options.rows)
+    part = write_clicks(folder / f"clicks-{part_rows}.tsv", part_rows)
+    half = options.rows // NUM_ZIPPED
+    zipped = [
+        zip_file(write_clicks(folder / f"clicks-{half}-{place}.tsv", half, place * half))
+        for place in range(NUM_ZIPPED)
+    ]
+    zip_file(folder / "warm.tsv")
+    return {
+        "all": ([everything], options.rows),
+        "part": ([part], part_rows),
+        "gzip": (zipped, NUM_ZIPPED * half),
+    }
+
+
+def zip_file(path: Path) -> Path:
+    zipped = path.with_name(f"{path.name}.gz")
+    if not zipped.exists():
+        with path.open("rb") as text, gzip.open(zipped, "wb", compresslevel=6) as file:
+            shutil.copyfileobj(text, file, 1 << 20)
+    return zipped
+
+
+def check_same_job(folder: Path) -> None:
+    """Stops unless the engines give the same labels and numbers, and ids that are 0 and equal in the same rows."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    tables = {}
+    for name in SAME_JOB:
+        output = folder / f"same-{name}"
+        shutil.rmtree(output, ignore_errors=True)
+        if name != "ours":
+            output.mkdir()
+        ENGINES[name].run([folder / "warm.tsv"], output)
+        found = next(path for path in sorted(output.rglob("*.parquet")))
+        tables[name] = pq.read_table(found)
+        shutil.rmtree(output)
+    ours = tables.pop("ours")
+    for name, table in tables.items():
+        assert table.column_names == ours.column_names, name
+        assert table["label"].to_pylist() == ours["label"].to_pylist(), name
+        for column in DENSE:
+            np.testing.assert_allclose(table[column].to_numpy(), ours[column].to_numpy(), rtol=1e-6)
+        for column in SPARSE:
+            theirs, own = table[column].to_numpy(), ours[column].to_numpy()
+            assert ((theirs == 0) == (own == 0)).all(), f"{name}: {column}"
+            assert 0 <= theirs.min() <= theirs.max() < NUM_EMBEDDINGS, f"{name}: {column}"
+            assert abs(len(np.unique(theirs)) - len(np.unique(own))) <= 0.05 * len(own), f"{name}: {column}"
+
+
+# the tables
+
+
+def main_table(found: dict[str, list[Measured]]) -> str:
+    """Medians of all rounds; ratios are of the jobs' speeds."""
+    speeds = {name: rate([m.rows / m.job for m in runs]) for name, runs in found.items()}
+    lines = [
+        "| | rows/s, job | rows/s, process | CPU s per million rows | peak MiB | this project is |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, runs in found.items():
+        own = "ours-gz" if ENGINES[name].input == "gzip" else "ours"
+        ratio = f"{speeds[own] / speeds[name]:.1f}×" if own in speeds and name != own else ""
+        cells = [
+            ENGINES[name].name,
+            f"{speeds[name]:,.0f}",
+            f"{rate([m.rows / m.wall for m in runs]):,.0f}",
+            f"{statistics.median(m.cpu / m.rows * 1e6 for m in runs):.2f}",
+            f"{statistics.median(m.peak for m in runs) / 2**20:,.0f}",
+            ratio,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def rate(rates: Sequence[float]) -> float:
+    return statistics.median(rates)
+
+
+def extrapolation(runs: Sequence[Measured], cores: int) -> str:
+    per_core = rate([m.rows / m.job for m in runs]) / cores
+    times = [f"{number} cores {duration(CRITEO_1TB_ROWS / (per_core * number))}" for number in CORES]
+    return (
+        f"Extrapolated, not measured, to Criteo 1TB ({CRITEO_1TB_ROWS:,} rows, plain text), as if speed grew with cores "
+        f"and disks kept up: {', '.join(times)}."
+    )
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def memory_table(folder: Path, options: Options) -> str:
+    """This project's peak memory for ``rows`` and for ten times as many."""
+    lines = ["| rows | peak MiB | rows/s, job |", "|---:|---:|---:|"]
+    peaks = []
+    for rows in (options.rows, 10 * options.rows):
+        path = write_clicks(folder / f"clicks-{rows}.tsv", rows)
+        run = measure("ours", [path], rows, folder)
+        peaks.append(run.peak)
+        lines.append(f"| {rows:,} | {run.peak / 2**20:,.0f} | {run.rows / run.job:,.0f} |")
+        if rows != options.rows:
+            path.unlink()
+    return "\n".join([*lines, f"\nTen times the rows: {peaks[1] / peaks[0]:.3f} times the memory."])
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].split(": ")[1] if lines else model
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("polars", "duckdb", "pyarrow", "torchrec", "numba")
+    )
+    return f"{model}, {num_cores()} cores, Python {platform.python_version()}, {packages}"
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    kinds: dict[Any, Callable[[str], Any]] = {int: int, str: str, bool: lambda text: text == "true"}
+    known = {field.name: kinds[field.type] for field in fields(Options)}
+    values = {}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key not in known:
+            sys.exit(f"{argument}: give key=value with a key of {', '.join(known)}\n\n{__doc__}")
+        values[key] = known[key](value)
+    return Options(**values)
+
+
+@contextmanager
+def workspace(folder: str) -> Iterator[Path]:
+    """``folder``, whose files are kept for the next time, or a temporary one."""
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder).resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="preprocess-benchmark-") as temporary:
+        yield Path(temporary)
+
+
+def main(options: Options) -> None:
+    names = list(ENGINES) if options.engines == "all" else options.engines.split(",")
+    with workspace(options.folder) as folder:
+        inputs = make_inputs(folder, options)
+        check_same_job(folder)
+        found: dict[str, list[Measured]] = {name: [] for name in names}
+        for number in range(options.rounds):
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                files, rows = inputs[ENGINES[name].input]
+                run = measure(name, files, rows, folder)
+                found[name].append(run)
+                print(f"round {number + 1}: {name} {run.rows / run.job:,.0f} rows/s", file=sys.stderr)
+        size = inputs["all"][0][0].stat().st_size
+        print(
+            f"{options.rows:,} rows, {size / 1e6:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n"
+        )
+        print(main_table(found))
+        if "ours" in found:
+            print(f"\n{extrapolation(found['ours'], num_cores())}")
+        if options.memory:
+            print(f"\n{memory_table(folder, options)}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2 and sys.argv[1].startswith("engine="):
+        engine, folder, *files = sys.argv[1:]
+        work_as_engine(engine.split("=")[1], Path(folder.split("=")[1]), [Path(file) for file in files])
+    else:
+        main(parse(sys.argv[1:]))
