@@ -1,8 +1,8 @@
 """How many distinct values a feature has: their keys while they are few, an estimate by HyperLogLog beyond that.
 
 A unit keeps up to UNIT_KEYS keys of a feature (TOTAL_KEYS if it is all of its source, so that small inputs are
-counted exactly), and all units together TOTAL_KEYS. Past either, the feature has registers only: 2^14 of them, a relative standard error of 0.8% (Flajolet et al. 2007, without large-range
-correction, which 64-bit hashes do not need).
+counted exactly), and all units together TOTAL_KEYS. Past either, the feature has registers only: 2^14 of them, a
+relative standard error of 0.8% (Flajolet et al. 2007, without large-range correction: 64-bit hashes need none).
 """
 
 import math

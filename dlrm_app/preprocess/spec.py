@@ -77,9 +77,20 @@ def read_spec(config: DatasetConfig) -> Spec:
 
 
 def _character_faults(key: str, value: str) -> list[str]:
-    if len(value.encode()) == 1 and value not in "\r\n":
+    if _is_mark(value):
         return []
-    return [f"dataset.{key} must be a single byte other than a line end, got {value!r}"]
+    return [f"dataset.{key} must be one ASCII character that no number holds, nor a line end, got {value!r}"]
+
+
+def _is_mark(value: Any) -> bool:
+    """Whether the parser can tell it from the digits, signs and points of numbers."""
+    return (
+        isinstance(value, str)
+        and len(value) == 1
+        and value.isascii()
+        and not value.isalnum()
+        and value not in "\r\n\0+-."
+    )
 
 
 def _column_faults(place: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
@@ -97,10 +108,10 @@ def _column_faults(place: int, entry: Mapping[str, Any], config: DatasetConfig) 
     if separator is not None:
         if role != "sparse":
             faults.append(f"{where}: separator is for sparse columns, whose values may be lists")
-        taken = (config.delimiter, config.quote, "\r", "\n")
-        if not isinstance(separator, str) or len(separator.encode()) != 1 or separator in taken:
+        taken = (config.delimiter, config.quote)
+        if not _is_mark(separator) or separator in taken:
             faults.append(
-                f"{where}: separator must be a single byte other than the delimiter, quote and line end, got {separator!r}"
+                f"{where}: separator must be one ASCII character that nothing else uses, got {separator!r}"
             )
     return faults
 

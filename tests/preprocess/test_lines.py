@@ -7,7 +7,7 @@ from itertools import pairwise
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 
 from dlrm_app.preprocess import lines
 from dlrm_app.preprocess.hashing import MISSING_KEY
@@ -189,7 +189,13 @@ def texts(spec: Spec) -> st.SearchStrategy[bytes]:
 
 
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-LONG = settings(max_examples=50_000, deadline=None, suppress_health_check=list(HealthCheck))
+LONG = settings(
+    max_examples=50_000,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @QUICK
