@@ -118,7 +118,7 @@ def evaluate_if_due(run: TrainingRun) -> bool:
         return False
     pipeline.detach()
     evaluate_split(run, "val")
-    pipeline.attach(sparse_dist=False)  # with it, the first batch under way would lose its place
+    pipeline.attach(sparse_dist=False)  # the ids of the first batch under way are not sent again
     run.meter.restart_clock()
     return True
 

@@ -1,0 +1,228 @@
+"""Evaluations during a run, and of its checkpoints by dlrm-evaluate."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.data.manifest import Manifest, read_manifest, write_manifest
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.training.evaluate_checkpoints import evaluate_checkpoints
+from tests.data.dataset_fixture import write_dataset
+
+SMALL = [
+    "tables=dataset",
+    "tables.embedding_dim=8",
+    "model.bottom_mlp=[16]",
+    "model.top_mlp=[16]",
+    "trainer.global_batch_size=128",
+    "trainer.log_every_steps=1",
+    "data.lanes=8",
+    "report.enabled=false",
+]
+METRICS = ("auc", "pr_auc", "gauc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
+
+
+def start(folder: Path, command: str, *overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
+    program = [str(Path(sys.executable).with_name(f"dlrm-{command}"))]
+    if ranks > 1:
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        program = [sys.executable, "-m", *launcher, "-m", f"dlrm_app.cli.{command}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*program, *overrides], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+    )
+
+
+def train(folder: Path, *overrides: str, ranks: int = 1) -> None:
+    done = start(folder, "train", *SMALL, *overrides, ranks=ranks)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def events(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
+    """By step, the metrics alone."""
+    return {
+        event["step"]: {name: event[name] for name in METRICS if name in event}
+        for event in events(run, "eval")
+        if event["split"] == split
+    }
+
+
+def losses(run: Path) -> list[float]:
+    return [event["loss"] for event in events(run, "train")]
+
+
+def final_bytes(run: Path) -> dict[str, bytes]:
+    last = sorted((run / "checkpoints").glob("step-*"))[-1]
+    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+
+
+def evaluated(*overrides: str) -> dict[str, Any]:
+    """What dlrm-evaluate finds, run in this process."""
+    return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, ["threads=1", *overrides]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset, and two runs of 31 steps on two ranks, row-wise: ``watched`` evaluates and saves on the way."""
+    folder = tmp_path_factory.mktemp("clicks")
+    write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001, "test": 1003})
+    common = ["data.path=dataset", "sharding.types=[row_wise]"]
+    train(folder, *common, "output=plain", ranks=2)
+    rhythm = ["evaluation.every_steps=10", "evaluation.group_by=c0", "checkpoint.every_steps=10"]
+    train(folder, *common, *rhythm, "checkpoint.keep_last=9", "output=watched", ranks=2)
+    return folder
+
+
+def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
+    """Two ranks with batches under way: losses, weights and optimizer state to the bit."""
+    assert list(evals(folder / "watched")) == [10, 20, 30, 31]
+    assert losses(folder / "watched") == losses(folder / "plain")
+    assert final_bytes(folder / "watched") == final_bytes(folder / "plain")
+
+
+def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) -> None:
+    """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
+    done = start(
+        folder,
+        "evaluate",
+        "checkpoint=watched/checkpoints/step-000000020",
+        "split=val",
+        "group_by=c0",
+        "sharding.types=[row_wise]",
+        "output=found.json",
+        ranks=2,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads((folder / "found.json").read_text())["models"][0]["metrics"]
+    del found["seconds"]
+    assert found == evals(folder / "watched")[20]
+    assert found["num_samples"] == 1001
+
+
+def test_ranks_and_plan_do_not_matter(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank, table-wise, another batch size: the metrics of two, row-wise; the table and what to type next."""
+    monkeypatch.chdir(folder)
+    found = evaluated("checkpoint=watched", "batch_size=100", "sharding.types=[table_wise]", "group_by=c0")
+    metrics = found["models"][0]["metrics"]
+    expected = evals(folder / "watched", "test")[31]
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    interval = found["models"][0]["auc_interval"]
+    assert interval["low"] < metrics["auc"] < interval["high"]
+    printed = capsys.readouterr().out
+    for words in ("test: 1,003 rows", "watched/step-000000031", "GAUC", "next: dlrm-evaluate"):
+        assert words in printed
+
+
+def test_two_runs_are_compared_on_the_same_rows(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal weights do not differ; an earlier checkpoint does, by the difference of the two AUCs."""
+    monkeypatch.chdir(folder)
+    same = evaluated("checkpoint=watched", "against=plain")["comparison"]
+    assert (same["difference"]["value"], same["p_value"]) == (0, 1)
+    found = evaluated("checkpoint=watched", "against=watched/checkpoints/step-000000010")
+    first, second = (model["metrics"]["auc"] for model in found["models"])
+    assert found["comparison"]["difference"]["value"] == pytest.approx(first - second, abs=1e-15)
+    assert 0 < found["comparison"]["p_value"] < 1
+    assert "for no difference" in capsys.readouterr().out
+
+
+def other_dataset(folder: Path, change: Callable[[Manifest], Manifest]) -> str:
+    """Other rows of the same columns, with a changed manifest."""
+    manifest = write_dataset(folder, rows={"train": 1024, "val": 200, "test": 301}, seed=5)
+    write_manifest(folder, change(manifest))
+    return f"data.path={folder}"
+
+
+def test_new_days_are_evaluated_if_they_are_encoded_alike(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other rows, with a column more, are taken; what would give ids another meaning is refused by name."""
+    monkeypatch.chdir(folder)
+    wider = write_dataset(
+        tmp_path / "wider", rows={"train": 1024, "test": 301}, one_hot=(50, 1000, 7), seed=5
+    )
+    found = evaluated("checkpoint=plain", f"data.path={wider.path}")
+    assert found["models"][0]["metrics"]["num_samples"] == 301
+
+    def hashed(manifest: Manifest) -> Manifest:
+        c0, *others = manifest.sparse
+        dense = [replace(manifest.dense[0], transform={"kind": "log"}), *manifest.dense[1:]]
+        return replace(manifest, dense=dense, sparse=[replace(c0, encoding={"kind": "hash"}), *others])
+
+    with pytest.raises(DataError) as refused:
+        evaluated("checkpoint=plain", other_dataset(tmp_path / "hashed", hashed))
+    for words in ("c0: encoding is {'kind': 'hash'}", "i0: transform is", "encoding=from_dataset"):
+        assert words in str(refused.value)
+    with pytest.raises(DataError, match="no sparse column c1"):
+        evaluated(
+            "checkpoint=plain",
+            other_dataset(tmp_path / "fewer", lambda m: replace(m, sparse=[m.sparse[0], m.sparse[2]])),
+        )
+
+
+def test_what_cannot_be_evaluated_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(DataError, match="does not exist"):
+        evaluated("checkpoint=nowhere")
+    with pytest.raises(ConfigError, match="group_by=m0 is no one-hot feature"):
+        evaluated("checkpoint=plain", "group_by=m0")
+    manifest = read_manifest(folder / "dataset")
+    unlabelled = replace(manifest.splits["test"], positives=None)
+    shutil.copytree(folder / "dataset", tmp_path / "unlabelled")
+    write_manifest(tmp_path / "unlabelled", replace(manifest, splits={**manifest.splits, "test": unlabelled}))
+    with pytest.raises(DataError, match="has no labels"):
+        evaluated("checkpoint=plain", f"data.path={tmp_path / 'unlabelled'}")
+    shutil.copytree(folder / "plain", tmp_path / "damaged")
+    file = next((tmp_path / "damaged" / "checkpoints").glob("*/*.distcp"))
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DataError, match="is damaged"):
+        evaluated(f"checkpoint={tmp_path / 'damaged'}")
+
+
+@pytest.mark.long
+def test_patience_ends_a_run_and_a_stop_in_between_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    """Nothing is learnt here, so the AUC stays: three evaluations after the first the run ends, and says why."""
+    (tmp_path / "dataset").symlink_to(folder / "dataset")
+    still = ["data.path=dataset", "trainer.threads=1", "trainer.epochs=2"]
+    still += ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
+    still += ["evaluation.every_steps=4", "evaluation.patience=3", "trainer.log_every_steps=3"]
+    train(tmp_path, *still, "output=whole")
+    assert list(evals(tmp_path / "whole")) == [4, 8, 12, 16]
+    result = json.loads((tmp_path / "whole" / "result.json").read_text())
+    assert result["steps"] == 16
+    assert "evaluation.patience=3" in result["ended_because"]
+    train(tmp_path, *still, "output=cut", "trainer.max_steps=8")
+    train(tmp_path, *still, "output=cut", "resume=auto")
+    assert evals(tmp_path / "cut") == evals(tmp_path / "whole")
+    assert evals(tmp_path / "cut", "test") == evals(tmp_path / "whole", "test")
+    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
+
+
+def test_evaluations_that_the_data_does_not_allow_are_refused(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "dataset", rows={"train": 1024})
+    done = start(
+        tmp_path, "train", *SMALL, "data.path=dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"
+    )
+    assert done.returncode == 2
+    for words in ("2 problems", "evaluation.per_epoch needs a labelled val split", "evaluation.group_by=m0"):
+        assert words in done.stderr
