@@ -25,6 +25,8 @@ def launch(command: str, schema: type[Any], job: Job) -> None:
     # OpenMP threads that spin while they wait take the cores from the reader's threads, other ranks and other
     # programs: on two busy cores a step took 45 times as long. It must be set before torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("dlrm_app").setLevel(logging.INFO if _is_first_rank() else logging.WARNING)
     register_schema(command, schema)

@@ -107,7 +107,9 @@ def build_trainable(
         device=runtime.device,
         plan=plan,
         sharders=[AnyShardingSharder()],
-        data_parallel_wrapper=DefaultDataParallelWrapper(),
+        # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
+        # and from three ranks on another order adds them up in another order: no resume would be exact.
+        data_parallel_wrapper=DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
     )
     init_tables(sharded, tables, seed)
     optimizer = combine_optimizers(sharded, tables, config.optimizer)

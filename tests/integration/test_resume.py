@@ -216,7 +216,7 @@ def test_old_checkpoints_go_and_the_best_stays(dataset: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "sgd", "adam", "partial_rowwise_adam"])
 @pytest.mark.parametrize(
     ("ranks", "plan"), [(1, "table_wise"), (2, "table_wise"), (2, "row_wise"), (4, "row_wise")]
 )
@@ -225,6 +225,7 @@ def test_resuming_is_exact_for_every_optimizer_and_plan(
 ) -> None:
     """Same ranks and plan, stopped at a random step: the same losses, weights and optimizer state to the bit."""
     options = [f"optimizer={optimizer}", f"sharding.types=[{plan}]"]
+    options += ["schedule=cosine", "schedule.sparse.decay_steps=70", "schedule.dense.decay_steps=70"]
     step = random.Random(f"{optimizer}{ranks}{plan}").randrange(1, 61)
     train(tmp_path, dataset, *options, "output=whole", ranks=ranks)
     train(tmp_path, dataset, *options, "output=cut", f"trainer.max_steps={step}", ranks=ranks)
