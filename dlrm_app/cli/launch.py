@@ -34,7 +34,7 @@ def launch(command: str, schema: type[Any], job: Job) -> None:
     def run(config: DictConfig) -> Any:
         return _or_explain(lambda: _checked_job(config, schema, job))
 
-    _or_explain(lambda: _check_arguments(schema))
+    _or_explain(lambda: _check_arguments(command, schema))
     code: Any = 0
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
@@ -49,7 +49,7 @@ def _checked_job(config: DictConfig, schema: type[Any], job: Job) -> Any:
     return job(typed)
 
 
-def _check_arguments(schema: type[Any]) -> None:
+def _check_arguments(command: str, schema: type[Any]) -> None:
     """Replaces the overrides in ``sys.argv`` by checked ones; options (-…) are Hydra's own."""
     if any(argument.startswith("--experimental-rerun") for argument in sys.argv):
         raise DlrmError(
@@ -60,7 +60,7 @@ def _check_arguments(schema: type[Any]) -> None:
         for place, argument in enumerate(sys.argv)
         if place and "=" in argument and not argument.startswith("-")
     ]
-    checked = check_overrides([sys.argv[place] for place in places], schema, conf_dir())
+    checked = check_overrides([sys.argv[place] for place in places], schema, conf_dir(), command)
     for place, argument in zip(places, checked, strict=True):
         sys.argv[place] = argument
 

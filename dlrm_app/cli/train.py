@@ -8,10 +8,12 @@ def main() -> None:
     launch("train", TrainConfig, _train)
 
 
-def _train(config: TrainConfig) -> None:
+def _train(config: TrainConfig) -> float | None:
+    """The AUC on val at the run's end, which a sweeper like Optuna maximises; None without a labelled val split."""
     from dlrm_app.training.loop import train
 
-    train(config)
+    val = train(config)["evals"].get("val")
+    return val["auc"] if val else None
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> 
     Raises ConfigError for unknown keys, wrong types and missing values.
     """
     register_schema(command, schema)
-    overrides = check_overrides(overrides, schema, conf_dir())
+    overrides = check_overrides(overrides, schema, conf_dir(), command)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return to_schema(compose(command, overrides), schema)

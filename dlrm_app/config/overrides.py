@@ -14,9 +14,10 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.errors import ConfigError, refuse_if
 
 
-def check_overrides(overrides: list[str], schema: type[Any], conf: Path) -> list[str]:
+def check_overrides(overrides: list[str], schema: type[Any], conf: Path, command: str = "") -> list[str]:
     """Checks every override against ``schema`` and the groups in ``conf``; gives them as Hydra takes them.
 
+    Where a group has a folder named after ``command``, its choices are the files in there (docs/adr/0005).
     A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
     Raises ConfigError with every unknown key (and the nearest known one), wrong type and unknown choice.
     """
@@ -35,7 +36,7 @@ def check_overrides(overrides: list[str], schema: type[Any], conf: Path) -> list
         if key.split(".")[0].split("/")[0] == "hydra":
             checked.append(text)
         elif key in groups and isinstance(override.value(), str | None):
-            checked.append(_choose(text, key, override, conf, problems))
+            checked.append(_choose(text, key, override, conf, command, problems))
         else:
             _check_value(key, override, tree, groups, problems)
             checked.append(text)
@@ -43,7 +44,7 @@ def check_overrides(overrides: list[str], schema: type[Any], conf: Path) -> list
     return checked
 
 
-def _choose(text: str, group: str, override: Override, conf: Path, problems: list[str]) -> str:
+def _choose(text: str, group: str, override: Override, conf: Path, command: str, problems: list[str]) -> str:
     choice = override.value()
     if not isinstance(choice, str) or choice in ("null", ""):
         return text
@@ -54,7 +55,8 @@ def _choose(text: str, group: str, override: Override, conf: Path, problems: lis
             return text
         ConfigStore.instance().store(group=group, name=path.stem, node=_load(path, problems))
         return f"{group}={path.stem}"
-    choices = sorted(file.stem for file in (conf / group).glob("*.yaml"))
+    own = f"{command}/" if command and (conf / group / command).is_dir() else ""
+    choices = sorted(file.stem for file in (conf / group / own).glob("*.yaml"))
     if choice not in choices:
         near = difflib.get_close_matches(choice, choices, n=1)
         hint = f"did you mean {group}={near[0]}? " if near else ""
@@ -62,7 +64,7 @@ def _choose(text: str, group: str, override: Override, conf: Path, problems: lis
             f"{group}={choice} is not known: {hint}choose one of {', '.join(choices)}, "
             "or give the path of a YAML file"
         )
-    return text
+    return f"{group}={own}{choice}" if own else text
 
 
 def _load(path: Path, problems: list[str]) -> DictConfig | ListConfig | None:

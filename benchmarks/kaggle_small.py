@@ -1,0 +1,217 @@
+"""``experiment=kaggle_small`` against LightGBM, hashed logistic regression and the default DLRM on a small sample.
+
+    pip install lightgbm scikit-learn
+    python benchmarks/kaggle_small.py sample.tsv --seeds 5
+
+``sample.tsv``: 50,000 to 200,000 lines of Criteo's train.txt. Every method learns on the same lines and is measured
+on the same: the last 15%; the 15% before them, after learning on what precedes; and two random 15%. Nothing is
+chosen by looking at them: no early stop, no best epoch. Prints AUC and log loss, mean ± deviation over the seeds.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.preprocess.run import preprocess
+from dlrm_app.training.loop import train
+from dlrm_app.training.progress import format_table
+
+SHARE = 0.15
+NUM_DENSE = 13
+HASH_SIZE = 1 << 20
+SMOOTHING = 20.0  # a value's click rate counts as much as so many rows of the mean rate
+
+Scores = tuple[float, float]  # AUC, log loss
+
+
+@dataclass(frozen=True)
+class Split:
+    """The lines to learn from and those to be measured on, in the order of the file."""
+
+    name: str
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """labels [R], integers [R, 13] with NaN for missing, values [R, 26] numbered from 0 in each column."""
+
+    labels: NDArray[np.int64]
+    integers: NDArray[np.float64]
+    values: NDArray[np.int64]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sample", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--splits", nargs="+", default=["last", "rolling", "random 0", "random 1"])
+    parser.add_argument("--set", nargs="*", default=[], help="further settings of dlrm-train for the recipe")
+    options = parser.parse_args()
+    logging.disable(logging.INFO)
+    lines = options.sample.read_text().splitlines()
+    rows = read_rows(lines)
+    table = []
+    for split in make_splits(len(lines)):
+        if split.name not in options.splits:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            for name, method in methods(rows, lines, split, Path(folder), options.set):
+                scores = np.array([method(seed) for seed in range(options.seeds)])
+                cells = [f"{m:.4f} ± {d:.4f}" for m, d in zip(scores.mean(0), scores.std(0), strict=True)]
+                table.append([split.name, name, *cells])
+                print(*table[-1], sep="  ", flush=True)
+    print(f"\n{format_table(['measured on', 'method', 'AUC', 'log loss'], table)}")
+
+
+def methods(
+    rows: Rows, lines: list[str], split: Split, folder: Path, overrides: list[str]
+) -> Iterator[tuple[str, Callable[[int], Scores]]]:
+    """(name, function of a seed) of everything that is compared."""
+    yield (
+        "experiment=kaggle_small",
+        dlrm(lines, split, folder / "small", ["experiment=kaggle_small"], overrides),
+    )
+    yield "dlrm-train's defaults", dlrm(lines, split, folder / "default", [], [])
+    yield "LightGBM, target encoding", lambda seed: lightgbm(rows, split, seed)
+    yield "hashed logistic regression", lambda seed: logistic_regression(rows, split, seed)
+
+
+def make_splits(num_rows: int) -> list[Split]:
+    order = np.arange(num_rows)
+    size = int(num_rows * SHARE)
+    last, rolling = num_rows - size, num_rows - 2 * size
+    splits = [
+        Split("last", order[:last], order[last:]),
+        Split("rolling", order[:rolling], order[rolling:last]),
+    ]
+    for seed in range(2):
+        mixed = np.random.default_rng(seed).permutation(num_rows)
+        splits.append(Split(f"random {seed}", np.sort(mixed[size:]), np.sort(mixed[:size])))
+    return splits
+
+
+def dlrm(
+    lines: list[str], split: Split, folder: Path, recipe: list[str], overrides: list[str]
+) -> Callable[[int], Scores]:
+    """Trains with dlrm-train's job and settings, in this process."""
+    folder.mkdir()
+    for name, places in (("train", split.train), ("test", split.test)):
+        (folder / f"{name}.tsv").write_text("".join(f"{lines[place]}\n" for place in places))
+    inputs = [f"input.train={folder}/train.tsv", f"input.test={folder}/test.tsv", f"output={folder}/data"]
+    quietly(
+        lambda: preprocess(compose_config("preprocess", PreprocessConfig, [*recipe, *inputs, "threads=1"]))
+    )
+
+    def run(seed: int) -> Scores:
+        settings = [
+            *recipe,
+            f"data.path={folder}/data",
+            f"trainer.seed={seed}",
+            "trainer.threads=1",
+            "checkpoint.every_epoch=false",
+            "report.enabled=false",
+            f"output={folder}/run-{seed}",
+            *overrides,
+        ]
+        result = quietly(lambda: train(compose_config("train", TrainConfig, settings)))
+        test = result["evals"]["test"]
+        return test["auc"], test["logloss"]
+
+    return run
+
+
+def quietly(job: Callable[[], dict]) -> dict:  # type: ignore[type-arg]  # result.json, or nothing
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return job()
+
+
+def lightgbm(rows: Rows, split: Split, seed: int) -> Scores:
+    """LightGBM on the integers and the smoothed click rate and count of every value, out of fold in training."""
+    from lightgbm import LGBMClassifier
+
+    encoded = target_encoded(rows, split, seed)
+    features = np.hstack([rows.integers, encoded])
+    model = LGBMClassifier(
+        n_estimators=300, learning_rate=0.03, num_leaves=31, min_child_samples=50, subsample=0.8,
+        subsample_freq=1, colsample_bytree=0.5, n_jobs=1, verbose=-1, random_state=seed,
+    )  # fmt: skip
+    model.fit(features[split.train], rows.labels[split.train])
+    return score(rows, split, model.predict_proba(features[split.test])[:, 1])
+
+
+def target_encoded(rows: Rows, split: Split, seed: int, num_folds: int = 5) -> NDArray[np.float64]:
+    """[R, 52]: click rates and counts; a training row's come from the folds that it is not in."""
+    folds = np.random.default_rng(seed).integers(0, num_folds, len(split.train))
+    out = np.zeros((len(rows.labels), 2 * rows.values.shape[1]))
+    for fold in range(num_folds):
+        out[split.train[folds == fold]] = click_rates(
+            rows, split.train[folds != fold], split.train[folds == fold]
+        )
+    out[split.test] = click_rates(rows, split.train, split.test)
+    return out
+
+
+def click_rates(rows: Rows, known: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.float64]:
+    prior = rows.labels[known].mean()
+    rates, counts = [], []
+    for values in rows.values.T:
+        size = values.max() + 1
+        clicks = np.bincount(values[known], rows.labels[known], size)
+        seen = np.bincount(values[known], minlength=size)
+        rates.append(((clicks + SMOOTHING * prior) / (seen + SMOOTHING))[values[wanted]])
+        counts.append(seen[values[wanted]])
+    return np.stack([*rates, *counts], 1)
+
+
+def logistic_regression(rows: Rows, split: Split, seed: int) -> Scores:
+    """L2 logistic regression on hashed one-hot columns; integers above 2 as floor(log(x)²), the usual buckets."""
+    from scipy.sparse import csr_matrix
+    from sklearn.linear_model import LogisticRegression
+
+    logs = np.floor(np.log(np.maximum(rows.integers, 1)) ** 2)
+    buckets = np.where(rows.integers > 2, logs + 3, rows.integers)
+    ids = np.hstack([np.nan_to_num(buckets, nan=-9) + 10, rows.values]).astype(np.uint64)
+    columns = np.arange(ids.shape[1], dtype=np.uint64)
+    salt = columns * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(seed)
+    places = (ids * np.uint64(0x9E3779B97F4A7C15) + salt >> np.uint64(20)) % np.uint64(HASH_SIZE)
+    starts = np.arange(0, places.size + 1, places.shape[1])
+    ones = csr_matrix((np.ones(places.size), places.ravel(), starts), (len(ids), HASH_SIZE))
+    model = LogisticRegression(C=0.05, solver="liblinear").fit(ones[split.train], rows.labels[split.train])
+    return score(rows, split, model.predict_proba(ones[split.test])[:, 1])
+
+
+def score(rows: Rows, split: Split, probabilities: NDArray[np.float64]) -> Scores:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    labels = rows.labels[split.test]
+    return float(roc_auc_score(labels, probabilities)), float(log_loss(labels, probabilities))
+
+
+def read_rows(lines: list[str]) -> Rows:
+    cells = np.array([line.split("\t") for line in lines])
+    integers = cells[:, 1 : 1 + NUM_DENSE]
+    values = [np.unique(column, return_inverse=True)[1] for column in cells[:, 1 + NUM_DENSE :].T]
+    return Rows(
+        cells[:, 0].astype(np.int64),
+        np.where(integers == "", "nan", integers).astype(np.float64),
+        np.stack(values, 1).astype(np.int64),
+    )
+
+
+if __name__ == "__main__":
+    main()

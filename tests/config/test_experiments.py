@@ -1,0 +1,109 @@
+"""Recipes compose, fit their command, and hold the published numbers."""
+
+import pytest
+
+from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import ConfigError
+
+# Criteo's distinct values per column: Kaggle, and 1TB capped at 40 million as MLPerf does
+KAGGLE_ROWS = [
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
+    2173, 4, 7046547, 18, 15, 286181, 105, 142572,
+]  # fmt: skip
+MLPERF_ROWS = [
+    40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155, 4, 976,
+    14, 40000000, 40000000, 40000000, 590152, 12973, 108, 36,
+]  # fmt: skip
+MULTI_HOT = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]
+TRAIN = sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml"))
+PREPROCESS = sorted(path.stem for path in (conf_dir() / "experiment" / "preprocess").glob("*.yaml"))
+
+
+def compose_train(*overrides: str) -> TrainConfig:
+    return compose_config("train", TrainConfig, ["data.path=x", *overrides])
+
+
+def compose_preprocess(*overrides: str) -> PreprocessConfig:
+    return compose_config("preprocess", PreprocessConfig, ["input.train=x", "output=y", *overrides])
+
+
+def table_rows(config: TrainConfig) -> list[int]:
+    return [spec["rows"] for spec in config.tables.specs]
+
+
+def test_every_recipe_of_preprocessing_has_a_twin_for_training() -> None:
+    assert set(PREPROCESS) <= set(TRAIN)
+
+
+@pytest.mark.parametrize("name", TRAIN)
+def test_a_training_recipe_has_no_problems(name: str) -> None:
+    assert compose_train(f"experiment={name}").problems() == []
+
+
+@pytest.mark.parametrize("name", PREPROCESS)
+def test_a_preprocessing_recipe_has_no_problems(name: str) -> None:
+    assert compose_preprocess(f"experiment={name}").problems() == []
+
+
+@pytest.mark.parametrize("command", [compose_train, compose_preprocess])
+def test_a_misspelt_recipe_is_refused_with_the_nearest_one(command) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError) as caught:
+        command("experiment=kaggle_smal")
+    assert "did you mean experiment=kaggle_small?" in caught.value.problems[0]
+
+
+def test_what_is_typed_wins_over_the_recipe_and_the_recipe_over_the_defaults() -> None:
+    assert compose_train().trainer.global_batch_size == 2048
+    assert compose_train("experiment=kaggle_small").trainer.global_batch_size == 256
+    typed = compose_train("experiment=kaggle_small", "trainer.global_batch_size=512")
+    assert typed.trainer.global_batch_size == 512
+    assert compose_preprocess("experiment=kaggle_small").dense.bucket_columns == "all"
+
+
+def test_kaggle_paper_is_the_dlrm_papers_script() -> None:
+    config = compose_train("experiment=kaggle_paper")
+    model, optimizer = config.model, config.optimizer
+    assert config.tables.embedding_dim == 16
+    assert (model.kind, model.bottom_mlp, model.top_mlp) == ("dlrm", [512, 256, 64, 16], [512, 256, 1])
+    assert (optimizer.sparse.kind, optimizer.sparse.lr) == ("sgd", 0.1)
+    assert (optimizer.dense.kind, optimizer.dense.lr) == ("sgd", 0.1)
+    assert (config.schedule.sparse.kind, config.trainer.global_batch_size) == ("constant", 128)
+    published = compose_train("experiment=kaggle_paper", "tables=criteo_kaggle")
+    assert (table_rows(published), published.tables.embedding_dim) == (KAGGLE_ROWS, 16)
+
+
+def test_mlperf_dlrm_v1_is_the_reference() -> None:
+    config = compose_train("experiment=mlperf_dlrm_v1")
+    model = config.model
+    assert (config.evaluation.per_epoch, config.evaluation.target_auc) == (20, 0.8025)
+    assert (table_rows(config), config.tables.embedding_dim) == (MLPERF_ROWS, 128)
+    assert (model.kind, model.bottom_mlp) == ("dlrm", [512, 256, 128])
+    assert model.top_mlp == [1024, 1024, 512, 256, 1]
+    assert config.trainer.global_batch_size == 32768
+    for optimizer in (config.optimizer.sparse, config.optimizer.dense):
+        assert (optimizer.kind, optimizer.lr) == ("sgd", 18.0)
+    for schedule in (config.schedule.sparse, config.schedule.dense):
+        assert (schedule.kind, schedule.power, schedule.warmup_steps) == ("polynomial", 2.0, 8000)
+        assert (schedule.decay_start, schedule.decay_steps) == (70000, 30000)
+
+
+def test_mlperf_dcnv2_is_the_reference() -> None:
+    config = compose_train("experiment=mlperf_dcnv2")
+    model = config.model
+    assert (config.evaluation.per_epoch, config.evaluation.target_auc) == (20, 0.80275)
+    assert (table_rows(config), config.tables.embedding_dim) == (MLPERF_ROWS, 128)
+    assert (model.kind, model.dcn_num_layers, model.dcn_low_rank_dim) == ("dcn", 3, 512)
+    assert (model.bottom_mlp, model.top_mlp) == ([512, 256, 128], [1024, 1024, 512, 256, 1])
+    assert config.trainer.global_batch_size == 65536
+    for optimizer in (config.optimizer.sparse, config.optimizer.dense):
+        assert (optimizer.kind, optimizer.lr, optimizer.eps) == ("adagrad", 0.005, 1e-8)
+    for schedule in (config.schedule.sparse, config.schedule.dense):
+        assert (schedule.kind, schedule.warmup_steps) == ("constant", 0)
+
+
+def test_the_mlperf_encodings_fit_the_mlperf_tables() -> None:
+    for name in ("mlperf_dlrm_v1", "mlperf_dcnv2"):
+        assert compose_preprocess(f"experiment={name}").encoding.num_embeddings == MLPERF_ROWS
+    assert compose_preprocess("experiment=mlperf_dcnv2").multi_hot.sizes == MULTI_HOT
