@@ -4,14 +4,18 @@ The workers must see the input and the output under the same names, relative one
 is lost costs the items it was at: others do them again, and as they land by rename the dataset is the same.
 """
 
+import logging
 import os
 import pickle
+import threading
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from distributed import Client, Future, as_completed
+from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
 from dlrm_app.config.dask import DaskConfig, SlurmConfig
@@ -19,6 +23,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.preprocess.executor import Executor, Feed, Result, Work
 from dlrm_app.preprocess.units import UnitText
 
+logger = logging.getLogger(__name__)
 _PATIENCE = 60
 """Seconds to wait for a scheduler to answer, and for the first worker of a running cluster to join."""
 _QUEUE_PATIENCE = 24 * 3600
@@ -34,12 +39,14 @@ def open_cluster(config: DaskConfig) -> Iterator[Executor]:
     if config.slurm.workers is None:
         with _connect(config.address) as client:
             _await_worker(client, _PATIENCE)
-            yield DaskExecutor(client)
+            with _watched(client):
+                yield DaskExecutor(client)
         return
     with slurm_cluster(config.slurm) as cluster, _connect(cluster) as client:
         cluster.scale(jobs=config.slurm.workers)
         _await_worker(client, _QUEUE_PATIENCE)
-        yield DaskExecutor(client)
+        with _watched(client):
+            yield DaskExecutor(client)
 
 
 def slurm_cluster(config: SlurmConfig) -> Any:
@@ -77,6 +84,28 @@ def _await_worker(client: Client, patience: float) -> None:
         ) from error
 
 
+@contextmanager
+def _watched(client: Client) -> Iterator[None]:
+    """Says so as long as there is no worker: otherwise the run would wait without a word."""
+    end = threading.Event()
+
+    def watch() -> None:
+        with suppress(Exception):  # the scheduler may leave at any moment, which the run finds out by itself
+            while not end.wait(_PATIENCE):
+                if not client.scheduler_info()["workers"]:
+                    logger.warning(
+                        f"no worker is left at {client.scheduler.address}: waiting for one to join"
+                    )
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
 class DaskExecutor:
     """Each feed is a task of the cluster, which has as many of them going on as its workers have threads."""
 
@@ -105,6 +134,10 @@ def _results(task: Future) -> list[Result]:
         raise DlrmError(
             f"{error}. A unit that ends one worker after the other needs more memory than they have: give them more, "
             "or fewer threads each, then run the same command again; it goes on where it stopped"
+        ) from error
+    except (CancelledError, CommClosedError) as error:
+        raise DlrmError(
+            "the Dask scheduler has ended: start one, then run the same command again; it goes on where it stopped"
         ) from error
     return found
 

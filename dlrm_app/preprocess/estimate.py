@@ -31,7 +31,7 @@ from dlrm_app.preprocess.units import TextFeed
 from dlrm_app.preprocess.words import bytes_text, count, duration, percent, short
 
 _MIN_BLOCKS = 12
-_GATHERING = 0.5
+_GATHERING = 0.7
 """Share of the time of encoding that gathering shuffled shards took, measured."""
 _TABLE_COPIES = 3
 """How many times a unit's rows lie in memory while they are put in another order."""
@@ -165,13 +165,13 @@ def _rows(plan: Plan, sizes: dict[int, int], results: Sequence[Result]) -> tuple
 def _vocabularies(
     config: PreprocessConfig, growth: dict[str, Growth], rows: dict[str, int]
 ) -> dict[str, tuple[int, int]]:
-    """A value that occurs min_count times in all rows is about one that occurs in a sample of 1/min_count of them."""
+    """Feature → (distinct values, values with an id)."""
     studied = rows.get("train", sum(rows.values()))
     limits = per_column(config.encoding.top_k, list(growth))
     found = {}
     for (name, feature), limit in zip(growth.items(), limits, strict=True):
         distinct = feature.at(studied)
-        kept = min(feature.at(studied / (config.encoding.min_count or 1)), distinct)
+        kept = feature.often(studied, config.encoding.min_count or 1)
         found[name] = (distinct, kept if limit is None else min(kept, limit))
     return found
 

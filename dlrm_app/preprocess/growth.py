@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from dlrm_app.preprocess.executor import Result
 from dlrm_app.preprocess.spec import Spec
 
+_ALMOST_ONE = 1 - 1e-9
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -23,6 +25,12 @@ class Growth:
         if rows < 1 or not self.distinct:
             return 0
         return max(round(self.distinct * (rows / self.rows) ** self.exponent), 1)
+
+    def often(self, rows: float, min_count: int) -> int:
+        """How many values occur at least ``min_count`` times in ``rows`` rows (Karlin 1967, for the same power law)."""
+        beta = min(self.exponent, _ALMOST_ONE)
+        share = math.lgamma(min_count - beta) - math.lgamma(min_count) - math.lgamma(1 - beta)
+        return min(round(self.at(rows) * math.exp(share)), self.at(rows))
 
 
 def growths(spec: Spec, studied: Sequence[Result]) -> dict[str, Growth]:

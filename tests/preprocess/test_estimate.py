@@ -4,6 +4,7 @@ import gzip
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dlrm_app.errors import ConfigError
@@ -91,3 +92,13 @@ def test_a_dry_run_on_a_cluster_is_refused() -> None:
 def test_distinct_values_grow_by_a_power_law() -> None:
     growth = Growth(rows=1000, distinct=100, exponent=0.5)
     assert [growth.at(rows) for rows in (0, 1000, 4000, 100_000)] == [0, 100, 200, 1000]
+
+
+def test_values_that_occur_often_are_those_of_a_power_law() -> None:
+    """Value k occurs in a row with chance proportional to k^-2, so distinct values grow as the root of the rows."""
+    random = np.random.default_rng(0)
+    chances = np.arange(1, 200_000) ** -2.0
+    counts = random.poisson(400_000 * chances / chances.sum())
+    growth = Growth(rows=400_000, distinct=int((counts > 0).sum()), exponent=0.5)
+    for min_count in (1, 2, 5, 20):
+        assert growth.often(400_000, min_count) == pytest.approx((counts >= min_count).sum(), rel=0.1)
