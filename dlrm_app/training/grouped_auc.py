@@ -16,7 +16,7 @@ def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor
     GAUC of Zhu et al. 2017, "Optimized cost per click in Taobao display advertising", with all rows as weights.
     ``logits`` [n] float32 without NaN, ``labels`` [n] bool, ``groups`` [n] int32 ids of at least 0. With a process
     group every rank gives its own rows and gets the same value. A group's rows meet on one rank, so one that
-    holds most of all rows costs that rank its memory: 16 bytes a row. nan where every group is left out.
+    holds most of all rows costs that rank its memory: about 40 bytes a row. nan where every group is left out.
     """
     keys = _keys(logits, groups)
     positives, negatives = (sort(_own_groups(keys[chosen])) for chosen in (labels, ~labels))

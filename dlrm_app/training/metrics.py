@@ -21,7 +21,7 @@ class ClickMetrics(Metric):
     """Metrics of one split's predictions, the same on every rank, with any number of rows on each.
 
     Keeps 5 bytes a row, on the device of the logits, and takes about 20 for the moment of computing; with
-    ``group_by``, the name of what groups the rows, 9 and about 35. It syncs itself (``sync_on_compute`` is off),
+    ``group_by``, the name of what groups the rows, 9 and about 40. It syncs itself (``sync_on_compute`` is off),
     for torchmetrics would gather all rows to all ranks. Every rank must call ``update`` at least once, if only
     without rows.
     """

@@ -1,0 +1,54 @@
+"""CPU time and memory of exact metrics: python benchmarks/exact_metrics.py [MILLION_ROWS]
+
+One thread. Memory is what the process grew by at most so far, beyond the rows themselves.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from dlrm_app.training.auc import average_precision, roc_auc
+from dlrm_app.training.delong import auc_interval, compare_aucs
+from dlrm_app.training.grouped_auc import grouped_auc
+from dlrm_app.training.metrics import ClickMetrics
+from dlrm_app.training.ranking import rank_scores
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    num_rows = int(float(sys.argv[1] if len(sys.argv) > 1 else 10) * 1e6)
+    logits = torch.randn(num_rows) - 1
+    labels = torch.rand(num_rows) < torch.sigmoid(logits)
+    groups = (torch.rand(num_rows) ** 3 * 100_000).int()
+    before = _peak()
+    measure("AUC", lambda: roc_auc(rank_scores(logits, labels)), before)
+    measure("PR-AUC", lambda: average_precision(rank_scores(logits, labels)), before)
+    measure("all metrics", lambda: _all(logits, labels), before)
+    measure("grouped AUC", lambda: grouped_auc(logits, labels, groups), before)
+    measure("DeLong interval", lambda: auc_interval(logits, labels), before)
+    measure("DeLong, two models", lambda: compare_aucs(logits, logits + groups, labels), before)
+
+
+def _all(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    metrics = ClickMetrics("rows")
+    for some, positive in zip(logits.split(4096), labels.split(4096), strict=True):
+        metrics.update(some, positive)
+    return metrics.compute()
+
+
+def measure(name: str, work: Callable[[], object], before: int) -> None:
+    started = time.process_time()
+    work()
+    seconds = time.process_time() - started
+    print(f"{name:20} {seconds:6.2f} s CPU, up to {_peak() - before:,} MiB more")
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+if __name__ == "__main__":
+    main()
