@@ -17,7 +17,12 @@ from pathlib import Path
 ROUNDS = 3
 POLICIES = ("PASSIVE", "ACTIVE")
 BIN = Path(sys.executable).parent
-TRAIN = ["tables=dataset", "tables.embedding_dim=16", "trainer.global_batch_size=512", "trainer.max_steps=100"]
+TRAIN = [
+    "tables=dataset",
+    "tables.embedding_dim=16",
+    "trainer.global_batch_size=512",
+    "trainer.max_steps=100",
+]
 
 
 def main() -> None:
