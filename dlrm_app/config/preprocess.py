@@ -125,7 +125,9 @@ class PreprocessConfig:
 def _check_problems(config: PreprocessConfig) -> list[str]:
     given = [f"input.{name}" for name in SPLITS if getattr(config.input, name) is not None]
     given += [key for key in ("output", "dry_run") if getattr(config, key)]
-    problems = [f"check= looks at a finished dataset, and {key} is to make one: leave it out" for key in given]
+    problems = [
+        f"check= looks at a finished dataset, and {key} is to make one: leave it out" for key in given
+    ]
     return [
         *problems,
         *_within("threads", config.threads, 1, 4096),
