@@ -3,7 +3,7 @@
 import gc
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the commands do, before torch loads OpenMP
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the commands do, before torch loads OpenMP
 
 
 def pytest_sessionfinish() -> None:

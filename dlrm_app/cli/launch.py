@@ -22,9 +22,10 @@ def launch(command: str, schema: type[Any], job: Job) -> None:
     ``schema`` may have a method ``problems() -> list[str]`` with the checks that types cannot express.
     Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
     """
-    # OpenMP threads that spin while they wait take the cores from the reader's threads, other ranks and other
-    # programs: on two busy cores a step took 45 times as long. It must be set before torch loads OpenMP.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other
+    # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments.md).
+    # It must be set before torch loads OpenMP.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
