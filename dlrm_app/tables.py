@@ -22,7 +22,8 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 
 from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS, SparseSettings
-from dlrm_app.config.train import SHARDING_TYPES, TablesConfig
+from dlrm_app.config.sharding import SHARDING_TYPES
+from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, refuse_if
 
 POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}

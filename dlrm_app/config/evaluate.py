@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import one_of, positive
-from dlrm_app.config.train import SHARDING_TYPES, ShardingConfig, TopologyConfig
+from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig, TopologyConfig
 
 SPLITS = ("train", "val", "test")
 

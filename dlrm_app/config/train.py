@@ -6,20 +6,12 @@ from typing import Any
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive, within
+from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.watching import LoggingConfig, ReportConfig
 
-MODEL_KINDS = ("dlrm", "dcn", "projection")
 PRECISIONS = ("fp32", "bf16")
-SHARDING_TYPES = (
-    "data_parallel",
-    "table_wise",
-    "row_wise",
-    "column_wise",
-    "table_row_wise",
-    "table_column_wise",
-    "grid_shard",
-)
 
 
 @dataclass(slots=True)
@@ -42,28 +34,6 @@ class TablesConfig:
     init: str = "uniform"
     init_scale: float | None = None
     specs: list[Any] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class ModelConfig:
-    kind: str = MISSING
-    bottom_mlp: list[int] = MISSING
-    top_mlp: list[int] = MISSING
-    dcn_num_layers: int | None = None
-    dcn_low_rank_dim: int | None = None
-    projection_branch1: list[int] | None = None
-    projection_branch2: list[int] | None = None
-
-
-@dataclass(slots=True)
-class ShardingConfig:
-    types: list[str] | None = None
-    kernels: list[str] | None = None
-
-
-@dataclass(slots=True)
-class TopologyConfig:
-    memory_gib: float | None = None
 
 
 @dataclass(slots=True)
@@ -149,11 +119,11 @@ class TrainConfig:
             *_resume_problems(self),
             *self.logging.problems(),
             *at_least_zero("trainer.seed", self.trainer.seed),
-            *_model_problems(self.model),
+            *self.model.problems(),
             *self.optimizer.problems(),
             *self.schedule.problems(),
             *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
-            *_sharding_problems(self.sharding),
+            *self.sharding.problems(),
         ]
 
 
@@ -165,27 +135,3 @@ def _resume_problems(config: "TrainConfig") -> list[str]:
     if config.resume == "auto" and config.output is None:
         problems.append("resume=auto goes on with the run in output, which is not given: add output=RUN")
     return problems
-
-
-def _model_problems(model: ModelConfig) -> list[str]:
-    problems = one_of("model.kind", model.kind, MODEL_KINDS)
-    for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
-        widths = getattr(model, key) or []
-        if any(width < 1 for width in widths):
-            problems.append(f"model.{key} must hold layer widths of at least 1, got {widths}")
-    needed = {
-        "dcn": ("dcn_num_layers", "dcn_low_rank_dim"),
-        "projection": ("projection_branch1", "projection_branch2"),
-    }
-    for key in needed.get(model.kind, ()):
-        if not getattr(model, key):
-            problems.append(
-                f"model.{key} is needed by model.kind={model.kind}: set it, or use model={model.kind}"
-            )
-    return problems
-
-
-def _sharding_problems(sharding: ShardingConfig) -> list[str]:
-    return [
-        problem for kind in sharding.types or [] for problem in one_of("sharding.types", kind, SHARDING_TYPES)
-    ]

@@ -10,7 +10,7 @@ from torch import nn
 from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dlrm_app.config.train import ModelConfig
+from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables import Table, to_bag_config
 

@@ -18,7 +18,7 @@ from torchrec.distributed.planner.types import (
 )
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
-from dlrm_app.config.train import ShardingConfig, TopologyConfig
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.runtime import Runtime
 from dlrm_app.sharding.sharder import AnyShardingSharder

@@ -24,7 +24,7 @@ from dlrm_app.config.optimizer import (
     change_settings,
     sparse_problems,
 )
-from dlrm_app.config.train import ShardingConfig
+from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables import Table
 from dlrm_app.training.precision import table_type_problems

@@ -9,7 +9,8 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
 from dlrm_app.config.saved import read_saved_config
-from dlrm_app.config.train import ShardingConfig, TopologyConfig, TrainConfig
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import column_problems
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import DataError

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, SparseSettings
-from dlrm_app.config.train import ShardingConfig
+from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables import Table
 from dlrm_app.training.optimizers import dense_kernel_tables, say_dense_kernel, table_problems

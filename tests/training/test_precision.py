@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.train import ShardingConfig
+from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.runtime import start_runtime
 from dlrm_app.training.build import build_trainable
