@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dlrm_app.files import written_whole
-
-_SAMPLE = 4096
-_REPEATS = 8
-"""A dictionary pays where, in a sample, a value occurs so many times on average."""
+from dlrm_app.preprocess.parquet import ParquetWriter
 
 
 @dataclass(frozen=True)
@@ -34,21 +29,11 @@ class HashedFile:
     file: BinaryIO
     size: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
-    closed: bool = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes) -> None:
         self.digest.update(data)
         self.size += len(data)
-        return self.file.write(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def close(self) -> None:
-        self.closed = True
+        self.file.write(data)
 
 
 class ShardWriter:
@@ -57,24 +42,19 @@ class ShardWriter:
     def __init__(self, file: HashedFile, layout: ShardLayout) -> None:
         self._file = file
         self._layout = layout
-        self._writer: Any = None
+        self._writer: ParquetWriter | None = None
         self.row_groups: list[int] = []
 
     def write(self, table: pa.Table) -> None:
         """Adds ``table`` as one row group, or as several if it has more rows than a row group may have."""
-        if self._writer is None and len(table):
-            settings = _settings(table, self._layout)
-            self._writer = pq.ParquetWriter(
-                self._file,
-                table.schema,
-                write_statistics=False,
-                store_schema=False,
-                write_page_checksum=True,  # readers then find a flipped bit themselves
-                **settings,
-            )
-        for start in range(0, len(table), self._layout.row_group_rows):
-            part = table.slice(start, self._layout.row_group_rows)
-            self._writer.write_table(part, row_group_size=len(part))
+        layout = self._layout
+        for start in range(0, len(table), layout.row_group_rows):
+            if self._writer is None:
+                self._writer = ParquetWriter(
+                    self._file, table.schema, layout.compression, layout.compression_level
+                )
+            part = table.slice(start, layout.row_group_rows)
+            self._writer.write_group(part)
             self.row_groups.append(len(part))
 
     def finish(self) -> dict[str, Any]:
@@ -87,26 +67,6 @@ class ShardWriter:
             "checksum": f"sha256:{self._file.digest.hexdigest()}",
             "row_groups": self.row_groups,
         }
-
-
-def _settings(table: pa.Table, layout: ShardLayout) -> dict[str, Any]:
-    """Dictionaries for columns whose first rows repeat values; bytes apart for the others (BYTE_STREAM_SPLIT)."""
-    repeating, spread = [], {}
-    for name, kind in zip(table.schema.names, table.schema.types, strict=True):
-        is_list = pa.types.is_list(kind)
-        values = table.column(name)
-        sample = (pc.list_flatten(values) if is_list else values).slice(0, _SAMPLE)
-        path = f"{name}.list.element" if is_list else name
-        if sample.type == pa.uint8() or pc.count_distinct(sample).as_py() * _REPEATS <= len(sample):
-            repeating.append(path)
-        else:
-            spread[path] = "BYTE_STREAM_SPLIT"
-    return {
-        "compression": layout.compression,
-        "compression_level": layout.compression_level if layout.compression == "zstd" else None,
-        "use_dictionary": repeating,
-        "column_encoding": spread,
-    }
 
 
 @contextmanager
