@@ -6,28 +6,22 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import (
     KernelConfig,
-    ParameterConstraints,
     PlannerError,
     TopologyFactory,
     TrainerConfig,
 )
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
+from torchrec.distributed.types import ShardingPlan
 
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.runtime import Runtime
+from dlrm_app.sharding.constraints import table_constraints, use_dense_kernel
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.tables import Table, to_constraints
-
-# These two train alike: row-wise Adagrad keeps one accumulator a row under both, while column-wise shards
-# would each keep their own.
-DEFAULT_TYPES = ["table_wise", "row_wise"]
-
+from dlrm_app.tables import Table
 
 RESERVED_SHARE = 0.15
 """Of a rank's memory, kept from the tables for the dense part, the batches in flight and the libraries."""
@@ -61,37 +55,6 @@ def make_plan(
         raise DlrmError(_does_not_fit(tables, capacity, runtime, error)) from error
     use_dense_kernel(plan, dense_kernel_tables)
     return plan
-
-
-def use_dense_kernel(plan: ShardingPlan, names: frozenset[str]) -> None:
-    """Gives the tables of ``names`` the dense kernel, wherever their shards lie.
-
-    Done after planning: the kernel runs under every sharding type, but the planner's own check refuses it for
-    all but data_parallel.
-    """
-    for module_plan in plan.plan.values():
-        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        for name, sharding in module_plan.items():
-            if name in names:
-                sharding.compute_kernel = EmbeddingComputeKernel.DENSE.value
-
-
-def table_constraints(
-    tables: Sequence[Table], sharding: ShardingConfig, world_size: int
-) -> dict[str, ParameterConstraints]:
-    """What the planner may do with each table, by name."""
-    types = sharding.types or (DEFAULT_TYPES if world_size > 1 else ["table_wise"])
-    kernels = sharding.kernels or ["fused"]
-    constraints = {}
-    for table in tables:
-        chosen = to_constraints(table, types, kernels)
-        if "data_parallel" in (chosen.sharding_types or ()):
-            chosen.compute_kernels = [
-                *(chosen.compute_kernels or ()),
-                "dense",
-            ]  # replicated tables have no other
-        constraints[table.name] = chosen
-    return constraints
 
 
 def device_bytes(runtime: Runtime) -> int:
