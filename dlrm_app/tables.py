@@ -12,10 +12,13 @@ A spec names an embedding table and the features that read it:
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
       sharding: {types: [row_wise], kernels: [fused], min_partition: 32}
       optimizer: {lr: 0.01}  # what differs from optimizer.sparse
+      hotness: [1, 20]       # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
+      count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -49,6 +52,12 @@ class Table:
     init_scale: float | None = None
     sharding: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    hotness: tuple[float, ...] = ()
+
+    @property
+    def pooling_factors(self) -> list[float]:
+        """The ids a row that each feature is expected to hold."""
+        return [float(ids) for ids in self.hotness] or [1.0] * len(self.features)
 
     @property
     def num_bytes(self) -> int:
@@ -56,18 +65,24 @@ class Table:
         return self.rows * self.dim * BYTES_PER_WEIGHT[self.data_type]
 
 
-SPEC_KEYS = tuple(f.name for f in fields(Table))
+SPEC_KEYS = (*(f.name for f in fields(Table)), "count")
+MAX_MISFITS = 5
 
 
-def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int]) -> list[Table]:
+def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None) -> list[Table]:
     """The tables that ``config`` describes for a dataset whose feature f has ids in [0, feature_rows[f]).
 
-    Raises ConfigError with every fault: unknown features, too few rows, a feature read twice, and so on.
+    None: there is no dataset to fit. Raises ConfigError with every fault: unknown features, too few rows,
+    a feature read twice, and so on.
     """
     if config.from_dataset and config.specs:
         raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
     specs: list[Any] = list(config.specs)
     if config.from_dataset:
+        if feature_rows is None:
+            raise ConfigError(
+                ["tables=dataset takes its tables from a dataset: name their file, tables=FILE.yaml"]
+            )
         specs = [
             {"name": f"t_{name}", "rows": rows, "features": [name]} for name, rows in feature_rows.items()
         ]
@@ -76,25 +91,28 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int]) -> lis
     problems: list[str] = []
     tables = []
     for place, spec in enumerate(specs):
-        table = _read_spec(place, spec, config, problems)
-        if table is not None:
-            tables.append(table)
-    problems += _conflicts(tables) + _misfits(tables, feature_rows)
+        tables += _read_spec(place, spec, config, problems)
+    problems += _conflicts(tables)
+    if feature_rows is not None:
+        misfits = _misfits(tables, feature_rows)
+        problems += misfits[:MAX_MISFITS]
+        if len(misfits) > MAX_MISFITS:
+            problems.append(f"{len(misfits) - MAX_MISFITS} more features do not fit the dataset")
     refuse_if(problems)
     return tables
 
 
-def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str]) -> Table | None:
+def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str]) -> list[Table]:
     if not isinstance(spec, Mapping):
         problems.append(f"tables.specs[{place}] must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}")
-        return None
+        return []
     where = f"tables.specs[{place}] ({spec.get('name', 'no name')})"
     unknown = [str(key) for key in spec if key not in SPEC_KEYS]
     missing = [key for key in ("name", "rows", "features") if key not in spec]
     if unknown or missing:
         problems += [f"{where}: {key} is not a key of a table: use {', '.join(SPEC_KEYS)}" for key in unknown]
         problems += [f"{where}: {key} is missing" for key in missing]
-        return None
+        return []
     defaults = {
         "dim": config.embedding_dim,
         "pooling": config.pooling,
@@ -102,23 +120,69 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
         "init": config.init,
         "init_scale": config.init_scale,
     }
-    table = Table(**{**defaults, **spec, "features": tuple(spec["features"])})
-    faults = _table_faults(table)
+    own = {key: value for key, value in spec.items() if key != "count"}
+    lists = {key: tuple(spec.get(key) or ()) for key in ("features", "hotness") if _is_list(spec.get(key))}
+    table = Table(**{**defaults, **own, **lists})
+    faults = [*_table_faults(table), *_count_faults(spec.get("count"))]
     problems += [f"{where}: {fault}" for fault in faults]
-    return None if faults else table
+    return [] if faults else _expand(table, spec.get("count"))
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _expand(table: Table, count: int | None) -> list[Table]:
+    """``count`` tables like ``table``, numbered with their features; None: itself."""
+    if count is None:
+        return [table]
+    return [
+        replace(
+            table, name=f"{table.name}_{i}", features=tuple(f"{feature}_{i}" for feature in table.features)
+        )
+        for i in range(count)
+    ]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _count_faults(count: Any) -> list[str]:
+    return (
+        []
+        if count is None or _is_whole(count)
+        else [f"count must be a whole number of at least 1, got {count!r}"]
+    )
+
+
+def _list_faults(table: Table) -> list[str]:
+    features, hotness = table.features, table.hotness
+    if not isinstance(features, tuple) or not features:
+        return [f"features must be a list that names at least one, got {features!r}"]
+    if (
+        isinstance(hotness, tuple)
+        and len(hotness) in (0, len(features))
+        and all(_is_positive(ids) for ids in hotness)
+    ):
+        return []
+    return [f"hotness must hold a positive number for each of the {len(features)} features, got {hotness!r}"]
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf
 
 
 def _table_faults(table: Table) -> list[str]:
     faults = []
     for key in ("rows", "dim"):
         value = getattr(table, key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not _is_whole(value):
             cure = " (or set tables.embedding_dim)" if key == "dim" else ""
             faults.append(f"{key} must be a whole number of at least 1, got {value!r}{cure}")
     if isinstance(table.dim, int) and table.dim % 4:
         faults.append(f"dim must be a multiple of 4 (fbgemm's vector width), got {table.dim}")
-    if not table.features:
-        faults.append("features is empty: name at least one")
+    faults += _list_faults(table)
     for key, choices in (("pooling", POOLINGS), ("data_type", DATA_TYPES), ("init", INITS)):
         if getattr(table, key) not in choices:
             faults.append(f"{key} must be one of {', '.join(choices)}, got {getattr(table, key)!r}")
@@ -168,7 +232,7 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
             if feature not in feature_rows:
                 problems.append(
                     f"table {table.name} reads feature {feature}, which the dataset has not; "
-                    f"it has {', '.join(feature_rows)}"
+                    f"it has {_named(feature_rows)}"
                 )
             elif feature_rows[feature] > table.rows:
                 problems.append(
@@ -177,6 +241,12 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
                     "or preprocess with a smaller encoding.num_embeddings"
                 )
     return problems
+
+
+def _named(features: Iterable[str], most: int = 30) -> str:
+    names = list(features)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def to_bag_config(table: Table) -> EmbeddingBagConfig:
@@ -206,5 +276,5 @@ def to_constraints(
         compute_kernels=list(table.sharding.get("kernels") or default_kernels or []) or None,
         min_partition=table.sharding.get("min_partition"),
         feature_names=list(table.features),
-        pooling_factors=[1.0] * len(table.features),
+        pooling_factors=table.pooling_factors,
     )

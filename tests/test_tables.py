@@ -56,7 +56,7 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
         ({"name": "a", "rows": 50, "features": ["usr"]}, ["usr", "the dataset has not", "user"]),
         ({"name": "a", "rows": 50, "dim": 6, "features": ["user"]}, ["multiple of 4", "6"]),
         ({"name": "a", "rows": 0, "features": ["user"]}, ["rows must be a whole number", "0"]),
-        ({"name": "a", "rows": 50, "features": []}, ["features is empty"]),
+        ({"name": "a", "rows": 50, "features": []}, ["features must be a list that names at least one"]),
         (
             {"name": "a", "rows": 50, "features": ["user"], "pooling": "max"},
             ["pooling must be one of sum, mean"],
@@ -73,6 +73,14 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
             {"name": "a", "rows": 50, "features": ["user"], "optimizer": {"kind": "lion"}},
             ["optimizer.kind", "lion"],
         ),
+        ({"name": "a", "rows": 50, "features": "user"}, ["features must be a list", "'user'"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "count": 0}, ["(a)", "count must be", "got 0"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "hotness": [1, 2]},
+            ["(a)", "hotness must hold a positive number for each of the 1 features"],
+        ),
+        ({"name": "a", "rows": 50, "features": ["user"], "hotness": [0]}, ["hotness must", "(0,)"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "hotness": 3}, ["hotness must", "got 3"]),
         ("t_user", ["must be a mapping"]),
     ],
 )
@@ -97,6 +105,50 @@ def test_all_faults_come_in_one_message() -> None:
 def test_a_missing_width_names_its_key() -> None:
     with pytest.raises(ConfigError, match=r"tables\.embedding_dim"):
         resolve_tables(TablesConfig(from_dataset=True), ROWS)
+
+
+def test_hotness_is_what_the_planner_expects_of_each_feature() -> None:
+    plain = {"name": "users", "rows": 50, "features": ["user"]}
+    spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "hotness": [1, 12.5]}
+    items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=[spec, plain]), ROWS)
+    assert to_constraints(items, None, None).pooling_factors == [1.0, 12.5]
+    assert to_constraints(users, None, None).pooling_factors == [1.0]
+
+
+def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:
+    short = {"name": "t", "count": 3, "rows": 9, "features": ["a", "b"], "hotness": [1, 4], "pooling": "mean"}
+    written_out = [
+        {k: v for k, v in short.items() if k != "count"}
+        | {"name": f"t_{i}", "features": [f"a_{i}", f"b_{i}"]}
+        for i in range(3)
+    ]
+    rows = {f"{letter}_{i}": 9 for letter in "ab" for i in range(3)}
+    expected = resolve_tables(TablesConfig(embedding_dim=16, specs=written_out), rows)
+    assert resolve_tables(TablesConfig(embedding_dim=16, specs=[short]), rows) == expected
+
+
+def test_a_fault_of_a_counted_spec_is_told_once() -> None:
+    specs = [{"name": "t", "count": 500, "rows": 9, "dim": 6, "features": ["a"]}]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(specs=specs), ROWS)
+    assert len(caught.value.problems) == 1
+    assert "tables.specs[0] (t)" in caught.value.problems[0]
+
+
+def test_hundreds_of_features_that_the_dataset_has_not_take_a_few_lines() -> None:
+    specs = [{"name": "t", "count": 500, "rows": 9, "features": ["a"]}]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=4, specs=specs), ROWS)
+    assert len(caught.value.problems) == 6
+    assert "495 more" in caught.value.problems[-1]
+
+
+def test_without_a_dataset_tables_stand_for_themselves_but_cannot_come_from_it() -> None:
+    specs = [{"name": "t", "rows": 9, "features": ["whatever"]}]
+    (table,) = resolve_tables(TablesConfig(embedding_dim=4, specs=specs), None)
+    assert table.features == ("whatever",)
+    with pytest.raises(ConfigError, match="takes its tables from a dataset"):
+        resolve_tables(TablesConfig(from_dataset=True, embedding_dim=4), None)
 
 
 @pytest.mark.parametrize("name", list(PUBLISHED_TOTALS))

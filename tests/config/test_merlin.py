@@ -1,0 +1,61 @@
+"""NVIDIA Merlin's synthetic models have the published tables."""
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.tables import Table, resolve_tables
+
+# https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
+# and config_v3.py (the rest): hotness of the second feature, then (count, rows, width) of tables read by two features
+# and of those read by one.
+PUBLISHED = {
+    "tiny": (55, 4.2, 10,
+             [(1, 10_000, 8), (1, 1_000_000, 16), (1, 25_000_000, 16)],
+             [(1, 25_000_000, 16), (16, 10, 8), (10, 1000, 8), (4, 10_000, 8), (2, 100_000, 16), (19, 1_000_000, 16)]),
+    "small": (107, 26.3, 30,
+              [(5, 10_000, 16), (3, 4_000_000, 32), (1, 50_000_000, 32)],
+              [(1, 50_000_000, 32), (30, 10, 16), (30, 1000, 16), (5, 10_000, 16), (5, 100_000, 32),
+               (27, 4_000_000, 32)]),
+    "medium": (311, 206.2, 50,
+               [(20, 100_000, 64), (5, 10_000_000, 64), (1, 100_000_000, 128)],
+               [(1, 100_000_000, 128), (80, 10, 32), (60, 1000, 32), (80, 100_000, 64), (24, 200_000, 64),
+                (40, 10_000_000, 64)]),
+    "large": (612, 773.8, 100,
+              [(40, 100_000, 64), (16, 15_000_000, 64), (1, 200_000_000, 128)],
+              [(1, 200_000_000, 128), (100, 10, 32), (100, 10_000, 32), (160, 100_000, 64), (50, 500_000, 64),
+               (144, 15_000_000, 64)]),
+    "jumbo": (1022, 3109.5, 200,
+              [(50, 100_000, 128), (24, 20_000_000, 128), (1, 400_000_000, 256)],
+              [(1, 400_000_000, 256), (100, 10, 32), (200, 10_000, 64), (350, 100_000, 128), (80, 1_000_000, 128),
+               (216, 20_000_000, 128)]),
+    "colossal": (2002, 22327.4, 300,
+                 [(100, 100_000, 128), (50, 40_000_000, 256), (1, 2_000_000_000, 256)],
+                 [(1, 1_000_000_000, 256), (100, 10, 32), (400, 10_000, 128), (100, 100_000, 128),
+                  (800, 1_000_000, 128), (450, 40_000_000, 256)]),
+}  # fmt: skip
+
+
+def tables_of(name: str) -> list[Table]:
+    config = compose_config("train", TrainConfig, ["data.path=x", f"tables=merlin_{name}"])
+    return resolve_tables(config.tables, None)
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_the_tables_are_the_published_ones(name: str) -> None:
+    num_tables, gib, hotness, shared, one_hot = PUBLISHED[name]
+    tables = tables_of(name)
+    assert len(tables) == num_tables
+    assert round(sum(table.num_bytes for table in tables) / 2**30, 1) == gib
+    expected = [(rows, dim, [1, hotness]) for count, rows, dim in shared for _ in range(count)]
+    expected += [(rows, dim, [1]) for count, rows, dim in one_hot for _ in range(count)]
+    assert [(table.rows, table.dim, table.pooling_factors) for table in tables] == expected
+    assert {(table.pooling, table.data_type) for table in tables} == {("sum", "fp32")}
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_no_two_tables_or_features_have_one_name(name: str) -> None:
+    tables = tables_of(name)
+    features = [feature for table in tables for feature in table.features]
+    assert len({table.name for table in tables}) == len(tables)
+    assert len(set(features)) == len(features)
