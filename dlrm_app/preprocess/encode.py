@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess.dense import DenseTransform
+from dlrm_app.preprocess.hashing import MISSING_KEY
+from dlrm_app.preprocess.indexing import Index, Indexer, count_code
 from dlrm_app.preprocess.multi_hot import expand
 from dlrm_app.preprocess.parser import RawColumns
 from dlrm_app.preprocess.sparse import SparseEncoder
@@ -21,10 +24,33 @@ _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows of a dataset, and how many values of each dense and sparse column are missing [N + F]."""
+    """Rows of a dataset.
 
-    table: pa.Table
+    ``columns`` are plain arrays, or DictionaryArrays where values repeat; ``missing`` [N + F] says how many values of
+    each dense and sparse column are missing; ``keys`` holds for each sparse column of the format every key at least once.
+    """
+
+    schema: pa.Schema
+    columns: Sequence[pa.Array]
     missing: NDArray[np.int64]
+    keys: Sequence[NDArray[np.uint64]]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @property
+    def indexed(self) -> pa.Table:
+        """The columns as they are."""
+        return pa.Table.from_arrays(self.columns, names=self.schema.names)
+
+    @property
+    def table(self) -> pa.Table:
+        """The columns as plain arrays."""
+        plain = [
+            column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+            for column in self.columns
+        ]
+        return pa.Table.from_arrays(plain, schema=self.schema)
 
 
 class Encoder:
@@ -37,7 +63,7 @@ class Encoder:
         self, spec: Spec, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], folder: Path
     ) -> None:
         self._label = spec.label
-        self._dense = [DenseTransform(column.transform) for column in dense]
+        self._dense = [_DenseSource(column) for column in dense]
         self._sparse = [_SparseSource(column, spec, folder) for column in sparse]
         fields = [(self._label, pa.uint8())] if self._label else []
         fields += [(column.name, pa.float32()) for column in dense]
@@ -46,18 +72,36 @@ class Encoder:
 
     def encode(self, raw: RawColumns) -> Encoded:
         """The rows of ``raw``, which may be used again afterwards."""
-        arrays = [pa.array(raw.labels.copy())] if self._label else []
-        missing = []
-        for values, transform in zip(raw.dense, self._dense, strict=True):
-            column, count = transform.apply(values)
-            arrays.append(pa.array(column))
+        columns = [pa.array(raw.labels.copy())] if self._label else []
+        missing, keys = [], []
+        for values, dense in zip(raw.dense, self._dense, strict=True):
+            column, count = dense.encode(values)
+            columns.append(column)
             missing.append(count)
-        for source in self._sparse:
-            array, count = source.encode(raw)
-            arrays.append(array)
+        for sparse in self._sparse:
+            column, count, seen = sparse.encode(raw)
+            columns.append(column)
             missing.append(count)
-        table = pa.Table.from_arrays(arrays, schema=self.schema)
-        return Encoded(table, np.array(missing, np.int64))
+            keys += [] if seen is None else [seen]
+        return Encoded(self.schema, columns, np.array(missing, np.int64), keys)
+
+
+class _DenseSource:
+    """One dense column: what its raw values become."""
+
+    def __init__(self, column: DenseColumn) -> None:
+        self._transform = DenseTransform(column.transform)
+        self._indexer = Indexer()
+
+    def encode(self, values: NDArray[np.float64]) -> tuple[pa.Array, int]:
+        """(float32 values, how many are missing)."""
+        index = self._indexer.index(values.view(np.uint64))
+        if index is None:
+            found, count = self._transform.apply(values)
+            return pa.array(found), count
+        distinct = index.distinct.view(np.float64)
+        found, _ = self._transform.apply(distinct)
+        return _dictionary(index, found), _occurrences(index, np.isnan(distinct))
 
 
 class _SparseSource:
@@ -66,6 +110,7 @@ class _SparseSource:
     def __init__(self, column: SparseColumn, spec: Spec, folder: Path) -> None:
         self._num_embeddings = column.num_embeddings
         self._synthetic = column.encoding.get("multi_hot")
+        self._indexer = Indexer()
         self._bucket_of = None
         if column.encoding["kind"] == "bucket":
             self._bucket_of = [dense.name for dense in spec.dense].index(column.encoding["column"])
@@ -74,20 +119,42 @@ class _SparseSource:
             self._is_list, self._slot = list_slots(spec)[column.name]
             self._encoder = SparseEncoder(column.encoding, column.num_embeddings, folder)
 
-    def encode(self, raw: RawColumns) -> tuple[pa.Array, int]:
-        """(ids or lists of ids, how many are missing)."""
+    def encode(self, raw: RawColumns) -> tuple[pa.Array, int, NDArray[np.uint64] | None]:
+        """(ids or lists of ids, how many are missing, the keys behind them)."""
         if self._bucket_of is not None:
-            return _buckets(raw.dense[self._bucket_of], self._boundaries)
+            return *_buckets(raw.dense[self._bucket_of], self._boundaries), None
         if self._is_list:
             ends = raw.list_ends[self._slot]
-            ids, _ = self._encoder.apply(raw.list_keys[self._slot, : ends[-1]])
-            return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
-        ids, count = self._encoder.apply(raw.keys[self._slot])
+            keys = raw.list_keys[self._slot, : ends[-1]]
+            ids, _ = self._encoder.apply(keys)
+            return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum()), keys
+        keys = raw.keys[self._slot]
+        index = self._indexer.index(keys)
+        if index is None:
+            ids, count = self._encoder.apply(keys)
+            return self._expanded(ids), count, keys
+        ids, _ = self._encoder.apply(index.distinct)
+        count = _occurrences(index, index.distinct == MISSING_KEY)
+        if self._synthetic is not None:
+            return self._expanded(ids[index.codes]), count, index.distinct
+        return _dictionary(index, ids), count, index.distinct
+
+    def _expanded(self, ids: NDArray[np.int32]) -> pa.Array:
         if self._synthetic is None:
-            return pa.array(ids), count
+            return pa.array(ids)
         size = self._synthetic["size"]
         expanded = expand(ids, size, self._num_embeddings, self._synthetic["column"])
-        return _lists(np.arange(0, len(expanded) + 1, size), expanded), count
+        return _lists(np.arange(0, len(expanded) + 1, size), expanded)
+
+
+def _dictionary(index: Index, values: NDArray[Any]) -> pa.DictionaryArray:
+    """``values[index.codes]``."""
+    return pa.DictionaryArray.from_arrays(pa.array(index.codes), pa.array(values), safe=False)
+
+
+def _occurrences(index: Index, wanted: NDArray[np.bool_]) -> int:
+    """How many values are one of the ``wanted`` distinct ones."""
+    return sum(int(count_code(index.codes, place)) for place in np.flatnonzero(wanted))
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
 from dlrm_app.files import written_whole
-from dlrm_app.preprocess.encode import Encoder, list_slots
+from dlrm_app.preprocess.encode import Encoder
 from dlrm_app.preprocess.journal import Journal
-from dlrm_app.preprocess.parser import Parser, RawColumns
+from dlrm_app.preprocess.parser import Parser
 from dlrm_app.preprocess.passes import Cursor, body, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.rejects import describe, write_entries
 from dlrm_app.preprocess.shards import open_shard
 from dlrm_app.preprocess.shuffle import row_keys, write_run
 from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketch, SketchFile
-from dlrm_app.preprocess.spec import Spec
 from dlrm_app.preprocess.units import UnitText
 
 
@@ -72,8 +71,8 @@ class EncodeUnits:
         tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
         if not (self.wants_sketch and segment.split in self.plan.studied):
             sketches = []
-        tables = self._tables(cursor, segment, spec, tally, sketches)
         shuffle = self.plan.shuffle if segment.split == "train" else "none"
+        tables = self._tables(cursor, segment, tally, sketches, is_shuffled=shuffle != "none")
         if shuffle != "none":
             tables = iter([pa.concat_tables(tables).combine_chunks()])
         shard = self._write(segment.split, text, tables, shuffle)
@@ -86,18 +85,20 @@ class EncodeUnits:
         }
 
     def _tables(
-        self, cursor: Cursor, segment: Segment, spec: Spec, tally: _Tally, sketches: list[Sketch]
+        self, cursor: Cursor, segment: Segment, tally: _Tally, sketches: list[Sketch], *, is_shuffled: bool
     ) -> Iterator[pa.Table]:
         """The segment's rows, a row group at a time, and at least one table; they are counted on the way."""
+        spec = self.plan.spec_of(segment.split)
         encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
         parser = Parser(spec, self.plan.layout.row_group_rows)
         for raw in cursor.rows(parser, segment.stop):
             encoded = encoder.encode(raw)
-            tally.rows += len(encoded.table)
+            tally.rows += len(encoded)
             tally.positives += int(raw.labels.sum())
             tally.missing += encoded.missing
-            _look_at(raw, spec, sketches)
-            yield encoded.table
+            for sketch, keys in zip(sketches, encoded.keys, strict=False):
+                sketch.add(keys)
+            yield encoded.table if is_shuffled else encoded.indexed
         if tally.rows == 0:
             yield encoder.schema.empty_table()
 
@@ -117,10 +118,3 @@ class EncodeUnits:
             for table in tables:
                 writer.write(table)
             return writer.finish()
-
-
-def _look_at(raw: RawColumns, spec: Spec, sketches: list[Sketch]) -> None:
-    slots = list_slots(spec)
-    for sketch, column in zip(sketches, spec.sparse, strict=False):
-        is_list, slot = slots[column.name]
-        sketch.add(raw.list_keys[slot, : raw.list_ends[slot, -1]] if is_list else raw.keys[slot])

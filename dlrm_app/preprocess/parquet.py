@@ -3,7 +3,7 @@
 Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
 
 Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
-values, and compression if it saved a quarter there. So a file depends on its rows alone.
+values, and compression if it halved the bytes there. So a file depends on its rows alone.
 """
 
 from typing import Any, Protocol
@@ -14,7 +14,8 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess import thrift
-from dlrm_app.preprocess.pages import index_values, list_levels, pack_bits, split_bytes
+from dlrm_app.preprocess.indexing import Index, Indexer, index_values
+from dlrm_app.preprocess.pages import list_levels, pack_bits, split_bytes
 
 _MAGIC = b"PAR1"
 _CODECS = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
@@ -24,11 +25,9 @@ _UINT_8, _LIST = 11, 3
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _PLAIN, _RLE, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 8, 9
 
-_OCCURRENCES = 4
-_MAX_DICTIONARY = 1 << 16
-"""A dictionary pays where a value occurs so many times on average, and has at most so many values."""
-_WORTH = 0.75
+_WORTH = 0.5
 """Compression pays where it leaves at most this share of the bytes."""
+_ITSELF = np.arange(2, dtype=np.uint16)
 
 
 class Sink(Protocol):
@@ -85,38 +84,37 @@ class ParquetWriter:
 
 
 class _Column:
-    """A column, what its row groups have settled on, and room for their work."""
+    """A column, and what its row groups have settled on."""
 
     def __init__(self, field: pa.Field, compression: str, level: int | None) -> None:
-        self._is_list = pa.types.is_list(field.type)
-        values = field.type.value_field if self._is_list else field
-        self._kind = _FLOAT if values.type == pa.float32() else _INT32
-        self._path = [field.name, "list", values.name] if self._is_list else [field.name]
-        self.elements = _schema_elements(self._path, self._kind, values.type == pa.uint8())
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        self._is_list = pa.types.is_list(kind)
+        self._path = [field.name]
+        if self._is_list:
+            self._path += ["list", kind.value_field.name]
+            kind = kind.value_type
+        self._kind = _FLOAT if kind == pa.float32() else _INT32
+        self.elements = _schema_elements(self._path, self._kind, kind == pa.uint8())
         self._codec_number = _CODECS[compression]
         self._codec = _codec(compression, level)
-        self._has_dictionary = True
+        self._indexer = Indexer()
+        self._encoding = _RLE_DICTIONARY
         self._is_compressed: bool | None = None
 
     def encode(self, array: pa.Array, place: int) -> tuple[list[bytes], thrift.Value]:
         """(the pages of a chunk that begins at ``place`` of the file, its metadata)."""
-        values, levels, count = self._flat(array)
         pages = _Pages(self._codec)
-        indexed = self._indexed(values) if self._has_dictionary else None
-        if indexed is not None:
-            dictionary, body = indexed
-            self._settle(body)
-            pages.add_dictionary(dictionary.tobytes(), len(dictionary), self._is_compressed)
+        count, levels = len(array), b""
+        if self._is_list:
+            count, levels = _levels(array)
+            array = array.flatten()
+        index = self._index(array)
+        if index is not None:
+            body = self._add_dictionary(index, pages)
             encoding = _RLE_DICTIONARY
         else:
-            apart = np.empty((4, len(values)), np.uint8)
-            split_bytes(values, apart)
-            body = apart.tobytes()
-            self._settle(body)
-            encoding = _BYTE_STREAM_SPLIT
-            if not self._is_compressed:
-                body, encoding = values.tobytes(), _PLAIN
-        first = sum(map(len, pages.pieces))
+            body, encoding = self._apart(_words(array))
+        first = pages.size
         pages.add_data(levels + body, count, encoding, self._is_compressed)
         fields = {
             1: thrift.i32(self._kind),
@@ -125,40 +123,38 @@ class _Column:
             4: thrift.i32(self._codec_number if self._is_compressed else 0),
             5: thrift.i64(count),
             6: thrift.i64(pages.raw_size),
-            7: thrift.i64(sum(map(len, pages.pieces))),
+            7: thrift.i64(pages.size),
             9: thrift.i64(place + first),
+            **({11: thrift.i64(place)} if first else {}),
         }
-        if first:
-            fields[11] = thrift.i64(place)
         return pages.pieces, thrift.struct({2: thrift.i64(place), 3: thrift.struct(fields)})
 
-    def _flat(self, array: pa.Array) -> tuple[NDArray[np.uint32], bytes, int]:
-        """(values, the levels of lists as a page wants them, how many values or levels there are)."""
-        if not self._is_list:
-            return _words(array), b"", len(array)
-        ends = array.offsets.to_numpy()
-        values = _words(array.flatten())
-        room = len(values) + len(array)
-        repetition, definition = np.empty(room, np.uint32), np.empty(room, np.uint32)
-        count = list_levels(ends, repetition, definition)
-        runs = [_packed(levels[:count], 1) for levels in (repetition, definition)]
-        return values, b"".join(len(run).to_bytes(4, "little") + run for run in runs), count
+    def _index(self, array: pa.Array) -> Index | None:
+        if isinstance(array, pa.DictionaryArray):
+            return Index(array.indices.to_numpy(), _words(array.dictionary))
+        return self._indexer.index(_words(array))
 
-    def _indexed(self, values: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], bytes] | None:
-        """(the dictionary, the numbers of the values in it as a page wants them), or None for good if it does not pay."""
-        limit = min(len(values) // _OCCURRENCES, _MAX_DICTIONARY)
-        table_bits = max(_OCCURRENCES * limit - 1, 1).bit_length()
-        table = np.empty(1 << table_bits, np.uint64)
-        codes, dictionary = np.empty(len(values), np.uint32), np.empty(limit, np.uint32)
-        distinct = index_values(values, limit, table, table_bits, codes, dictionary)
-        if distinct < 1:
-            self._has_dictionary, self._is_compressed = False, None
-            return None
-        width = max((distinct - 1).bit_length(), 1)
-        return dictionary[:distinct], bytes([width]) + _packed(codes, width)
+    def _add_dictionary(self, index: Index, pages: "_Pages") -> bytes:
+        """Adds the dictionary's page; gives what stands in the other one. Distinct keys may have become equal values."""
+        numbers, dictionary = index_values(index.distinct, len(index.distinct)) or index
+        width = max((len(dictionary) - 1).bit_length(), 1)
+        body = bytes([width]) + _packed(index.codes, numbers, width)
+        self._settle(_RLE_DICTIONARY, body)
+        pages.add_dictionary(dictionary.tobytes(), len(dictionary), self._is_compressed)
+        return body
 
-    def _settle(self, body: bytes) -> None:
-        if self._is_compressed is None:
+    def _apart(self, values: NDArray[np.uint32]) -> tuple[bytes, int]:
+        """(what stands in a page without dictionary, its encoding)."""
+        apart = np.empty((4, len(values)), np.uint8)
+        split_bytes(values, apart)
+        body = apart.tobytes()
+        self._settle(_BYTE_STREAM_SPLIT, body)
+        return (body, _BYTE_STREAM_SPLIT) if self._is_compressed else (values.tobytes(), _PLAIN)
+
+    def _settle(self, encoding: int, body: bytes) -> None:
+        """Decides on compression, by the first page of its encoding that is not empty."""
+        if body and (self._is_compressed is None or encoding != self._encoding):
+            self._encoding = encoding
             self._is_compressed = self._codec is not None and (
                 len(self._codec.compress(body)) <= _WORTH * len(body)
             )
@@ -170,7 +166,7 @@ class _Pages:
     def __init__(self, codec: Any) -> None:
         self._codec = codec
         self.pieces: list[bytes] = []
-        self.raw_size = 0
+        self.size = self.raw_size = 0
 
     def add_dictionary(self, body: bytes, count: int, is_compressed: bool | None) -> None:
         header = thrift.struct({1: thrift.i32(count), 2: thrift.i32(_PLAIN)})
@@ -196,6 +192,7 @@ class _Pages:
         }
         head = thrift.struct({**start, field: header})[1]
         self.pieces += [head, body]
+        self.size += len(head) + len(body)
         self.raw_size += len(head) + size
 
 
@@ -208,12 +205,21 @@ def _words(array: pa.Array) -> NDArray[np.uint32]:
     return words
 
 
-def _packed(codes: NDArray[np.uint32], width: int) -> bytes:
-    """One run of packed bits, of whole groups of eight, with its header."""
+def _packed(codes: NDArray[np.uint16], numbers: NDArray[np.uint16], width: int) -> bytes:
+    """``numbers[codes]`` as one run of packed bits, of whole groups of eight, with its header."""
     words = np.empty(len(codes) * width // 64 + 2, np.uint64)
-    pack_bits(codes, width, words)
+    pack_bits(codes, numbers, width, words)
     groups = -(-len(codes) // 8)
     return thrift.varint(groups << 1 | 1) + words.view(np.uint8)[: groups * width].tobytes()
+
+
+def _levels(array: pa.Array) -> tuple[int, bytes]:
+    """How many levels lists have, and the levels as a page wants them."""
+    room = len(array.flatten()) + len(array)
+    repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
+    count = list_levels(array.offsets.to_numpy(), repetition, definition)
+    runs = [_packed(levels[:count], _ITSELF, 1) for levels in (repetition, definition)]
+    return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
 
 
 def _codec(compression: str, level: int | None) -> Any:

@@ -95,7 +95,7 @@ class Encode:
         writer = ShardWriter(HashedFile(BytesIO()), self.plan.layout)
         cursor = Cursor(text, body(text, spec))
         for raw in cursor.rows(Parser(spec, self.plan.layout.row_group_rows), None):
-            writer.write(encoder.encode(raw).table)
+            writer.write(encoder.encode(raw).indexed)
         shard = writer.finish()
         return {
             "split": split,

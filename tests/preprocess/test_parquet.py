@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from dlrm_app.preprocess.pages import index_values, pack_bits
+from dlrm_app.preprocess.indexing import index_values
+from dlrm_app.preprocess.pages import pack_bits
 from dlrm_app.preprocess.parquet import ParquetWriter
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
@@ -104,19 +105,21 @@ def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
 def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> None:
     codes = np.array(values, np.uint32) & np.uint32((1 << width) - 1)
     words = np.zeros(len(codes) * width // 64 + 1, np.uint64)
-    pack_bits(codes, width, words)
+    distinct, numbers = np.unique(codes, return_inverse=True)
+    pack_bits(numbers.astype(np.uint16), distinct, width, words)
     expected = sum(int(code) << (place * width) for place, code in enumerate(codes))
     assert sum(int(word) << (64 * place) for place, word in enumerate(words)) == expected
 
 
-@given(st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30))
-def test_values_are_numbered_by_their_first_occurrences(values: list[int], limit: int) -> None:
+@given(
+    st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30), st.sampled_from([np.uint32, np.uint64])
+)
+def test_values_are_numbered_by_their_first_occurrences(values: list[int], limit: int, kind: type) -> None:
     order = list(dict.fromkeys(values))
-    codes, dictionary = np.empty(len(values), np.uint32), np.empty(limit, np.uint32)
-    given = np.array(values, np.uint32) * np.uint32(0x01000193)
-    count = index_values(given, limit, np.empty(64, np.uint64), 6, codes, dictionary)
+    given = np.array(values, kind) * kind(0x193193)
+    found = index_values(given, limit)
     if len(order) > limit:
-        assert count == -1
+        assert found is None
     else:
-        assert dictionary[:count].tolist() == [value * 0x01000193 % 2**32 for value in order]
-        assert codes.tolist() == [order.index(value) for value in values]
+        assert found.distinct.tolist() == [value * 0x193193 for value in order]
+        assert found.codes.tolist() == [order.index(value) for value in values]
