@@ -1,0 +1,84 @@
+"""Mean pooling that is the mean under every sharding.
+
+torchrec 1.8 divides the sums of row_wise and table_row_wise tables by their bags' lengths after the exchange. It
+divides every other multi-hot feature of the collection as well (sum-pooled ones too, and those that were averaged
+already), and takes the means of grid_shard's parts for parts of the mean. Nothing says so: the model just learns
+something else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionContext, ShardedEmbeddingBagCollection
+from torchrec.distributed.types import ParameterSharding, ShardingType
+from torchrec.modules.embedding_configs import PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+
+ROW_SPLIT = {ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value}
+
+
+class ExactMeanCollection(ShardedEmbeddingBagCollection):
+    """Tables split by rows give sums; those that are to be means are divided here, and no others."""
+
+    def __init__(
+        self,
+        module: EmbeddingBagCollection,
+        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        **options: Any,
+    ) -> None:
+        super().__init__(module, table_name_to_parameter_sharding, **options)
+        self._has_mean_pooling_callback = False
+        self._to_divide = {
+            feature
+            for table in module.embedding_bag_configs()
+            for feature in table.feature_names
+            if table.pooling == PoolingType.MEAN
+            and table_name_to_parameter_sharding[table.name].sharding_type in ROW_SPLIT
+        }
+        self._widths = torch.tensor(self._embedding_dims, device=self._device)
+
+    @classmethod
+    def create_embedding_bag_sharding(
+        cls, sharding_infos: list[EmbeddingShardingInfo], *arguments: Any, **options: Any
+    ) -> Any:
+        """torchrec's, with sums in place of means where a bag's rows lie on several ranks."""
+        if sharding_infos[0].param_sharding.sharding_type in ROW_SPLIT:
+            sharding_infos = [
+                replace(info, embedding_config=replace(info.embedding_config, pooling=PoolingType.SUM))
+                for info in sharding_infos
+            ]
+        return super().create_embedding_bag_sharding(sharding_infos, *arguments, **options)
+
+    def input_dist(self, ctx: EmbeddingBagCollectionContext, features: KeyedJaggedTensor) -> Any:
+        """torchrec's; keeps what the sums of these bags are to be divided by."""
+        awaitable = super().input_dist(ctx, features)
+        if self._to_divide:
+            ctx.divisor = self._divisor(features)
+        return awaitable
+
+    def compute_and_output_dist(self, ctx: EmbeddingBagCollectionContext, input: Any) -> Any:
+        """torchrec's, followed by the division."""
+        awaitable = super().compute_and_output_dist(ctx, input)
+        if self._to_divide:
+            awaitable.callbacks.append(partial(_divide, divisor=ctx.divisor))
+        return awaitable
+
+    def _divisor(self, features: KeyedJaggedTensor) -> torch.Tensor:
+        """float [B, widths of the output's keys]: a bag's length, or 1."""
+        row_of: Mapping[str, int] = {key: place for place, key in enumerate(features.keys())}
+        num_features = len(row_of)
+        lengths = features.lengths().view(num_features, -1).clamp(min=1)
+        rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
+        names = [name.split("@")[0] for name in self._embedding_names]  # a shared table's: feature@table
+        rows = [row_of[name] if name in self._to_divide else num_features for name in names]
+        chosen = rows_and_one[torch.tensor(rows, device=lengths.device)]  # [keys, B]
+        return chosen.T.repeat_interleave(self._widths, dim=1, output_size=sum(self._embedding_dims))
+
+
+def _divide(pooled: KeyedTensor, divisor: torch.Tensor) -> KeyedTensor:
+    return KeyedTensor(pooled.keys(), pooled.length_per_key(), pooled.values() / divisor, key_dim=1)
