@@ -1,5 +1,6 @@
 """A DLRM in plain torch, written from the papers, to compare the sharded one with."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,7 +11,9 @@ from dlrm_app.tables import Table
 
 
 class PlainModel(nn.Module):
-    """nn.EmbeddingBag tables, an MLP below and above, and one of three interactions."""
+    """nn.EmbeddingBag tables, an MLP below and above, and one of three interactions; or none, with ``stride``."""
+
+    stride: int | None = None
 
     def __init__(self, kind: str, tables: Sequence[Table], dense: dict[str, torch.Tensor]) -> None:
         super().__init__()
@@ -43,6 +46,8 @@ class PlainModel(nn.Module):
         return vectors
 
     def forward(self, dense: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
+        if self.kind == "concat":
+            return self.top(torch.cat([self.strided_means(torch.cat(self.pooled(ids), dim=1)), dense], dim=1))
         bottom = self.relu_mlp("dense_arch", dense)
         vectors = torch.stack([bottom, *self.pooled(ids)], dim=1)  # [B, F + 1, D]
         if self.kind == "dlrm":
@@ -51,10 +56,23 @@ class PlainModel(nn.Module):
             crossed = self.cross(vectors.flatten(1))
         else:
             crossed = torch.cat([bottom, self.projected_dots(vectors)], dim=1)
+        return self.top(crossed)
+
+    def top(self, crossed: torch.Tensor) -> torch.Tensor:
         *hidden, (weight, bias) = self.layers("over_arch")
         for w, b in hidden:
             crossed = F.relu(F.linear(crossed, w, b))
         return F.linear(crossed, weight, bias).squeeze(-1)
+
+    def strided_means(self, values: torch.Tensor) -> torch.Tensor:
+        """Window by window, as TensorFlow's guide to padding="SAME" has it."""
+        if self.stride is None:
+            return values
+        width = values.shape[1]
+        count = math.ceil(width / self.stride)
+        first = -((count * self.stride - width) // 2)
+        starts = [first + place * self.stride for place in range(count)]
+        return torch.stack([values[:, max(0, a) : a + self.stride].mean(1) for a in starts], dim=1)
 
     def pair_dots(self, vectors: torch.Tensor) -> torch.Tensor:
         count = vectors.shape[1]

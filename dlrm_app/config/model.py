@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import one_of
+from dlrm_app.config.checks import one_of, positive
 
-MODEL_KINDS = ("dlrm", "dcn", "projection")
+MODEL_KINDS = ("dlrm", "dcn", "projection", "concat")
 
 
 @dataclass(slots=True)
@@ -18,10 +18,15 @@ class ModelConfig:
     dcn_low_rank_dim: int | None = None
     projection_branch1: list[int] | None = None
     projection_branch2: list[int] | None = None
+    stride: int | None = None
 
     def problems(self) -> list[str]:
         """What types cannot express, each with its cure."""
-        problems = one_of("model.kind", self.kind, MODEL_KINDS)
+        problems = [
+            *one_of("model.kind", self.kind, MODEL_KINDS),
+            *positive("model.stride", self.stride),
+            *self._misplaced(),
+        ]
         for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
             widths = getattr(self, key) or []
             if any(width < 1 for width in widths):
@@ -35,4 +40,21 @@ class ModelConfig:
                 problems.append(
                     f"model.{key} is needed by model.kind={self.kind}: set it, or use model={self.kind}"
                 )
+        return problems
+
+    def _misplaced(self) -> list[str]:
+        """Settings of another kind of model, and an MLP that torchrec cannot build."""
+        problems = []
+        if self.kind == "concat" and self.bottom_mlp:
+            problems.append(
+                f"model.kind=concat has no bottom MLP, model.bottom_mlp is {self.bottom_mlp}: set model.bottom_mlp=[]"
+            )
+        if self.kind != "concat" and self.stride is not None:
+            problems.append(
+                f"model.stride={self.stride} is a setting of model.kind=concat: set it to null, or use model=concat"
+            )
+        if self.top_mlp in ([], [1]):
+            problems.append(
+                f"model.top_mlp needs a hidden layer, got {self.top_mlp}: as model.top_mlp=[256,1]"
+            )
         return problems

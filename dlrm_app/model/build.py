@@ -1,4 +1,4 @@
-"""A recommendation model from its configuration: torchrec's DLRM, DLRM_DCN or DLRM_Projection.
+"""A recommendation model from its configuration: torchrec's DLRM, DLRM_DCN or DLRM_Projection, or a ConcatModel.
 
 Shapes: B batch rows, F sparse features, D the tables' width, N dense features.
 """
@@ -12,19 +12,20 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.model.concat import ConcatModel
 from dlrm_app.tables import Table, to_bag_config
 
 
 def build_model(
     config: ModelConfig, tables: Sequence[Table], num_dense: int, device: torch.device, seed: int
-) -> DLRM:
+) -> nn.Module:
     """The model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
     depend on ``seed`` alone: they are drawn on the CPU whatever the device. Raises ConfigError.
     """
-    dim = _common_dim(tables)
-    if num_dense == 0:
+    dim = 0 if config.kind == "concat" else _common_dim(tables)
+    if num_dense == 0 and config.kind != "concat":
         raise ConfigError([f"the dataset has no dense column, which model={config.kind} needs: add one"])
     bags = EmbeddingBagCollection(
         tables=[to_bag_config(table) for table in tables], device=torch.device("meta")
@@ -38,8 +39,11 @@ def build_model(
     return model
 
 
-def _build(config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, dim: int) -> DLRM:
-    bottom, top = ending_in(config.bottom_mlp, dim), ending_in(config.top_mlp, 1)
+def _build(config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, dim: int) -> nn.Module:
+    top = ending_in(config.top_mlp, 1)
+    if config.kind == "concat":
+        return ConcatModel(bags, num_dense, top, config.stride)
+    bottom = ending_in(config.bottom_mlp, dim)
     if config.kind == "dcn":
         assert config.dcn_num_layers is not None
         assert config.dcn_low_rank_dim is not None
@@ -65,7 +69,10 @@ def _common_dim(tables: Sequence[Table]) -> int:
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
         raise ConfigError(
-            [f"the interaction needs tables of one width, these differ: {examples}; give all the same dim"]
+            [
+                f"the interaction needs tables of one width, these differ: {examples}; give all the same dim, "
+                "or use model=concat, which takes any widths"
+            ]
         )
     return dims[0]
 

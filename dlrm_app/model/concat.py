@@ -1,0 +1,71 @@
+"""Embeddings of any widths beside each other, averaged in strides if asked, then one MLP.
+
+The synthetic models of NVIDIA Merlin's distributed-embeddings (examples/benchmarks/synthetic_models).
+Shapes: B batch rows, N dense features, W the widths of all features' embeddings added up.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchrec.models.dlrm import OverArch
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+
+class ConcatSparseArch(nn.Module):
+    """The pooled embeddings of every feature, [B, W], in the order of the tables whatever the sharding."""
+
+    def __init__(self, bags: EmbeddingBagCollection) -> None:
+        super().__init__()
+        self.embedding_bag_collection = bags
+        self._features = [name for config in bags.embedding_bag_configs() for name in config.feature_names]
+
+    def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
+        pooled = self.embedding_bag_collection(features).to_dict()
+        return torch.cat([pooled[name] for name in self._features], dim=1)
+
+
+class StridedMean(nn.Module):
+    """[B, W] → [B, ceil(W / stride)]: means of windows of ``stride`` neighbours that do not overlap.
+
+    As Keras' AveragePooling1D(stride, padding="same"): what a last window lacks is made up half in front of the first
+    value (rounded down) and half behind the last, and does not count.
+    """
+
+    def __init__(self, width: int, stride: int) -> None:
+        super().__init__()
+        self.width = -(-width // stride)
+        self._stride = stride
+        self._missing_in_front = (self.width * stride - width) // 2
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return F.avg_pool1d(
+            values,
+            self._stride,
+            padding=self._missing_in_front,
+            ceil_mode=True,
+            count_include_pad=False,
+        )
+
+
+class ConcatModel(nn.Module):
+    """Embeddings [B, W], or their strided means, and the dense features [B, N] beside each other, into an MLP."""
+
+    def __init__(
+        self, bags: EmbeddingBagCollection, num_dense: int, mlp: Sequence[int], stride: int | None
+    ) -> None:
+        super().__init__()
+        width = sum(
+            config.embedding_dim * len(config.feature_names) for config in bags.embedding_bag_configs()
+        )
+        self.sparse_arch = ConcatSparseArch(bags)
+        pooling = None if stride is None else StridedMean(width, stride)
+        self.inter_arch: nn.Module = pooling or nn.Identity()
+        self.over_arch = OverArch((pooling.width if pooling else width) + num_dense, list(mlp))
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+        """Logits [B, 1]."""
+        crossed = self.inter_arch(self.sparse_arch(sparse_features))
+        return self.over_arch(torch.cat([crossed, dense_features], dim=1))
