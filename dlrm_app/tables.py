@@ -10,7 +10,7 @@ A spec names an embedding table and the features that read it:
       data_type: fp16        # fp32, fp16 or bf16; default: tables.data_type
       init: normal           # uniform, normal or zeros; default: tables.init
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
-      sharding: {types: [row_wise], kernels: [fused], min_partition: 32}
+      sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/sharding.md for all
       optimizer: {lr: 0.01}  # what differs from optimizer.sparse
       hotness: [1, 20]       # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
       count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
@@ -25,7 +25,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 
 from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS, SparseSettings
-from dlrm_app.config.sharding import SHARDING_TYPES
+from dlrm_app.config.sharding import wish_problems
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, refuse_if
 
@@ -33,8 +33,6 @@ POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
 DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
 INITS = ("uniform", "normal", "zeros")
-KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
-SHARDING_KEYS = ("types", "kernels", "min_partition")
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
@@ -188,10 +186,8 @@ def _table_faults(table: Table) -> list[str]:
             faults.append(f"{key} must be one of {', '.join(choices)}, got {getattr(table, key)!r}")
     if table.init_scale is not None and not table.init_scale > 0:
         faults.append(f"init_scale must be positive, got {table.init_scale!r}")
-    faults += _unknown_keys("sharding", table.sharding, SHARDING_KEYS)
+    faults += wish_problems("sharding", table.sharding)
     faults += _unknown_keys("optimizer", table.optimizer, OPTIMIZER_KEYS)
-    faults += _unknown_choices("sharding.types", table.sharding.get("types"), SHARDING_TYPES)
-    faults += _unknown_choices("sharding.kernels", table.sharding.get("kernels"), KERNELS)
     if "kind" in table.optimizer:
         faults += _unknown_choices("optimizer.kind", [table.optimizer["kind"]], SPARSE_OPTIMIZERS)
     return faults

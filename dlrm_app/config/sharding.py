@@ -1,6 +1,9 @@
 """How tables are spread over ranks, and what those ranks are."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
 
 from dlrm_app.config.checks import above_zero, one_of, positive
 
@@ -13,27 +16,94 @@ SHARDING_TYPES = (
     "table_column_wise",
     "grid_shard",
 )
+KERNELS = ("fused", "fused_uvm", "fused_uvm_caching", "dense")
+KEY_VALUE_KERNELS = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
+COLLECTIVE_TYPES = ("fp32", "fp16", "bf16", "int8")
+WISH_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_load_factor")
+"""What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 PLANNERS = ("fast", "torchrec")
 DEVICES = ("cuda", "cpu")
 
 
 @dataclass(slots=True)
+class CollectivesConfig:
+    """How pooled embeddings travel to the ranks of their rows, and their gradients back."""
+
+    forward: str = "fp32"
+    backward: str = "fp32"
+
+
+@dataclass(slots=True)
 class ShardingConfig:
+    """``tables`` maps a pattern of table names to wishes (WISH_KEYS) for the tables that it fits."""
+
     types: list[str] | None = None
     kernels: list[str] | None = None
+    tables: dict[str, Any] = field(default_factory=dict)
+    collectives: CollectivesConfig = field(default_factory=CollectivesConfig)
     planner: str = "fast"
     plan: str | None = None
 
     def problems(self) -> list[str]:
         """What types cannot express, each with its cure."""
         return [
+            *wish_problems("sharding", {"types": self.types, "kernels": self.kernels}),
             *(
                 problem
-                for kind in self.types or []
-                for problem in one_of("sharding.types", kind, SHARDING_TYPES)
+                for pattern, wishes in self.tables.items()
+                for problem in wish_problems(f"sharding.tables.{pattern}", wishes)
             ),
+            *one_of("sharding.collectives.forward", self.collectives.forward, COLLECTIVE_TYPES),
+            *one_of("sharding.collectives.backward", self.collectives.backward, COLLECTIVE_TYPES),
             *one_of("sharding.planner", self.planner, PLANNERS),
         ]
+
+    def wishes(self, table: str) -> dict[str, Any]:
+        """What the patterns that fit ``table`` ask for; of two that ask for the same, the later one counts."""
+        merged: dict[str, Any] = {}
+        for pattern, wishes in self.tables.items():
+            if fnmatchcase(table, pattern):
+                merged |= wishes
+        return merged
+
+
+def wish_problems(where: str, wishes: Any) -> list[str]:
+    """What is wrong with one table's or pattern's wishes, as ``where``.key; those that are null ask for nothing."""
+    if not isinstance(wishes, Mapping):
+        return [f"{where} must be a mapping with {', '.join(WISH_KEYS)}, got {wishes!r}"]
+    given = {key: value for key, value in wishes.items() if value is not None}
+    problems = [
+        f"{where}.{key} is not known: use {', '.join(WISH_KEYS)}" for key in given if key not in WISH_KEYS
+    ]
+    problems += _choice_problems(f"{where}.types", given.get("types", []), SHARDING_TYPES)
+    problems += _choice_problems(f"{where}.kernels", given.get("kernels", []), KERNELS)
+    width, share = given.get("min_partition", 4), given.get("cache_load_factor", 1)
+    if not isinstance(width, int) or width < 4 or width % 4:
+        problems.append(
+            f"{where}.min_partition, the least columns of a shard, must be a multiple of 4, got {width!r}"
+        )
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        problems.append(
+            f"{where}.cache_load_factor, the share of rows on the GPU, must lie in (0, 1], got {share!r}"
+        )
+    return [*problems, *one_of(f"{where}.device_group", given.get("device_group", "cpu"), DEVICES)]
+
+
+def _choice_problems(key: str, values: Any, choices: tuple[str, ...]) -> list[str]:
+    if not isinstance(values, list) or not values:
+        return (
+            [f"{key} must be a list of some of {', '.join(choices)}, got {values!r}"] if values != [] else []
+        )
+    problems = []
+    for value in values:
+        if value in KEY_VALUE_KERNELS and choices is KERNELS:
+            problems.append(
+                f"{key}: {value} keeps weights in a key-value store, which the releases of fbgemm-gpu that pip installs "
+                "are built without: use fused_uvm_caching, whose weights lie in the host's memory"
+            )
+        else:
+            problems += one_of(key, value, choices)
+    return problems
 
 
 @dataclass(slots=True)
