@@ -1,97 +1,132 @@
-"""Which rank holds which part of which table: torchrec's planner, told of this machine and of the specs' wishes."""
+"""Which rank holds which part of which table: from a file, by our own planner, or by torchrec's."""
 
-import os
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-import torch
+import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import (
-    KernelConfig,
-    PlannerError,
-    TopologyFactory,
-    TrainerConfig,
-)
-from torchrec.distributed.types import ShardingPlan
+from torchrec.distributed.planner.types import PlannerError
 
+from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.runtime import Runtime
-from dlrm_app.sharding.constraints import table_constraints, use_dense_kernel
+from dlrm_app.sharding.constraints import use_dense_kernel
+from dlrm_app.sharding.estimate import Options, Workload, estimate_options
+from dlrm_app.sharding.fit import explain_misfit
+from dlrm_app.sharding.optimizer_state import optimizer_kinds
+from dlrm_app.sharding.placement import Assignment
+from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_assignment, to_plan
+from dlrm_app.sharding.plan_file import load_plan
+from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.topology import Cluster, running_cluster
 from dlrm_app.tables import Table
 
-RESERVED_SHARE = 0.15
-"""Of a rank's memory, kept from the tables for the dense part, the batches in flight and the libraries."""
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def make_plan(
     model: nn.Module,
     tables: Sequence[Table],
     dense_kernel_tables: frozenset[str],
+    sparse: SparseSettings,
     sharding: ShardingConfig,
     topology: TopologyConfig,
-    local_batch_size: int,
+    global_batch_size: int,
     runtime: Runtime,
-) -> ShardingPlan:
+) -> EstimatedPlan:
     """A plan for every EmbeddingBagCollection of ``model`` (on the meta device), the same on every rank.
 
     ``dense_kernel_tables``: names of tables whose optimizer fbgemm has not fused for this device.
-    Raises DlrmError if the tables do not fit, naming what is needed, what there is, and what would help.
+    Raises DlrmError, on every rank the same, if the tables do not fit (with what is needed, what there is, and
+    what would help), if ``sharding.plan`` is for other tables or ranks, or ``topology`` for other ranks.
     """
-    capacity = round(topology.memory_gib * 2**30) if topology.memory_gib else device_bytes(runtime)
-    constraints = table_constraints(tables, sharding, runtime.world_size)
+    cluster = _least_of_all(running_cluster(topology, runtime))
+    work = make_workload(tables, dense_kernel_tables, sparse, sharding, global_batch_size)
+
+    def plan() -> tuple[Assignment, Options]:
+        if sharding.planner == "torchrec" and sharding.plan is None:
+            return _ask_torchrec(model, work, cluster)
+        return find_assignment(work, cluster)
+
+    assignment, options = _decided_by_first(plan, runtime)
+    return to_plan(assignment, options, module_paths(model), work, cluster)
+
+
+def make_workload(
+    tables: Sequence[Table],
+    dense_kernel_tables: frozenset[str],
+    sparse: SparseSettings,
+    sharding: ShardingConfig,
+    global_batch_size: int,
+) -> Workload:
+    """What is planned. ``dense_kernel_tables`` as for ``make_plan``."""
+    return Workload(
+        {table.name: table for table in tables},
+        sharding,
+        optimizer_kinds(tables, sparse),
+        dense_kernel_tables,
+        global_batch_size,
+    )
+
+
+def find_assignment(work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
+    """What ``sharding.plan`` says, or else what our own search finds, and what it chose from. Raises DlrmError."""
+    if work.sharding.plan is not None:
+        return load_plan(Path(work.sharding.plan), work, cluster), {}
+    options = estimate_options(work, cluster)
+    found = search(options, cluster)
+    if found is None:
+        raise DlrmError(explain_misfit(work, cluster))
+    return found, options
+
+
+def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
     planner = EmbeddingShardingPlanner(
-        topology=_topology(runtime, capacity),
-        batch_size=local_batch_size,
-        constraints=constraints,
-        storage_reservation=FixedPercentageStorageReservation(RESERVED_SHARE),
+        topology=cluster.to_torchrec(),
+        batch_size=-(-work.global_batch_size // cluster.num_ranks),
+        constraints=work.constraints(cluster),
+        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology is what is left
     )
     try:
-        plan = planner.collective_plan(model, [AnyShardingSharder()], torch.distributed.GroupMember.WORLD)
+        plan = planner.plan(model, [AnyShardingSharder()])
     except PlannerError as error:
-        raise DlrmError(_does_not_fit(tables, capacity, runtime, error)) from error
-    use_dense_kernel(plan, dense_kernel_tables)
-    return plan
+        raise DlrmError(
+            f"{explain_misfit(work, cluster)}\n  torchrec's planner, in its words: {str(error).strip().splitlines()[0]}"
+        ) from error
+    use_dense_kernel(plan, work.dense_kernel)
+    options = estimate_options(work, cluster)
+    return to_assignment(plan, options), options
 
 
-def device_bytes(runtime: Runtime) -> int:
-    """Bytes that one rank may use: its GPU's memory, or its share of this machine's."""
-    if runtime.device.type == "cuda":
-        return int(torch.cuda.get_device_properties(runtime.device).total_memory)
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(total, _control_group_limit() or total) // runtime.local_world_size
+def _least_of_all(cluster: Cluster) -> Cluster:
+    """The cluster with the memory of its smallest rank, for machines may differ."""
+    if cluster.num_ranks == 1:
+        return cluster
+    found: list[tuple[int, int]] = [(0, 0)] * cluster.num_ranks
+    dist.all_gather_object(found, (cluster.memory, cluster.host_memory))
+    memory, host_memory = (min(sizes) for sizes in zip(*found, strict=True))
+    return replace(cluster, memory=memory, host_memory=host_memory)
 
 
-def _control_group_limit() -> int | None:
-    """The memory that a container or a Slurm job allows, if it sets a limit."""
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(name)
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            return int(text)
-    return None
-
-
-def _topology(runtime: Runtime, capacity: int) -> Topology:
-    memory = {"hbm_cap_bytes": capacity} if runtime.device.type == "cuda" else {"ddr_cap_bytes": capacity}
-    ranks = TrainerConfig(runtime.world_size, runtime.local_world_size, **memory)
-    return TopologyFactory.create_topology(ranks, kernel_config=KernelConfig(runtime.device.type))
-
-
-def _does_not_fit(tables: Sequence[Table], capacity: int, runtime: Runtime, error: PlannerError) -> str:
-    def gib(num_bytes: float) -> str:
-        return f"{num_bytes / 2**30:.2f} GiB"
-
-    largest = sorted(tables, key=lambda table: table.num_bytes, reverse=True)[:5]
-    lines = "\n".join(f"    {t.name:<24} {t.rows:>13,} × {t.dim:<4} {gib(t.num_bytes):>12}" for t in largest)
-    return (
-        f"no sharding plan: the tables' weights need {gib(sum(table.num_bytes for table in tables))} in all, "
-        f"{runtime.world_size} rank(s) have {gib(capacity)} each (before batches and optimizer state)\n"
-        f"  the largest tables:\n{lines}\n"
-        "  what may help: more ranks; sharding.types=[row_wise] to split tables over all ranks; a smaller "
-        "tables.embedding_dim; tables.data_type=fp16; fewer rows (encoding.num_embeddings or encoding.min_count "
-        "of dlrm-preprocess)\n"
-        f"  the planner's words: {str(error).strip().splitlines()[0]}"
-    )
+def _decided_by_first(work: Callable[[], T], runtime: Runtime) -> T:
+    """What ``work`` gives on the first rank, on every rank: sums of another order would give another plan."""
+    outcome: list[T | DlrmError | None] = [None]
+    if runtime.is_first:
+        try:
+            outcome = [work()]
+        except DlrmError as error:
+            outcome = [error]
+    if runtime.world_size > 1:
+        dist.broadcast_object_list(outcome, src=0)
+    result = outcome[0]
+    if isinstance(result, DlrmError):
+        raise result
+    return result  # type: ignore[return-value]  # the first rank's work gave a value or an error

@@ -9,7 +9,7 @@ from torchrec.distributed.planner import Topology, constants
 from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
 
 from dlrm_app.config.sharding import TopologyConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.runtime import Runtime
 
 GIB = 2**30
@@ -90,7 +90,11 @@ def described_cluster(config: TopologyConfig) -> Cluster:
         raise ConfigError(
             ["topology describes no cluster: choose one, as topology=a100_80g_8 or topology=custom"]
         )
-    assert config.nodes and config.devices_per_node and config.device and config.memory_gib
+    refuse_if(config.problems())
+    assert config.nodes is not None
+    assert config.devices_per_node is not None
+    assert config.device is not None
+    assert config.memory_gib is not None
     return Cluster(
         config.device,
         config.nodes,

@@ -94,9 +94,10 @@ def build_trainable(
             task,
             tables,
             dense_kernel_tables(tables, config.optimizer.sparse, runtime.device),
+            config.optimizer.sparse,
             config.sharding,
             config.topology,
-            config.trainer.global_batch_size // runtime.world_size,
+            config.trainer.global_batch_size,
             runtime,
         )
     group = dist.GroupMember.WORLD

@@ -1,0 +1,18 @@
+"""``dlrm-plan tables=… topology=a100_80g topology.nodes=16 trainer.global_batch_size=65536``: plan without a cluster."""
+
+from dlrm_app.cli.launch import launch
+from dlrm_app.config.plan import PlanConfig
+
+
+def main() -> None:
+    launch("plan", PlanConfig, _plan)
+
+
+def _plan(config: PlanConfig) -> None:
+    from dlrm_app.training.plan_cluster import plan_cluster
+
+    plan_cluster(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""When tables do not fit: what is needed, what there is, and settings that were tried and work."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.estimate import KINDS, Option, Options, Workload, estimate_options
+from dlrm_app.sharding.search import fits
+from dlrm_app.sharding.table_classes import fold, gib
+from dlrm_app.sharding.topology import Cluster
+from dlrm_app.tables import Table
+
+MAX_NODES = 4096
+NUM_LARGEST = 5
+COLUMN_WIDTHS = (64, 32, 16, 8, 4)
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A setting as it is typed, and what is planned with it."""
+
+    setting: str
+    work: Workload
+    cluster: Cluster
+
+    def works(self) -> bool:
+        """Whether the planner finds a plan with it."""
+        return can_fit(self.work, self.cluster)
+
+
+def can_fit(work: Workload, cluster: Cluster) -> bool:
+    """Whether the planner finds a plan for ``work`` on ``cluster``."""
+    try:
+        return fits(estimate_options(work, cluster), cluster)
+    except ConfigError:  # some table may not be sharded in any way
+        return False
+
+
+def explain_misfit(work: Workload, cluster: Cluster) -> str:
+    """The message: needed, available, the largest tables, and each cure that the planner found to work."""
+    options = estimate_options(work, cluster)
+    needed = sum((min(ways, key=_bytes).memory.sum(0) for ways in options.values()), np.zeros(len(KINDS)))
+    parts = ", ".join(f"{gib(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part)
+    room = cluster.usable * cluster.num_ranks
+    lines = [
+        "no sharding plan fits: the tables need more memory than there is",
+        f"  needed:    {gib(needed.sum())} in all ({parts})",
+        f"  available: {gib(room)} in all, {gib(cluster.usable)} on each of {cluster} "
+        f"(topology.reserved_share={cluster.reserved_share:g} is kept for the rest)",
+        "  the largest tables:",
+        *_largest(list(work.tables.values())),
+        *_too_large(options, cluster),
+    ]
+    found = [cure.setting for cure in _cures(work, cluster)]
+    if found:
+        lines += [
+            "  each of these was tried with the planner and makes it fit:",
+            *(f"    - {s}" for s in found),
+        ]
+    else:
+        lines.append(
+            "  tried without success: row-wise and column-wise sharding, UVM caching, fp16 weights, more ranks; "
+            "what is left is fewer rows or a smaller width"
+        )
+    return "\n".join(lines)
+
+
+def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
+    """The fewest of ``cluster``'s devices that a plan fits on: part of one node, or whole nodes; None: too many.
+
+    Takes for granted that what fits on n nodes fits on more.
+    """
+    width = cluster.devices_per_node
+    # on CPU the ranks of a machine share its memory, so that half of them have no less of it
+    parts = [n for n in range(1, width + 1) if width % n == 0] if cluster.device == "cuda" else [width]
+    for num_ranks in parts:
+        if can_fit(work, cluster.resized(num_ranks)):
+            return cluster.resized(num_ranks)
+    low, high = 1, 2
+    while not can_fit(work, replace(cluster, nodes=high)):
+        low, high = high, 2 * high
+        if high > MAX_NODES:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if can_fit(work, replace(cluster, nodes=middle)):
+            high = middle
+        else:
+            low = middle
+    return replace(cluster, nodes=high)
+
+
+def _bytes(way: Option) -> float:
+    return float(way.device.sum())
+
+
+def _largest(tables: Sequence[Table]) -> list[str]:
+    groups = sorted(fold(tables), key=lambda group: -group[1][0].num_bytes)
+    return [
+        f"    {label:<28} {members[0].rows:>15,} × {members[0].dim:<4} {members[0].data_type} "
+        f"{gib(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
+        for label, members in groups[:NUM_LARGEST]
+    ]
+
+
+def _too_large(options: Options, cluster: Cluster) -> list[str]:
+    """Tables that no allowed way brings onto a rank, however empty it is."""
+    stuck = [
+        name
+        for name, ways in options.items()
+        if all((way.device > cluster.usable).any() or (way.host > cluster.usable_host).any() for way in ways)
+    ]
+    if not stuck:
+        return []
+    more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+    kinds = ", ".join(way.label for way in options[stuck[0]])
+    return [f"  table {stuck[0]}{more} is larger than a rank in every way it may be sharded: {kinds}"]
+
+
+def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    yield from _by_type(work, cluster)
+    yield from _by_caching(work, cluster)
+    yield from _by_half_precision(work, cluster)
+    larger = smallest_cluster(work, cluster)
+    if larger is not None:
+        key = "topology.nodes" if larger.nodes > 1 else "topology.devices_per_node"
+        count = larger.nodes if larger.nodes > 1 else larger.devices_per_node
+        yield Cure(f"{larger.num_ranks} ranks instead of {cluster.num_ranks}: {key}={count}", work, larger)
+
+
+def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Every table split by rows; every table split by columns, into the widest parts that work."""
+    by_rows = _respecified("sharding.types=[row_wise]", work, cluster, types=["row_wise"])
+    if by_rows.works():
+        yield by_rows
+    for width in COLUMN_WIDTHS:
+        typed = f"'sharding.tables={{*:{{types:[column_wise],min_partition:{width}}}}}'"
+        by_columns = _respecified(typed, work, cluster, types=["column_wise"], min_partition=width)
+        if by_columns.works():
+            yield by_columns
+            return
+
+
+def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Weights in host memory behind a cache on the device: the largest share, in hundredths, that works."""
+    if cluster.device != "cuda":
+        return
+
+    def cure(hundredths: int) -> Cure:
+        share = hundredths / 100
+        typed = f"'sharding.tables={{*:{{kernels:[fused_uvm_caching],cache_load_factor:{share:g}}}}}'"
+        return _respecified(typed, work, cluster, kernels=["fused_uvm_caching"], cache_load_factor=share)
+
+    if not cure(1).works():
+        return
+    low, high = 1, 100
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cure(middle).works() else (low, middle)
+    yield cure(low)
+
+
+def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Weights of two bytes, where fbgemm has the optimizer for them."""
+    if work.dense_kernel or all(table.data_type != "fp32" for table in work.tables.values()):
+        return
+    tables = {name: replace(table, data_type="fp16") for name, table in work.tables.items()}
+    cure = Cure("tables.data_type=fp16", replace(work, tables=tables), cluster)
+    if cure.works():
+        yield cure
+
+
+def _respecified(setting: str, work: Workload, cluster: Cluster, **wishes: object) -> Cure:
+    """All tables with ``wishes``, in place of what their own specs ask for."""
+    tables = {
+        name: replace(table, sharding={**table.sharding, **wishes}) for name, table in work.tables.items()
+    }
+    asking = sum(bool(table.sharding.keys() & wishes.keys()) for table in work.tables.values())
+    also = f", in place of what {asking} tables' own specs ask for" if asking else ""
+    return Cure(setting + also, replace(work, tables=tables), cluster)

@@ -1,0 +1,34 @@
+"""Many tables in few lines: those that are alike stand together."""
+
+import re
+from collections.abc import Sequence
+
+from dlrm_app.tables import Table
+
+
+def fold(tables: Sequence[Table]) -> list[tuple[str, list[Table]]]:
+    """Tables of one shape (rows, width, precision, number of features) under one label, in the order of the first.
+
+    A label is a table's name, or what the names have in common and how many there are: ``t_1m_* (19)``.
+    """
+    groups: dict[tuple[int, int, str, int], list[Table]] = {}
+    for table in tables:
+        shape = table.rows, table.dim, table.data_type, len(table.features)
+        groups.setdefault(shape, []).append(table)
+    return [(label(members), members) for members in groups.values()]
+
+
+def label(members: Sequence[Table]) -> str:
+    """One name, or the stem of many with their number."""
+    first = members[0].name
+    if len(members) == 1:
+        return first
+    stems = {re.sub(r"\d+$", "", table.name) for table in members}
+    stem = f"{stems.pop()}*" if len(stems) == 1 else f"{first}, …"
+    return f"{stem} ({len(members)})"
+
+
+def gib(num_bytes: float) -> str:
+    """``1,234.5 GiB``, ``0.12 GiB``: one digit after the point, or the first two that count."""
+    value = num_bytes / 2**30
+    return f"{value:,.1f} GiB" if value >= 9.95 or value == 0 else f"{value:.2g} GiB"

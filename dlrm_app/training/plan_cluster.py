@@ -1,0 +1,102 @@
+"""dlrm-plan: where the tables of a model would lie on a cluster that need not be there."""
+
+import time
+from pathlib import Path
+
+import torch
+
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.files import write_text
+from dlrm_app.sharding.constraints import dense_by_wish, sharding_problems
+from dlrm_app.sharding.estimate import Workload
+from dlrm_app.sharding.fit import smallest_cluster
+from dlrm_app.sharding.plan import EstimatedPlan, to_plan
+from dlrm_app.sharding.plan_file import write_plan
+from dlrm_app.sharding.plan_table import plan_text
+from dlrm_app.sharding.planner import find_assignment, make_workload
+from dlrm_app.sharding.topology import Cluster, described_cluster
+from dlrm_app.tables import Table, resolve_tables
+from dlrm_app.training.optimizers import dense_kernel_tables, table_problems
+from dlrm_app.training.plan_page import plan_page
+from dlrm_app.training.quiet import quiet_libraries
+
+
+def plan_cluster(config: PlanConfig) -> EstimatedPlan:
+    """Plans, prints the plan, and writes plan.yaml and plan.html if ``output`` names a folder.
+
+    Needs neither GPUs nor process groups. Raises DlrmError if the tables do not fit, with what would make them.
+    """
+    quiet_libraries()
+    cluster = described_cluster(config.topology)
+    tables = _open_tables(config, cluster)
+    work = _workload(config, tables, cluster)
+    started = time.perf_counter()
+    assignment, options = find_assignment(work, cluster)
+    seconds = time.perf_counter() - started
+    plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
+    print(plan_text(plan))
+    print(
+        f"found in {seconds:.1f} s: {len(tables):,} tables, {len(set(map(id, options.values()))):,} classes"
+    )
+    if config.smallest:
+        _say_smallest(work, cluster)
+    if config.output is not None:
+        _write(Path(config.output), plan)
+    _say_next(config)
+    return plan
+
+
+def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
+    """The tables, checked as dlrm-train would. Raises ConfigError with all problems."""
+    feature_rows = None
+    if config.data.path is not None:
+        manifest = read_manifest(Path(config.data.path))
+        feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
+    tables = resolve_tables(config.tables, feature_rows)
+    device = torch.device(cluster.device)
+    problems = table_problems(tables, config.optimizer.sparse, config.sharding, device)
+    refuse_if([*problems, *sharding_problems(tables, config.sharding, cluster.device)])
+    return tables
+
+
+def _workload(config: PlanConfig, tables: list[Table], cluster: Cluster) -> Workload:
+    device = torch.device(cluster.device)
+    dense = dense_kernel_tables(tables, config.optimizer.sparse, device) | dense_by_wish(
+        tables, config.sharding
+    )
+    return make_workload(
+        tables, dense, config.optimizer.sparse, config.sharding, config.trainer.global_batch_size
+    )
+
+
+def _say_smallest(work: Workload, cluster: Cluster) -> None:
+    if work.sharding.plan is not None:
+        return  # a plan from a file is for its own ranks alone
+    found = smallest_cluster(work, cluster)
+    if found is not None:
+        print(f"the smallest cluster of these devices that the tables fit on: {found}")
+
+
+def _write(folder: Path, plan: EstimatedPlan) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_plan(folder / "plan.yaml", plan)
+        write_text(folder / "plan.html", plan_page(plan, folder.absolute().name))
+    except OSError as error:
+        raise DlrmError(f"output={folder} cannot be written: {error.strerror}") from error
+    print(f"wrote {folder / 'plan.yaml'} and {folder / 'plan.html'}")
+
+
+def _say_next(config: PlanConfig) -> None:
+    if config.output is None:
+        print(
+            "next: add output=FOLDER for plan.yaml, which dlrm-train takes, and a chart of every rank's load"
+        )
+        return
+    topology = config.topology
+    print(
+        f"next: torchrun --nnodes {topology.nodes} --nproc-per-node {topology.devices_per_node} … dlrm-train, with the "
+        f"same tables and optimizer, data.path=DIR and sharding.plan={Path(config.output) / 'plan.yaml'}"
+    )

@@ -1,0 +1,141 @@
+"""A plan's chart: what every rank carries, on one page that needs nothing from elsewhere."""
+
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import numpy as np
+
+from dlrm_app.sharding.estimate import KINDS
+from dlrm_app.sharding.placement import imbalance
+from dlrm_app.sharding.plan import EstimatedPlan
+from dlrm_app.sharding.plan_table import table_rows
+from dlrm_app.sharding.table_classes import gib
+from dlrm_app.training import report
+from dlrm_app.training.report.axis import Axis, linear_axis
+from dlrm_app.training.report.figure import Figure, Key, figures_html
+from dlrm_app.training.report.html_table import facts, table
+from dlrm_app.training.report.svg import Chart
+
+STYLES = ("first", "second", "third", "fourth")
+"""Of KINDS, in their order."""
+
+# stacked areas lie over one another, so they must hide what is below
+EXTRA_STYLE = """
+:root { --fourth: #8650c4; }
+.fourth { --mark: var(--fourth); }
+.area { fill-opacity: 1; stroke: none; }
+.swatch { height: 12px; }
+tbody td:nth-child(4), tbody td:last-child, thead th:nth-child(4), thead th:last-child { text-align: left; }
+"""
+
+PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>$title – sharding plan</title>
+<style>
+$style</style>
+</head>
+<body>
+<header>
+<h1>$title</h1>
+<p>$summary</p>
+</header>
+<main>
+$figures
+<h2>In figures</h2>
+$facts
+<h2>How tables are sharded, and why</h2>
+$tables
+</main>
+<div id="tip" hidden></div>
+<script>
+$script</script>
+</body>
+</html>
+""")
+
+
+def plan_page(plan: EstimatedPlan, title: str) -> str:
+    """The page: memory by kind and time of each rank, and the tables folded by shape."""
+    num_tables = len(plan.work.tables)
+    figures = [memory_figure(plan), time_figure(plan)]
+    headings, *rows = table_rows(plan)
+    return PAGE.substitute(
+        title=escape(title),
+        summary=escape(f"{num_tables:,} tables on {plan.cluster}. Everything here is estimated."),
+        style=_asset("style.css") + EXTRA_STYLE,
+        script=_asset("hover.js"),
+        figures=figures_html(figures, "plan"),
+        facts=facts(_facts(plan)),
+        tables=table(headings, [[escape(cell) for cell in row] for row in rows]),
+    )
+
+
+def memory_figure(plan: EstimatedPlan) -> Figure:
+    """Each rank's memory, stacked by kind, under the line of what tables may take."""
+    loads, cluster = plan.loads, plan.cluster
+    stacked = loads.memory.cumsum(1) / 2**30
+    limit = cluster.usable / 2**30
+    axis = linear_axis([*stacked[:, -1].tolist(), limit], label=_gib_tick, from_zero=True)
+    chart = Chart(_rank_axis(cluster.num_ranks), axis, "Memory of each rank by kind")
+    edges = [float(rank) for rank in range(cluster.num_ranks + 1)]
+    shown = [k for k in range(len(KINDS)) if loads.memory[:, k].any()]
+    for k in reversed(shown):
+        chart.steps(edges, stacked[:, k].tolist(), STYLES[k])
+    chart.level(limit, f"tables may take {gib(cluster.usable)}")
+    tips = [
+        f"rank {rank}: {gib(loads.device[rank])}, "
+        + ", ".join(f"{KINDS[k]} {gib(loads.memory[rank, k])}" for k in shown)
+        for rank in range(cluster.num_ranks)
+    ]
+    chart.tips([(rank + 0.5, float(stacked[rank, -1])) for rank in range(cluster.num_ranks)], tips, "guide")
+    return Figure("Memory", chart, [Key(KINDS[k], STYLES[k]) for k in shown])
+
+
+def time_figure(plan: EstimatedPlan) -> Figure:
+    """Each rank's time a step for its tables: lookup, update and what it sends."""
+    time, num_ranks = plan.loads.time, plan.cluster.num_ranks
+    chart = Chart(
+        _rank_axis(num_ranks),
+        linear_axis(time.tolist(), label=lambda value, places: f"{value:,.{places}f} ms", from_zero=True),
+        "Time a step of each rank",
+    )
+    chart.steps([float(rank) for rank in range(num_ranks + 1)], time.tolist(), "first")
+    chart.level(float(time.mean()), f"mean {time.mean():.3g} ms")
+    tips = [f"rank {rank}: {value:.3g} ms" for rank, value in enumerate(time)]
+    chart.tips([(rank + 0.5, float(value)) for rank, value in enumerate(time)], tips, "guide")
+    return Figure("Time a step, embeddings alone", chart)
+
+
+def _rank_axis(num_ranks: int) -> Axis:
+    axis = linear_axis([0, num_ranks], "rank", ends_on_ticks=False, smallest_step=1)
+    return Axis(0, num_ranks, axis.ticks, axis.title)
+
+
+def _gib_tick(value: float, places: int) -> str:
+    return f"{value:,.{places}f} GiB"
+
+
+def _facts(plan: EstimatedPlan) -> dict[str, str]:
+    loads, cluster = plan.loads, plan.cluster
+    shown = {
+        "ranks": str(cluster),
+        "global batch": f"{plan.work.global_batch_size:,} rows",
+        "memory of the fullest rank": f"{gib(float(loads.device.max()))} of {gib(cluster.usable)} for tables",
+        "slowest rank": f"{loads.time.max():.3g} ms a step",
+        "balance, largest/mean": f"memory {imbalance(loads.device):.3f}, time {imbalance(loads.time):.3f}",
+    }
+    for kind, total in zip(KINDS, loads.memory.sum(0), strict=True):
+        if total:
+            shown[f"{kind}, all ranks"] = gib(float(total))
+    if np.any(loads.host):
+        shown["in the hosts' memory"] = gib(float(loads.host.sum()))
+    return shown
+
+
+def _asset(name: str) -> str:
+    return files(report).joinpath(name).read_text(encoding="utf-8")
