@@ -1,9 +1,11 @@
 """A plan as text: what each rank carries, and how and why each kind of table is sharded."""
 
+import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from torchrec.distributed.types import ShardingPlan
 
 from dlrm_app.sharding.estimate import KINDS, Option
 from dlrm_app.sharding.placement import Loads, Placed, imbalance
@@ -12,19 +14,35 @@ from dlrm_app.sharding.table_classes import fold, gib, label
 from dlrm_app.sharding.topology import Cluster
 from dlrm_app.tables import Table
 
+logger = logging.getLogger(__name__)
+MAX_TABLE_ROWS = 12
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""
 
 
-def plan_text(plan: EstimatedPlan) -> str:
-    """Both tables, and the balance in a line."""
+def say_plan(plan: ShardingPlan) -> None:
+    """Logs ``plan`` in brief, if its costs are known."""
+    if isinstance(plan, EstimatedPlan):
+        logger.info(plan_text(plan, MAX_TABLE_ROWS))
+
+
+def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
+    """What ranks carry, the balance, and how tables are sharded: those of one shape in a line.
+
+    If that takes more than ``max_table_rows``, all tables sharded for one reason stand in a line.
+    """
     loads = plan.loads
+    headings, *rows = table_rows(plan)
+    right: tuple[int, ...] = (1, 2, 4, 5)
+    if max_table_rows is not None and len(rows) > max_table_rows:
+        headings, *rows = brief_rows(plan)
+        right = (2, 3)
     return "\n".join(
         [
             f"sharding plan for {plan.cluster}, estimated:",
             *rank_lines(loads, plan.cluster),
             balance_line(loads),
-            *_aligned(table_rows(plan), right=(1, 2, 4, 5)),
+            *_aligned([headings, *rows], right),
         ]
     )
 
@@ -39,45 +57,64 @@ def balance_line(loads: Loads) -> str:
 
 def rank_lines(loads: Loads, cluster: Cluster) -> list[str]:
     """Memory by kind and time of every rank, or of the smallest, mean and largest if there are many."""
-    columns = [*loads.memory.T, loads.device, *([loads.host] if loads.host.any() else [])]
-    headings = ["rank", *KINDS, "sum", *(["host"] if loads.host.any() else []), "share", "ms a step"]
+    kinds = [
+        *((kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()),
+        ("in all", loads.device),
+        *([("in the host", loads.host)] if loads.host.any() else []),
+    ]
+    headings = ["rank", *(name for name, _ in kinds), "of its room", "ms a step"]
     share = loads.device / cluster.usable
-    if cluster.num_ranks <= MAX_RANKS:
-        rows = [
-            [str(r), *(gib(c[r]) for c in columns), f"{share[r]:.0%}", f"{loads.time[r]:.3g}"]
-            for r in range(cluster.num_ranks)
-        ]
+
+    def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str]:
+        parts = [gib(pick(part)) for _, part in kinds]
+        return [name, *parts, f"{pick(share):.0%}", f"{pick(loads.time):.3g}"]
+
+    if cluster.num_ranks > MAX_RANKS:
+        rows = [row("smallest", np.min), row("mean", np.mean), row("largest", np.max)]
     else:
-        rows = [
-            [name, *(gib(of(c)) for c in columns), f"{of(share):.0%}", f"{of(loads.time):.3g}"]
-            for name, of in (("smallest", np.min), ("mean", np.mean), ("largest", np.max))
-        ]
+        rows = [row(str(rank), lambda part, rank=rank: part[rank]) for rank in range(cluster.num_ranks)]  # type: ignore[misc]
     return _aligned([headings, *rows])
 
 
 def table_rows(plan: EstimatedPlan) -> list[list[str]]:
     """Headings, then a row for all tables of one shape that are sharded alike."""
-    slowest = float(plan.loads.time.max())
     rows = [["tables", "rows", "dim", "sharding", "shards", "GiB", "why"]]
+    reasons = _reasons(plan)
     for _, members in fold(list(plan.work.tables.values())):
-        alike: dict[str, list[Table]] = defaultdict(list)
+        alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
         for table in members:
-            alike[plan.assignment[table.name].option.label].append(table)
-        for way, tables in alike.items():
-            first = tables[0]
-            placed = plan.assignment[first.name]
-            rows.append(
-                [
-                    label(tables),
-                    f"{first.rows:,}",
-                    str(first.dim),
-                    way,
-                    str(len(placed.ranks)),
-                    gib(sum(table.num_bytes for table in tables)).removesuffix(" GiB"),
-                    reason(placed, plan.options.get(first.name, ()), plan.cluster, slowest),
-                ]
-            )
+            alike[reasons[table.name]].append(table)
+        for (way, why), tables in alike.items():
+            shape = [f"{tables[0].rows:,}", str(tables[0].dim)]
+            num_shards = str(len(plan.assignment[tables[0].name].ranks))
+            rows.append([label(tables), *shape, way, num_shards, _weights(tables), why])
     return rows
+
+
+def brief_rows(plan: EstimatedPlan) -> list[list[str]]:
+    """Headings, then a row for all tables that are sharded alike for the same reason."""
+    rows = [["tables", "sharding", "largest", "GiB", "why"]]
+    alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
+    for name, key in _reasons(plan).items():
+        alike[key].append(plan.work.tables[name])
+    for (way, why), tables in alike.items():
+        largest = max(tables, key=lambda table: table.num_bytes)
+        who = tables[0].name if len(tables) == 1 else f"{len(tables)} tables"
+        rows.append([who, way, f"{largest.rows:,} × {largest.dim}", _weights(tables), why])
+    return rows
+
+
+def _weights(tables: Sequence[Table]) -> str:
+    return gib(sum(table.num_bytes for table in tables)).removesuffix(" GiB")
+
+
+def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:
+    """Table name → how it is sharded, and why."""
+    slowest = float(plan.loads.time.max())
+    return {
+        name: (placed.option.label, reason(placed, plan.options.get(name, ()), plan.cluster, slowest))
+        for name, placed in ((name, plan.assignment[name]) for name in plan.work.tables)
+    }
 
 
 def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:

@@ -10,6 +10,7 @@ from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
 from dlrm_app.errors import refuse_if
 from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.sharding.plan_file import write_plan
+from dlrm_app.sharding.plan_table import say_plan
 from dlrm_app.training.build import build_trainable, open_dataset
 from dlrm_app.training.checkpoint.policy import Checkpoints, check_resumable, find_checkpoint, restore
 from dlrm_app.training.curves import measure_curves
@@ -53,6 +54,7 @@ def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
         runtime.together(lambda: check_resumable(*found, config, manifest))
     say_what_starts(config, manifest, tables, runtime)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime))
+    say_plan(trainable.plan)
     health = TableHealth(trainable.model, tables, manifest, runtime.device)  # before a checkpoint is loaded
     folder = create_run_folder(config.output, config.resume != "none", runtime)
     run = TrainingRun(config, runtime, manifest, trainable, folder, health, Progress(), LossMeter(runtime))
