@@ -5,7 +5,9 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-FORMATS = ("criteo",)
+from dlrm_app.config.train import TablesConfig
+
+FORMATS = ("criteo", "dataset")
 
 
 @dataclass(slots=True)
@@ -24,15 +26,21 @@ class GenerateConfig:
     max_cardinality: int | None = None
     zipf: float = MISSING
     signal: SignalConfig = field(default_factory=SignalConfig)
+    tables: TablesConfig = field(default_factory=TablesConfig)
+    alpha: float = MISSING
+    num_dense: int = MISSING
+    val_rows: int = MISSING
+    test_rows: int = MISSING
     threads: int | None = None
     overwrite: bool = MISSING
 
     def problems(self) -> list[str]:
         """What cannot work, each with its cure."""
-        return [message for is_wrong, message in self._rules() if is_wrong]
+        rules = [*self._rules(), *(self._dataset_rules() if self.format == "dataset" else self._file_rules())]
+        return [message for is_wrong, message in rules if is_wrong]
 
     def _rules(self) -> list[tuple[bool, str]]:
-        output, signal = Path(self.output), self.signal
+        signal = self.signal
         return [
             (
                 self.format not in FORMATS,
@@ -64,6 +72,11 @@ class GenerateConfig:
                 self.threads is not None and self.threads < 1,
                 f"threads={self.threads}: give at least 1, or null for one per core",
             ),
+        ]
+
+    def _file_rules(self) -> list[tuple[bool, str]]:
+        output = Path(self.output)
+        return [
             (
                 output.is_dir(),
                 f"output={output} is a folder: give the name of a file, such as {output}/clicks.tsv",
@@ -71,5 +84,29 @@ class GenerateConfig:
             (
                 output.is_file() and not self.overwrite,
                 f"output={output} exists: choose another name, or overwrite=true to replace it",
+            ),
+            (
+                bool(self.tables.specs) or self.tables.from_dataset,
+                f"tables are for format=dataset, format={self.format} has columns of its own: "
+                "add format=dataset, or leave tables= away",
+            ),
+        ]
+
+    def _dataset_rules(self) -> list[tuple[bool, str]]:
+        return [
+            (
+                not self.tables.specs,
+                "format=dataset needs tables, whose rows it draws ids of: add tables=merlin_tiny, or another",
+            ),
+            (
+                not 0 <= self.alpha <= 4,
+                f"alpha={self.alpha}: give an exponent from 0 (all ids equally often) to 4 (the first id nearly always)",
+            ),
+            (self.num_dense < 0, f"num_dense={self.num_dense}: give at least 0"),
+            (self.val_rows < 0, f"val_rows={self.val_rows}: give at least 0, which is no val split"),
+            (self.test_rows < 0, f"test_rows={self.test_rows}: give at least 0, which is no test split"),
+            (
+                Path(self.output).is_file(),
+                f"output={self.output} is a file: give the name of a folder, which is made",
             ),
         ]

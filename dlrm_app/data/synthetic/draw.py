@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.data.synthetic.power_law import power_law, power_law_span, uniform
 from dlrm_app.data.synthetic.shape import NEGATIVE_RATE, NUM_DENSE, NUM_SPARSE, Shape
 
 MISSING = -1  # the rank of an id that is not there
@@ -17,20 +18,10 @@ _LABEL, _NEGATIVE, _VALUES = 0, 1, 2
 _GROUPS = _VALUES + NUM_DENSE + NUM_SPARSE
 _DRAWS_PER_ROW = 64
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
-_TINY = 2.0**-53
-
 
 @njit(nogil=True, cache=True, inline="always")
 def _uniform(key, row, draw):  # type: ignore[no-untyped-def]  # compiled; inlined into the loop below
-    """A number in (0, 1): SplitMix64 (Steele, Lea, Flood 2014) at position row × draws per row + draw."""
-    x = np.uint64(key) + np.uint64(row * _DRAWS_PER_ROW + draw + 1) * _GOLDEN
-    x = (x ^ (x >> _30)) * _MIX_1
-    x = (x ^ (x >> _27)) * _MIX_2
-    x = x ^ (x >> _31)
-    return (np.float64(x >> _11) + 0.5) * _TINY
+    return uniform(key, row * _DRAWS_PER_ROW + draw)
 
 
 def draw_rows(
@@ -61,11 +52,9 @@ def _draw(  # type: ignore[no-untyped-def]  # compiled
     values = np.empty((num_rows, NUM_DENSE), np.int64)
     ranks = np.empty((num_rows, NUM_SPARSE), np.int64)
     label_draws = np.empty(num_rows, np.float64)
-    is_harmonic = abs(exponent) < 1e-6
     span = np.empty(NUM_SPARSE, np.float64)
     for c in range(NUM_SPARSE):
-        log_size = math.log(cardinality[c] + 1.0)
-        span[c] = log_size if is_harmonic else math.expm1(exponent * log_size)
+        span[c] = power_law_span(cardinality[c], exponent)
     for i in range(num_rows):
         row = first_row + i
         label_draws[i] = _uniform(key, row, _LABEL)
@@ -79,9 +68,7 @@ def _draw(  # type: ignore[no-untyped-def]  # compiled
             if _uniform(key, row, _GROUPS + missing_group[c]) < missing_rate[c]:
                 values[i, c] = MISSING_VALUE
         for c in range(NUM_SPARSE):
-            # the inverse of the distribution function of a density x^-zipf on [1, cardinality + 1)
-            u = _uniform(key, row, _VALUES + NUM_DENSE + c)
-            x = math.exp(u * span[c]) if is_harmonic else (1.0 + u * span[c]) ** (1.0 / exponent)
+            x = power_law(_uniform(key, row, _VALUES + NUM_DENSE + c), span[c], exponent)
             ranks[i, c] = min(np.int64(x) - 1, cardinality[c] - 1)
             group = missing_group[NUM_DENSE + c]
             if _uniform(key, row, _GROUPS + group) < missing_rate[NUM_DENSE + c]:
