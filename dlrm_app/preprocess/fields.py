@@ -16,7 +16,13 @@ from numba.extending import intrinsic
 
 from dlrm_app.preprocess.hashing import FNV_PRIME, FNV_START, MISSING_KEY
 
+IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
+"""What a column holds."""
+
 PRESENT, ABSENT, BAD = range(3)
+
+MAX_LINE = 1 << 20
+"""Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
 
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
@@ -39,7 +45,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 @intrinsic
-def _load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
+def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
     """text[at:at + 8] as a little-endian uint64, in one load from any address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -54,21 +60,27 @@ def _load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # num
 
 
 @njit(nogil=True, cache=True, inline="always")
-def read_hex8(text, at):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that 8 hex digits at ``at`` write, whether they are that), all eight at once.
+def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
+    """(the number that 8 hex digits write, whether they are that), all eight at once; the first is the lowest byte.
 
     Every byte is compared by an addition that carries into its own high bit (Mycroft's method).
     """
-    word = _load_word(text, at)
     lower = word | _LOWER_CASE
     is_digit = (word + _FROM_0) & ~(word + _ABOVE_9)
     is_letter = (lower + _FROM_A) & ~(lower + _ABOVE_F)
     is_hex = ((is_digit | is_letter) & ~word & _HIGH_BITS) == _HIGH_BITS
-    nibbles = (word & _LOW_NIBBLES) + ((word >> _6) & _ONES) * np.uint64(9)
+    letters = (word >> _6) & _ONES
+    nibbles = (word & _LOW_NIBBLES) + (letters << _3) + letters
     # the first digit, in the lowest byte, is the most significant: pair neighbours, then pairs of pairs
     pairs = ((nibbles << _4) | (nibbles >> _8)) & _EVEN_BYTES
     fours = ((pairs << _8) | (pairs >> _16)) & _EVEN_PAIRS
     return ((fours << _16) | (fours >> np.uint64(32))) & _LOW_32, is_hex
+
+
+@njit(nogil=True, cache=True, inline="always")
+def read_hex8(text, at):  # type: ignore[no-untyped-def]  # compiled
+    """(the number that 8 hex digits at ``at`` write, whether they are that)."""
+    return hex_of(load_word(text, at))
 
 
 @intrinsic
@@ -82,22 +94,34 @@ def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # num
 
 
 @njit(nogil=True, cache=True, inline="always")
-def read_digits(text, at):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that up to 8 decimal digits at ``at`` write, how many there are), without a loop.
+def number_of(word):  # type: ignore[no-untyped-def]  # compiled
+    """(the number that 8 decimal digits write, whether they are that); the first is the lowest byte."""
+    digits = word ^ _ZERO_DIGITS
+    return _joined(digits), _others(digits) == _0
 
-    The digits are moved to the highest bytes, zeros before them, and joined in pairs, fours and eights.
-    """
-    word = _load_word(text, at) ^ _ZERO_DIGITS
-    # a byte is no digit if it is above 9: then adding 118 carries into its high bit, or the bit was set before
-    others = ((word + _TO_CARRY) | word) & _HIGH_BITS
-    num_bytes = trailing_zeros(others) >> _3
+
+@njit(nogil=True, cache=True, inline="always")
+def read_digits(text, at):  # type: ignore[no-untyped-def]  # compiled
+    """(the number that up to 8 decimal digits at ``at`` write, how many there are), without a loop."""
+    word = load_word(text, at) ^ _ZERO_DIGITS
+    num_bytes = trailing_zeros(_others(word)) >> _3
     if num_bytes == _0:
         return np.int64(0), 0
-    word = word << (_64 - (num_bytes << _3))
-    word = (word * np.uint64(10) + (word >> _8)) & _EVEN_BYTES
-    word = (word * np.uint64(100) + (word >> _16)) & _EVEN_PAIRS
-    word = (word * np.uint64(10000) + (word >> np.uint64(32))) & _LOW_32
-    return np.int64(word), np.int64(num_bytes)
+    return _joined(word << (_64 - (num_bytes << _3))), np.int64(num_bytes)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _others(digits):  # type: ignore[no-untyped-def]  # compiled
+    """The high bits of the bytes above 9: adding 118 carries into them, or they were set before."""
+    return ((digits + _TO_CARRY) | digits) & _HIGH_BITS
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _joined(digits):  # type: ignore[no-untyped-def]  # compiled
+    """Eight digits, one a byte, joined in pairs, fours and eights."""
+    pairs = (digits * np.uint64(10) + (digits >> _8)) & _EVEN_BYTES
+    fours = (pairs * np.uint64(100) + (pairs >> _16)) & _EVEN_PAIRS
+    return np.int64((fours * np.uint64(10000) + (fours >> np.uint64(32))) & _LOW_32)
 
 
 @njit(nogil=True, cache=True)

@@ -9,6 +9,13 @@ from numba import njit
 from dlrm_app.preprocess.fields import (
     BAD,
     CARRIAGE_RETURN,
+    DENSE_FLOAT,
+    DENSE_INTEGER,
+    IGNORE,
+    KEY_HEX,
+    KEY_STRING,
+    LABEL,
+    MAX_LINE,
     NEWLINE,
     PRESENT,
     parse_float,
@@ -19,14 +26,10 @@ from dlrm_app.preprocess.fields import (
     read_hex8,
 )
 from dlrm_app.preprocess.hashing import MISSING_KEY
+from dlrm_app.preprocess.plain_lines import BATCH, BLOCK, read_batch
 
-MAX_LINE = 1 << 20
-"""Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
-PADDING = 16
+PADDING = BLOCK
 """Bytes that must be readable behind the text."""
-
-IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
-"""What a column holds."""
 
 BLANK, TOO_LONG, COLUMNS, FIELD = range(1, 5)
 """Why a line is rejected; FIELD: one field breaks the rule of its kind."""
@@ -58,9 +61,18 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     """
     capacity = out[0].size
     lines, num_rejects, at = 0, 0, start
+    batch = BATCH if _are_plain(marks, columns) else 0
     while at < stop and lines < num_lines:
         if row == capacity:
             return at, row, lines, num_rejects, ROWS_FULL
+        if batch > 0:
+            wanted = min(batch, capacity - row, num_lines - lines)
+            count, at = read_batch(text, at, stop, np.uint8(marks[0]), columns, out, row, wanted)
+            row, lines = row + count, lines + count
+            # where few lines are plain, few are tried
+            batch = min(2 * batch, BATCH) if count == wanted else max(count, 1)
+            if count > 0:
+                continue
         if num_rejects == len(rejects):
             return at, row, lines, num_rejects, REJECTS_FULL
         end, fault = _parse_line(text, at, marks, columns, out, lists, row)
@@ -80,6 +92,16 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
         at = end + 1
         lines += 1
     return at, row, lines, num_rejects, DONE
+
+
+@njit(nogil=True, cache=True)
+def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
+    """Whether ``plain_lines`` can read such columns."""
+    for c in range(len(columns)):
+        kind = columns[c, 0]
+        if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
+            return False
+    return marks[1] < 0
 
 
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3

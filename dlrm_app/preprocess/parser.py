@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess import lines
+from dlrm_app.preprocess import fields, lines
 from dlrm_app.preprocess.spec import Spec
 
-_KEY_KINDS = {"integer": lines.KEY_INTEGER, "hex": lines.KEY_HEX, "string": lines.KEY_STRING}
-_DENSE_KINDS = {"integer": lines.DENSE_INTEGER, "float": lines.DENSE_FLOAT}
+_KEY_KINDS = {"integer": fields.KEY_INTEGER, "hex": fields.KEY_HEX, "string": fields.KEY_STRING}
+_DENSE_KINDS = {"integer": fields.DENSE_INTEGER, "float": fields.DENSE_FLOAT}
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
 _STAGGER = 72
@@ -73,7 +73,7 @@ class Parser:
 
     def _make_list_room(self) -> None:
         old_keys, old_spans = self._list_keys, self._list_spans
-        self._list_keys, self._list_spans = self._list_room(2 * old_keys.shape[1] + lines.MAX_LINE)
+        self._list_keys, self._list_spans = self._list_room(2 * old_keys.shape[1] + fields.MAX_LINE)
         self._list_keys[:, : old_keys.shape[1]] = old_keys
         self._list_spans[:, : old_spans.shape[1]] = old_spans
 
@@ -125,7 +125,7 @@ def _column_codes(spec: Spec) -> NDArray[np.int64]:
     codes = []
     for column in spec.columns:
         if column.role == "label":
-            codes.append((lines.LABEL, 0, -1))
+            codes.append((fields.LABEL, 0, -1))
         elif column.role == "dense":
             codes.append((_DENSE_KINDS[column.kind or ""], num_dense, -1))
             num_dense += 1
@@ -136,5 +136,5 @@ def _column_codes(spec: Spec) -> NDArray[np.int64]:
             codes.append((_KEY_KINDS[column.kind or ""], num_lists, ord(column.separator or "")))
             num_lists += 1
         else:
-            codes.append((lines.IGNORE, 0, -1))
+            codes.append((fields.IGNORE, 0, -1))
     return np.array(codes, np.int64)

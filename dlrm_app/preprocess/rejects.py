@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess import lines
+from dlrm_app.preprocess.fields import MAX_LINE
 from dlrm_app.preprocess.parser import Reject
 from dlrm_app.preprocess.spec import Column, Spec
 
@@ -36,7 +37,7 @@ def explain(reason: int, detail: int, spec: Spec) -> str:
     if reason == lines.BLANK:
         return "blank line"
     if reason == lines.TOO_LONG:
-        return f"longer than {lines.MAX_LINE:,} bytes"
+        return f"longer than {MAX_LINE:,} bytes"
     if reason == lines.COLUMNS:
         return f"{detail} columns, expected {len(spec.columns)}"
     return f"{spec.columns[detail].name} {_rule(spec.columns[detail])}"

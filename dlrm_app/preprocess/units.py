@@ -17,7 +17,8 @@ from isal import igzip, isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.errors import DataError
-from dlrm_app.preprocess.lines import MAX_LINE, PADDING
+from dlrm_app.preprocess.fields import MAX_LINE
+from dlrm_app.preprocess.lines import PADDING
 from dlrm_app.preprocess.source import Source
 
 _STEP = 1 << 16

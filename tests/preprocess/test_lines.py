@@ -1,6 +1,7 @@
 """The compiled parser gives what the slow reference gives, whatever the text."""
 
 import math
+import random
 import struct
 from itertools import pairwise
 
@@ -243,6 +244,27 @@ def test_every_byte_beside_hex_digits_is_found() -> None:
             for place in range(8):
                 field = b"abcdef01"[:place] + bytes([byte]) + b"abcdef01"[place + 1 :]
                 check(b"0\t1\t2\t3\t" + field + b"\t\t\t\n", CRITEO)
+
+
+@pytest.mark.parametrize("odd_every", [3, 50, 300])
+def test_odd_lines_among_many_plain_ones(odd_every: int) -> None:
+    draw = random.Random(odd_every)
+    odd = [b"", b"\r", b"1", b"2\t1\t2\t3\ta\tb\tc\td", b"1\t-\t2\t3\ta\tb\tc\td", b"\0\xff"]
+    odd += [b"1\t-12345678\t-0\t+1\tabcdef012\t\t\t", b"0\t1\t2\t3\tA\tb\t\tfffffffff", b"0\t\t\t\t\t\t\t\t"]
+    odd += [b"0\t-1\t-99999999\t-123456789\tA\tb\t\tffffffff\r", b"1\t123456789\t\t\ta\t\t\t"]
+    text = b""
+    for _ in range(1500):
+        numbers = [
+            b"%d" % draw.randrange(-99, 10 ** draw.randint(1, 8)) if draw.random() < 0.7 else b""
+            for _ in range(3)
+        ]
+        ids = [
+            b"%x" % draw.getrandbits(draw.randint(1, 32)) if draw.random() < 0.7 else b"" for _ in range(4)
+        ]
+        plain = b"\t".join([draw.choice([b"0", b"1"]), *numbers, *ids])
+        text += (draw.choice(odd) if draw.random() < 1 / odd_every else plain) + draw.choice([b"\n", b"\r\n"])
+    too_long = b"0\t\t\t\t" + b"x" * lines.MAX_LINE + b"\t\t\t\n"
+    check(text + too_long + text, CRITEO, capacity=400)
 
 
 def test_lists_longer_than_the_room_for_them_make_room() -> None:
