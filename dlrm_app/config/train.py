@@ -12,6 +12,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.watching import LoggingConfig, ReportConfig
 
 PRECISIONS = ("fp32", "bf16")
+PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync")
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class TrainerConfig:
     max_steps: int | None = None
     log_every_steps: int = MISSING
     threads: int | None = None
+    pipeline: str = "sparse_dist"
     precision: str = MISSING
     tf32: bool = MISSING
 
@@ -124,6 +126,7 @@ class TrainConfig:
             *self.schedule.problems(),
             *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
             *self.sharding.problems(),
+            *one_of("trainer.pipeline", self.trainer.pipeline, PIPELINES),
         ]
 
 

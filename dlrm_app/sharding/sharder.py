@@ -6,15 +6,10 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from dlrm_app.config.sharding import KEY_VALUE_KERNELS
 from dlrm_app.sharding.mean_pooling import ExactMeanCollection
 
-# They keep weights in key-value stores that this release of fbgemm-gpu does not carry.
-UNAVAILABLE_KERNELS = {
-    EmbeddingComputeKernel.KEY_VALUE.value,
-    EmbeddingComputeKernel.SSD_VIRTUAL_TABLE.value,
-    EmbeddingComputeKernel.DRAM_VIRTUAL_TABLE.value,
-    EmbeddingComputeKernel.DRAM_SSD_VIRTUAL_TABLE.value,
-}
+DENSE = EmbeddingComputeKernel.DENSE.value
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
@@ -25,9 +20,9 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
         return [kind.value for kind in ShardingType]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-        """torchrec's, less those that are not built here."""
+        """torchrec's without those that are not built here, and dense under every type: it runs under all of them."""
         kernels = super().compute_kernels(sharding_type, compute_device_type)
-        return [kernel for kernel in kernels if kernel not in UNAVAILABLE_KERNELS]
+        return [*(kernel for kernel in kernels if kernel not in (*KEY_VALUE_KERNELS, DENSE)), DENSE]
 
     def shard(
         self,

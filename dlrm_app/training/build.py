@@ -8,7 +8,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
-from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
@@ -20,6 +19,8 @@ from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.model.build import build_model
 from dlrm_app.model.init import init_tables
 from dlrm_app.runtime import Runtime
+from dlrm_app.sharding.collectives import collective_problems, quantized_collectives
+from dlrm_app.sharding.constraints import dense_by_wish, sharding_problems, warn_of_other_algorithms
 from dlrm_app.sharding.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables import Table, resolve_tables
@@ -28,7 +29,9 @@ from dlrm_app.training.optimizers import (
     combine_optimizers,
     dense_kernel_tables,
     table_problems,
+    table_settings,
 )
+from dlrm_app.training.pipelines import make_pipeline, pipeline_problems, plan_problems
 from dlrm_app.training.precision import set_tf32
 from dlrm_app.training.schedules import schedule_problems
 from dlrm_app.training.task import ClickTask
@@ -62,10 +65,17 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
         rows=rows,
     )
     problems += schedule_problems(config.schedule, config.trainer.num_steps(rows))
+    problems += pipeline_problems(config.trainer.pipeline, config.evaluation, runtime.device)
+    problems += collective_problems(
+        config.sharding.collectives,
+        config.trainer.global_batch_size // runtime.world_size,
+        config.evaluation.batch_size,
+    )
     tables: list[Table] = []
     try:
         tables = resolve_tables(config.tables, feature_rows)
         problems += table_problems(tables, config.optimizer.sparse, config.sharding, runtime.device)
+        problems += sharding_problems(tables, config.sharding, runtime.device.type)
     except ConfigError as error:
         problems += error.problems
     refuse_if(problems)
@@ -93,12 +103,18 @@ def build_trainable(
         plan = make_plan(
             task,
             tables,
-            dense_kernel_tables(tables, config.optimizer.sparse, runtime.device),
+            dense_kernel_tables(tables, config.optimizer.sparse, runtime.device)
+            | dense_by_wish(tables, config.sharding),
             config.optimizer.sparse,
             config.sharding,
             config.topology,
             config.trainer.global_batch_size,
             runtime,
+        )
+    refuse_if(plan_problems(config.trainer.pipeline, plan))
+    if runtime.is_first:
+        warn_of_other_algorithms(
+            plan, {table.name: table_settings(table, config.optimizer.sparse).kind for table in tables}
         )
     group = dist.GroupMember.WORLD
     assert group is not None
@@ -107,13 +123,21 @@ def build_trainable(
         env=ShardingEnv.from_process_group(group),
         device=runtime.device,
         plan=plan,
-        sharders=[AnyShardingSharder()],
+        sharders=[make_sharder(config)],
         # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
         # and from three ranks on another order adds them up in another order: no resume would be exact.
         data_parallel_wrapper=DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
     )
     init_tables(sharded, tables, seed)
     optimizer = combine_optimizers(sharded, tables, config.optimizer)
-    pipeline = TrainPipelineSparseDist(sharded, optimizer, runtime.device, execute_all_batches=True)
+    pipeline = make_pipeline(config.trainer.pipeline, sharded, optimizer, runtime.device)
     features = [name for table in tables for name in table.features]
     return Trainable(tables, features, sharded, optimizer, pipeline, plan)
+
+
+def make_sharder(config: TrainConfig) -> AnyShardingSharder:
+    """The sharder with what the configuration says of collectives, and of caches that are filled ahead."""
+    return AnyShardingSharder(
+        fused_params={"prefetch_pipeline": True} if config.trainer.pipeline == "prefetch" else None,
+        qcomm_codecs_registry=quantized_collectives(config.sharding.collectives),
+    )

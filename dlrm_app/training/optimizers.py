@@ -26,6 +26,7 @@ from dlrm_app.config.optimizer import (
 )
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.constraints import wishes_of
 from dlrm_app.tables import Table
 from dlrm_app.training.precision import table_type_problems
 from dlrm_app.training.row_rules import TouchedRows
@@ -88,8 +89,9 @@ def _table_problems(
     problems = sparse_problems("optimizer", chosen) if table.optimizer else []
     if problems:
         return problems
-    is_replicated = "data_parallel" in (table.sharding.get("types") or sharding.types or ())
-    is_fused = _has_fused(chosen, device.type) and not is_replicated
+    wishes = wishes_of(table, sharding)
+    is_dense = "data_parallel" in wishes.get("types", ()) or wishes.get("kernels") == ["dense"]
+    is_fused = _has_fused(chosen, device.type) and not is_dense
     problems += table_type_problems(table, is_fused, bool(chosen.stochastic_rounding), device)
     if chosen.max_gradient is not None and not is_fused:
         problems.append(
