@@ -2,19 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.estimate import KINDS, Option, Options, Workload, estimate_options
-from dlrm_app.sharding.search import fits
-from dlrm_app.sharding.table_classes import fold, gib
+from dlrm_app.sharding.placement import rank_loads
+from dlrm_app.sharding.search import fits, search
+from dlrm_app.sharding.table_classes import fold, size_text
 from dlrm_app.sharding.topology import Cluster
 from dlrm_app.tables import Table
 
 MAX_NODES = 4096
 NUM_LARGEST = 5
 COLUMN_WIDTHS = (64, 32, 16, 8, 4)
+LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
+"""Shares of a table's rows in its cache that are tried."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,11 @@ class Cure:
         """Whether the planner finds a plan with it."""
         return can_fit(self.work, self.cluster)
 
+    def slowest(self) -> float | None:
+        """Milliseconds a step of the slowest rank; None if there is no plan after all."""
+        found = search(estimate_options(self.work, self.cluster), self.cluster)
+        return None if found is None else float(rank_loads(found, self.cluster.num_ranks).time.max())
+
 
 def can_fit(work: Workload, cluster: Cluster) -> bool:
     """Whether the planner finds a plan for ``work`` on ``cluster``."""
@@ -42,21 +51,27 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
     """The message: needed, available, the largest tables, and each cure that the planner found to work."""
     options = estimate_options(work, cluster)
     needed = sum((min(ways, key=_bytes).memory.sum(0) for ways in options.values()), np.zeros(len(KINDS)))
-    parts = ", ".join(f"{gib(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part)
+    parts = ", ".join(
+        f"{size_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part
+    )
     room = cluster.usable * cluster.num_ranks
     lines = [
         "no sharding plan fits: the tables need more memory than there is",
-        f"  needed:    {gib(needed.sum())} in all ({parts})",
-        f"  available: {gib(room)} in all, {gib(cluster.usable)} on each of {cluster} "
+        f"  needed:    {size_text(needed.sum())} in all ({parts})",
+        f"  available: {size_text(room)} in all, {size_text(cluster.usable)} on each of {cluster} "
         f"(topology.reserved_share={cluster.reserved_share:g} is kept for the rest)",
         "  the largest tables:",
         *_largest(list(work.tables.values())),
         *_too_large(options, cluster),
     ]
-    found = [cure.setting for cure in _cures(work, cluster)]
+    found = [
+        f"{cure.setting}  ({slowest:.3g} ms a step on the slowest rank)"
+        for cure in _cures(work, cluster)
+        if (slowest := cure.slowest()) is not None
+    ]
     if found:
         lines += [
-            "  each of these was tried with the planner and makes it fit:",
+            "  each of these was tried with the planner and makes it fit, estimated:",
             *(f"    - {s}" for s in found),
         ]
     else:
@@ -100,7 +115,7 @@ def _largest(tables: Sequence[Table]) -> list[str]:
     groups = sorted(fold(tables), key=lambda group: -group[1][0].num_bytes)
     return [
         f"    {label:<28} {members[0].rows:>15,} × {members[0].dim:<4} {members[0].data_type} "
-        f"{gib(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
+        f"{size_text(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
         for label, members in groups[:NUM_LARGEST]
     ]
 
@@ -136,7 +151,7 @@ def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     if by_rows.works():
         yield by_rows
     for width in COLUMN_WIDTHS:
-        typed = f"'sharding.tables={{*:{{types:[column_wise],min_partition:{width}}}}}'"
+        typed = f"'+sharding.tables={{*:{{types:[column_wise],min_partition:{width}}}}}'"
         by_columns = _respecified(typed, work, cluster, types=["column_wise"], min_partition=width)
         if by_columns.works():
             yield by_columns
@@ -144,22 +159,18 @@ def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
 
 
 def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    """Weights in host memory behind a cache on the device: the largest share, in hundredths, that works."""
+    """Weights of some tables in host memory behind a cache: with the share on the device that makes it fastest."""
     if cluster.device != "cuda":
         return
-
-    def cure(hundredths: int) -> Cure:
-        share = hundredths / 100
-        typed = f"'sharding.tables={{*:{{kernels:[fused_uvm_caching],cache_load_factor:{share:g}}}}}'"
-        return _respecified(typed, work, cluster, kernels=["fused_uvm_caching"], cache_load_factor=share)
-
-    if not cure(1).works():
-        return
-    low, high = 1, 100
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cure(middle).works() else (low, middle)
-    yield cure(low)
+    kernels = ["fused", "fused_uvm_caching"]
+    cures = []
+    for share in LOAD_FACTORS:
+        typed = f"'+sharding.tables={{*:{{kernels:[{','.join(kernels)}],cache_load_factor:{share:g}}}}}'"
+        cure = _respecified(typed, work, cluster, kernels=kernels, cache_load_factor=share)
+        if cure.works():
+            cures.append(cure)
+    if cures:
+        yield min(cures, key=lambda cure: cure.slowest() or inf)
 
 
 def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:

@@ -10,7 +10,7 @@ from torchrec.distributed.types import ShardingPlan
 from dlrm_app.sharding.estimate import KINDS, Option
 from dlrm_app.sharding.placement import Loads, Placed, imbalance
 from dlrm_app.sharding.plan import EstimatedPlan
-from dlrm_app.sharding.table_classes import fold, gib, label
+from dlrm_app.sharding.table_classes import fold, label, size_text
 from dlrm_app.sharding.topology import Cluster
 from dlrm_app.tables import Table
 
@@ -66,7 +66,7 @@ def rank_lines(loads: Loads, cluster: Cluster) -> list[str]:
     share = loads.device / cluster.usable
 
     def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str]:
-        parts = [gib(pick(part)) for _, part in kinds]
+        parts = [size_text(pick(part)) for _, part in kinds]
         return [name, *parts, f"{pick(share):.0%}", f"{pick(loads.time):.3g}"]
 
     if cluster.num_ranks > MAX_RANKS:
@@ -78,7 +78,7 @@ def rank_lines(loads: Loads, cluster: Cluster) -> list[str]:
 
 def table_rows(plan: EstimatedPlan) -> list[list[str]]:
     """Headings, then a row for all tables of one shape that are sharded alike."""
-    rows = [["tables", "rows", "dim", "sharding", "shards", "GiB", "why"]]
+    rows = [["tables", "rows", "dim", "sharding", "shards", "weights", "why"]]
     reasons = _reasons(plan)
     for _, members in fold(list(plan.work.tables.values())):
         alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
@@ -93,7 +93,7 @@ def table_rows(plan: EstimatedPlan) -> list[list[str]]:
 
 def brief_rows(plan: EstimatedPlan) -> list[list[str]]:
     """Headings, then a row for all tables that are sharded alike for the same reason."""
-    rows = [["tables", "sharding", "largest", "GiB", "why"]]
+    rows = [["tables", "sharding", "largest", "weights", "why"]]
     alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
     for name, key in _reasons(plan).items():
         alike[key].append(plan.work.tables[name])
@@ -105,7 +105,7 @@ def brief_rows(plan: EstimatedPlan) -> list[list[str]]:
 
 
 def _weights(tables: Sequence[Table]) -> str:
-    return gib(sum(table.num_bytes for table in tables)).removesuffix(" GiB")
+    return size_text(sum(table.num_bytes for table in tables))
 
 
 def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:
@@ -128,7 +128,7 @@ def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest:
     if chosen is cheapest:
         return "costs least time"
     if (cheapest.device > cluster.usable).any():
-        return f"{gib(float(cheapest.device.max()))} is too much for one rank"
+        return f"{size_text(float(cheapest.device.max()))} is too much for one rank"
     if cheapest.time.max() > slowest:
         return f"{cheapest.time.max():.3g} ms is too much for one rank"
     if chosen.device.sum() < cheapest.device.sum():

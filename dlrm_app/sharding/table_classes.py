@@ -28,7 +28,12 @@ def label(members: Sequence[Table]) -> str:
     return f"{stem} ({len(members)})"
 
 
-def gib(num_bytes: float) -> str:
-    """``1,234.5 GiB``, ``0.12 GiB``: one digit after the point, or the first two that count."""
-    value = num_bytes / 2**30
-    return f"{value:,.1f} GiB" if value >= 9.95 or value == 0 else f"{value:.2g} GiB"
+def size_text(num_bytes: float) -> str:
+    """``1,234.5 GiB``, ``12 MiB``, ``0``: two digits that count, and one after the point from 10 GiB on."""
+    if num_bytes >= 9.95 * 2**30:
+        return f"{num_bytes / 2**30:,.1f} GiB"
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= unit:
+            value = num_bytes / unit
+            return f"{value:.0f} {name}" if value >= 9.95 else f"{value:.1f} {name}"
+    return f"{num_bytes:.0f}" + " B" * (num_bytes > 0)

@@ -10,7 +10,7 @@ from dlrm_app.sharding.estimate import KINDS
 from dlrm_app.sharding.placement import imbalance
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.plan_table import table_rows
-from dlrm_app.sharding.table_classes import gib
+from dlrm_app.sharding.table_classes import size_text
 from dlrm_app.training import report
 from dlrm_app.training.report.axis import Axis, linear_axis
 from dlrm_app.training.report.figure import Figure, Key, figures_html
@@ -26,6 +26,7 @@ EXTRA_STYLE = """
 .fourth { --mark: var(--fourth); }
 .area { fill-opacity: 1; stroke: none; }
 .swatch { height: 12px; }
+.figures svg { max-width: 520px; margin: 0 auto; }
 tbody td:nth-child(4), tbody td:last-child, thead th:nth-child(4), thead th:last-child { text-align: left; }
 """
 
@@ -86,10 +87,10 @@ def memory_figure(plan: EstimatedPlan) -> Figure:
     shown = [k for k in range(len(KINDS)) if loads.memory[:, k].any()]
     for k in reversed(shown):
         chart.steps(edges, stacked[:, k].tolist(), STYLES[k])
-    chart.level(limit, f"tables may take {gib(cluster.usable)}")
+    chart.level(limit, f"tables may take {size_text(cluster.usable)}")
     tips = [
-        f"rank {rank}: {gib(loads.device[rank])}, "
-        + ", ".join(f"{KINDS[k]} {gib(loads.memory[rank, k])}" for k in shown)
+        f"rank {rank}: {size_text(loads.device[rank])}, "
+        + ", ".join(f"{KINDS[k]} {size_text(loads.memory[rank, k])}" for k in shown)
         for rank in range(cluster.num_ranks)
     ]
     chart.tips([(rank + 0.5, float(stacked[rank, -1])) for rank in range(cluster.num_ranks)], tips, "guide")
@@ -125,15 +126,15 @@ def _facts(plan: EstimatedPlan) -> dict[str, str]:
     shown = {
         "ranks": str(cluster),
         "global batch": f"{plan.work.global_batch_size:,} rows",
-        "memory of the fullest rank": f"{gib(float(loads.device.max()))} of {gib(cluster.usable)} for tables",
+        "memory of the fullest rank": f"{size_text(float(loads.device.max()))} of {size_text(cluster.usable)} for tables",
         "slowest rank": f"{loads.time.max():.3g} ms a step",
         "balance, largest/mean": f"memory {imbalance(loads.device):.3f}, time {imbalance(loads.time):.3f}",
     }
     for kind, total in zip(KINDS, loads.memory.sum(0), strict=True):
         if total:
-            shown[f"{kind}, all ranks"] = gib(float(total))
+            shown[f"{kind}, all ranks"] = size_text(float(total))
     if np.any(loads.host):
-        shown["in the hosts' memory"] = gib(float(loads.host.sum()))
+        shown["in the hosts' memory"] = size_text(float(loads.host.sum()))
     return shown
 
 
