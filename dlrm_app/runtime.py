@@ -11,18 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import HashStore, TCPStore, distributed_c10d
 
+from dlrm_app.binding import Binding, bind, keep_to
 from dlrm_app.errors import DlrmError, SharedError
+from dlrm_app.network import interface_towards
 from dlrm_app.rendezvous import fresh_store
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +75,32 @@ class Runtime:
 
 
 @contextmanager
-def start_runtime(num_threads: int | None) -> Iterator[Runtime]:
+def start_runtime(
+    num_threads: int | None, *, numa: bool = True, timeout: timedelta = TIMEOUT
+) -> Iterator[Runtime]:
     """Joins the process group, gives this rank's place in it, and leaves it at the end.
 
-    gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. When the block fails while
-    other ranks may wait in a collective, the process ends at once with the error's exit code: destroying
-    a process group in that state can hang or abort.
+    gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. ``num_threads``: None for this
+    rank's share of the cores. ``numa``: keep to the cores near this rank's GPU where that is safe (see
+    ``dlrm_app.binding``). A rank that hears nothing from another for ``timeout`` within a collective gives up.
+    When the block fails while other ranks may wait in a collective, the process ends at once with the error's
+    exit code: destroying a process group in that state can hang or abort.
     """
-    runtime = _place(num_threads)
+    runtime, binding = _place(num_threads, numa)
+    if binding.cores is not None:
+        keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
     if runtime.device.type == "cuda":
         torch.cuda.set_device(runtime.device)
-    _join(runtime)
+    if runtime.is_first:
+        logger.info(
+            "rank 0's machine: %d rank(s), %d thread(s) each, on %s; %s",
+            runtime.local_world_size,
+            runtime.num_threads,
+            "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
+            binding.why,
+        )
+    _join(runtime, timeout)
     try:
         yield runtime
         if runtime.world_size > 1:
@@ -96,13 +113,14 @@ def start_runtime(num_threads: int | None) -> Iterator[Runtime]:
         dist.destroy_process_group()
 
 
-def _place(num_threads: int | None) -> Runtime:
+def _place(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
     rank, world_size = (
         int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
     )
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
     device = torch.device("cpu")
+    gpus: list[str] = []
     if torch.cuda.is_available():
         if local_rank >= torch.cuda.device_count():
             raise DlrmError(
@@ -110,28 +128,35 @@ def _place(num_threads: int | None) -> Runtime:
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
         device = torch.device("cuda", local_rank)
-    cores = len(os.sched_getaffinity(0))
-    return Runtime(
-        rank,
-        local_rank,
-        world_size,
-        local_world_size,
-        device,
-        num_threads or max(1, cores // local_world_size),
-    )
+        gpus = [_pci_address(place) for place in range(min(local_world_size, torch.cuda.device_count()))]
+    allowed = frozenset(os.sched_getaffinity(0))
+    binding = bind(local_rank, local_world_size, gpus, wanted=numa, allowed=allowed, environment=os.environ)
+    threads = num_threads or binding.num_threads
+    return Runtime(rank, local_rank, world_size, local_world_size, device, threads), binding
 
 
-def _join(runtime: Runtime) -> None:
+def _pci_address(gpu: int) -> str:
+    found: Any = torch.cuda.get_device_properties(gpu)  # torch's stub does not know the three numbers
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+def _join(runtime: Runtime, timeout: timedelta) -> None:
     backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
+    # groups that libraries make later get torch's default, half an hour, unless told otherwise
+    distributed_c10d.default_pg_timeout = timeout
+    if runtime.world_size > runtime.local_world_size and "GLOO_SOCKET_IFNAME" not in os.environ:
+        interface = interface_towards(os.environ["MASTER_ADDR"])
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         shared = TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
         store = fresh_store(shared, runtime.rank, runtime.world_size, TIMEOUT)
         dist.init_process_group(
-            backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=TIMEOUT
+            backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=timeout
         )
     elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        dist.init_process_group(backend, timeout=timeout)
     else:
         store = HashStore()
         dist.init_process_group(backend, store=store, rank=0, world_size=1)

@@ -46,6 +46,8 @@ class TrainerConfig:
     log_every_steps: int = MISSING
     threads: int | None = None
     pipeline: str = "sparse_dist"
+    numa: bool = MISSING
+    timeout_minutes: float = MISSING
     precision: str = MISSING
     tf32: bool = MISSING
 
@@ -112,6 +114,7 @@ class TrainConfig:
             *positive("trainer.log_every_steps", self.trainer.log_every_steps),
             *positive("trainer.max_steps", self.trainer.max_steps),
             *positive("trainer.threads", self.trainer.threads),
+            *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *self.evaluation.problems(),
@@ -131,10 +134,11 @@ class TrainConfig:
 
 
 def _resume_problems(config: "TrainConfig") -> list[str]:
-    problems = []
-    minutes = config.checkpoint.every_minutes
-    if minutes is not None and not minutes > 0:
-        problems.append(f"checkpoint.every_minutes must be positive, got {minutes}")
+    problems = _minutes_problems("checkpoint.every_minutes", config.checkpoint.every_minutes)
     if config.resume == "auto" and config.output is None:
         problems.append("resume=auto goes on with the run in output, which is not given: add output=RUN")
     return problems
+
+
+def _minutes_problems(key: str, minutes: float | None) -> list[str]:
+    return [] if minutes is None or minutes > 0 else [f"{key} must be positive, got {minutes}"]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from dlrm_app.config.train import TrainConfig
@@ -32,7 +33,10 @@ from dlrm_app.training.summary import format_summary, say_metrics, say_step, say
 def train(config: TrainConfig) -> dict[str, Any]:
     """Runs ``config`` to its end and gives what result.json holds. Raises DlrmError for what a user can cure."""
     quiet_libraries()
-    with start_runtime(config.trainer.threads) as runtime, stop_on_signals(runtime) as stop_wish:
+    trainer = config.trainer
+    timeout = timedelta(minutes=trainer.timeout_minutes)
+    place = start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout)
+    with place as runtime, stop_on_signals(runtime) as stop_wish:
         run = prepare(config, runtime)
         checkpoints = Checkpoints(run)
         while run.why_done is None:

@@ -1,0 +1,130 @@
+"""Which cores a rank may use: how many threads it gets, and whether it keeps to the NUMA node of its GPU.
+
+Reads Linux's own files (sysfs, procfs, cgroups), below ``root`` so that a test can lay out any machine.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What one rank of a machine gets, and why."""
+
+    num_threads: int
+    cores: frozenset[int] | None
+    """The cores to keep to; None to leave that to the launcher and the kernel."""
+    why: str
+
+
+def parse_cores(text: str) -> frozenset[int]:
+    """The numbers in Linux's notation: ``0-3,8`` is 0, 1, 2, 3 and 8."""
+    spans = [part.partition("-") for part in text.strip().split(",") if part]
+    return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))
+
+
+def read_nodes(root: Path) -> dict[int, frozenset[int]]:
+    """The cores of each NUMA node that has any; empty where the kernel knows of no nodes."""
+    folders = (root / "sys/devices/system/node").glob("node[0-9]*")
+    nodes = {int(folder.name[4:]): parse_cores(_read(folder / "cpulist")) for folder in folders}
+    return {node: nodes[node] for node in sorted(nodes) if nodes[node]}
+
+
+def node_of_pci(root: Path, address: str) -> int | None:
+    """The NUMA node of a PCI device like 0000:1b:00.0; None where the machine does not say (it says -1)."""
+    text = _read(root / "sys/bus/pci/devices" / address / "numa_node")
+    return int(text) if text and int(text) >= 0 else None
+
+
+def read_quota(root: Path) -> float | None:
+    """The cores' worth of time that this process's cgroup, or one above it, allows; None without a limit."""
+    quotas = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / controllers
+        below = Path(path.lstrip("/"))
+        for group in (below, *below.parents):
+            quotas.append(_quota_of(top / group, is_v2=not controllers))
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_of(group: Path, is_v2: bool) -> float | None:
+    if is_v2:
+        quota, period = [*_read(group / "cpu.max").split(), "max", ""][:2]
+    else:
+        quota, period = _read(group / "cpu.cfs_quota_us").strip(), _read(group / "cpu.cfs_period_us").strip()
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: Path) -> int:
+    """The cores that all ranks of this machine share: the affinity's, fewer if Slurm or the cgroup says so."""
+    limits = [float(len(allowed))]
+    if environment.get("SLURM_CPUS_PER_TASK", "").isdigit():
+        limits.append(float(environment["SLURM_CPUS_PER_TASK"]))
+    quota = read_quota(root)
+    if quota is not None:
+        limits.append(quota)
+    return max(1, int(min(limits)))
+
+
+def bind(
+    local_rank: int,
+    local_world_size: int,
+    gpus: Sequence[str],
+    *,
+    wanted: bool,
+    allowed: frozenset[int],
+    environment: Mapping[str, str],
+    root: Path = Path("/"),
+) -> Binding:
+    """The threads and cores of one rank. ``gpus``: the PCI address of each local rank's, or none on CPU.
+
+    Ranks are bound only where that costs nobody a core: every node gets a rank, and nobody else (taskset, Slurm,
+    Kubernetes, torchrun --numa-binding) has narrowed the affinity.
+    """
+    cores = count_cores(allowed, environment, root)
+    share = max(1, cores // local_world_size)
+    nodes = read_nodes(root)
+    places = _places(local_world_size, list(nodes), [node_of_pci(root, gpu) for gpu in gpus])
+    if not wanted:
+        why = "not bound to NUMA nodes (trainer.numa=false)"
+    elif len(nodes) < 2:
+        why = "one NUMA node"
+    elif allowed != frozenset().union(*nodes.values()):
+        why = "not bound to NUMA nodes: the launcher has chosen the cores"
+    elif set(places) != set(nodes):
+        why = f"not bound to NUMA nodes: {local_world_size} rank(s) would leave some of the {len(nodes)} idle"
+    else:
+        own = nodes[places[local_rank]]
+        share = max(1, min(share, len(own) // places.count(places[local_rank])))
+        why = f"bound to NUMA nodes {' '.join(map(str, places))}"
+        return Binding(share, own, f"{cores} cores, {why}")
+    return Binding(share, None, f"{cores} cores, {why}")
+
+
+def _places(num_ranks: int, nodes: Sequence[int], gpu_nodes: Sequence[int | None]) -> list[int]:
+    """The node of each local rank: its GPU's; on CPU equal blocks of ranks. Empty if a GPU's is not known."""
+    if gpu_nodes:
+        return [node for node in gpu_nodes if node is not None] if None not in gpu_nodes else []
+    return [nodes[rank * len(nodes) // num_ranks] for rank in range(num_ranks)] if nodes else []
+
+
+def keep_to(cores: frozenset[int]) -> None:
+    """Binds all threads of this process, those that libraries have started on import too."""
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            os.sched_setaffinity(int(task.name), cores)
+        except ProcessLookupError:  # it has ended meanwhile
+            continue
+
+
+def _read(path: Path) -> str:
+    """A file's text; empty where this kernel or container has no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
