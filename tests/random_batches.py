@@ -21,13 +21,15 @@ TABLES = [
 def draw(
     seed: int, num_rows: int, tables: Sequence[Table] = TABLES
 ) -> tuple[torch.Tensor, Ids, torch.Tensor]:
-    """(dense [B, N], ids per feature and row, labels [B]); f3 has 0 to 3 ids a row, the others one."""
+    """(dense [B, N], ids per feature and row, labels [B]); f3… have 0 to 3 ids a row, the others one."""
     generator = torch.Generator().manual_seed(seed)
     ids: Ids = {}
     for table in tables:
         for feature in table.features:
             counts = (
-                torch.randint(0, 4, (num_rows,), generator=generator) if feature == "f3" else [1] * num_rows
+                torch.randint(0, 4, (num_rows,), generator=generator)
+                if feature.startswith("f3")
+                else [1] * num_rows
             )
             # squared: a few ids come up often, so that rows are hit twice in a batch
             ids[feature] = [

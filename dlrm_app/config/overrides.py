@@ -39,7 +39,7 @@ def check_overrides(overrides: list[str], schema: type[Any], conf: Path, command
             checked.append(_choose(text, key, override, conf, command, problems))
         else:
             _check_value(key, override, tree, groups, problems)
-            checked.append(text)
+            checked.append(f"++{text}" if _adds_keys(key, override, tree) else text)
     refuse_if(problems)
     return checked
 
@@ -111,6 +111,16 @@ def _is_known(key: str, tree: DictConfig) -> bool:
             return _is_free_form(node)
         node = node[part]
     return True
+
+
+def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:
+    """Whether a mapping is given to a field that takes any keys: Hydra would refuse those that are not there yet."""
+    return (
+        isinstance(override.value(), dict)
+        and not (override.is_add() or override.is_force_add() or override.is_delete())
+        and _is_known(key, tree)
+        and _is_free_form(OmegaConf.select(tree, key))
+    )
 
 
 def _is_free_form(node: DictConfig) -> bool:

@@ -30,6 +30,15 @@ def test_a_plus_sign_does_not_smuggle_a_key_in() -> None:
     assert "model.typo is not a known key" in problem
 
 
+def test_a_mapping_of_free_keys_can_be_given_whole() -> None:
+    given = compose_config(
+        "train",
+        TrainConfig,
+        ["data.path=x", "sharding.tables={t_*:{types:[row_wise]},t_b:{min_partition:8}}"],
+    )
+    assert given.sharding.tables == {"t_*": {"types": ["row_wise"]}, "t_b": {"min_partition": 8}}
+
+
 def test_every_problem_comes_at_once() -> None:
     problems = problems_of("trainer.epoch=3", "trainer.seed=soon", "model=dlmr")
     assert len(problems) == 3

@@ -1,49 +1,98 @@
-"""Run by torchrun: trains every (sharding type, optimizer) given as JSON and writes each run's global losses.
+"""Run by torchrun: trains every case given as JSON and saves each one's global losses and last weights.
 
-torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], …]' OUT.json
+torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], …]' OUT.pt
 """
 
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.init import local_parts, table_weights
 from dlrm_app.runtime import Runtime, start_runtime
-from dlrm_app.training.build import build_trainable
+from dlrm_app.tables import Table
+from dlrm_app.training.build import Trainable, build_trainable
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 
 NUM_STEPS, BATCH = 20, 32
+PARITY_TABLES = [
+    *TABLES,
+    Table("sums", 60, 8, ("f3_sum",)),
+    Table("means", 40, 8, ("f3_mean",), pooling="mean"),
+]
+"""Of each pooling, one-hot, multi-hot and shared; one with more rows than a block of first weights."""
 
-
+MIXED = {
+    "shared": "row_wise",
+    "bags": "table_wise",
+    "long": "table_row_wise",
+    "sums": "data_parallel",
+    "means": "row_wise",
+}
 COMMON = ["data.path=unused", "model.bottom_mlp=[16]", "model.top_mlp=[16]", "optimizer.dense.clip_norm=0.1"]
 
 
-def losses(sharding_type: str, optimizer: str, runtime: Runtime) -> list[float]:
-    overrides = [
-        *COMMON,
-        "trainer.global_batch_size=64",
-        f"optimizer={optimizer}",
-        f"sharding.types=[{sharding_type}]",
-    ]
-    trainable = build_trainable(compose_config("train", TrainConfig, overrides), TABLES, NUM_DENSE, runtime)
-    stream = (to_batch(*draw(seed, BATCH), runtime.rank, runtime.world_size) for seed in range(NUM_STEPS))
-    found = []
+def wishes(sharding_type: str) -> str:
+    """The override that shards all tables by ``sharding_type``, columns in two; or each in its own way: mixed."""
+    types = MIXED if sharding_type == "mixed" else {"*": sharding_type}
+    patterns = (f"{name}:{{types:[{kind}],min_partition:4}}" for name, kind in types.items())
+    return f"sharding.tables={{{','.join(patterns)}}}"
+
+
+def train_case(sharding_type: str, optimizer: str, runtime: Runtime) -> dict[str, Any]:
+    overrides = [*COMMON, "trainer.global_batch_size=64", f"optimizer={optimizer}", wishes(sharding_type)]
+    config = compose_config("train", TrainConfig, overrides)
+    trainable = build_trainable(config, PARITY_TABLES, NUM_DENSE, runtime)
+    steps = (draw(seed, BATCH, PARITY_TABLES) for seed in range(NUM_STEPS))
+    stream = (to_batch(*step, runtime.rank, runtime.world_size) for step in steps)
+    losses = []
     for _ in range(NUM_STEPS):
         loss, _, _ = trainable.pipeline.progress(stream)
         dist.all_reduce(loss)
-        found.append(float(loss) / runtime.world_size)
-    return found
+        losses.append(float(loss) / runtime.world_size)
+    return {"losses": losses, "weights": whole_tables(trainable) | dense_weights(trainable)}
+
+
+def whole_tables(trainable: Trainable) -> dict[str, torch.Tensor]:
+    """Every table by name, put together from its parts on all ranks."""
+    by_name = {table.name: table for table in trainable.tables}
+    held = dict(table_weights(trainable.model.state_dict(), by_name))
+    tables = {}
+    for name, table in sorted(by_name.items()):
+        sums, counts = torch.zeros(table.rows, table.dim), torch.zeros(table.rows, table.dim)
+        for part, row, column in local_parts(held[name]) if name in held else []:
+            place = slice(row, row + part.shape[0]), slice(column, column + part.shape[1])
+            sums[place] = part.detach()
+            counts[place] = 1
+        dist.all_reduce(sums)
+        dist.all_reduce(counts)
+        tables[name] = sums / counts  # replicated tables are there once a rank; what nobody holds turns nan
+    return tables
+
+
+def dense_weights(trainable: Trainable) -> dict[str, torch.Tensor]:
+    state = trainable.model.state_dict()
+    return {
+        key.removeprefix("model."): value.detach().clone()
+        for key, value in state.items()
+        if "embedding_bags" not in key
+    }
 
 
 def main() -> None:
     cases, output = json.loads(sys.argv[1]), Path(sys.argv[2])
+    if len(sys.argv) > 3:
+        os.environ["LOCAL_WORLD_SIZE"] = sys.argv[3]  # as if so many ranks were on each node
     with start_runtime(num_threads=1) as runtime:
-        results = [losses(*case, runtime) for case in cases]
+        results = [train_case(*case, runtime) for case in cases]
         if runtime.is_first:
-            output.write_text(json.dumps(results))
+            torch.save(results, output)
 
 
 if __name__ == "__main__":
