@@ -36,4 +36,4 @@ def size_text(num_bytes: float) -> str:
         if num_bytes >= unit:
             value = num_bytes / unit
             return f"{value:.0f} {name}" if value >= 9.95 else f"{value:.1f} {name}"
-    return f"{num_bytes:.0f}" + " B" * (num_bytes > 0)
+    return f"{num_bytes:.0f} B" if num_bytes > 0 else "0"
