@@ -84,6 +84,7 @@ def find_assignment(work: Workload, cluster: Cluster) -> tuple[Assignment, Optio
     options = estimate_options(work, cluster)
     found = search(options, cluster)
     if found is None:
+        logger.info("the tables do not fit; looking for settings that would make them …")
         raise DlrmError(explain_misfit(work, cluster))
     return found, options
 

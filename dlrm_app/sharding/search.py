@@ -30,7 +30,8 @@ Choices = Sequence[tuple[str, Option]]
 def search(options: Options, cluster: Cluster) -> Assignment | None:
     """The plan with the least time of the slowest rank, ties broken by memory; None if none was found that fits."""
     boards = [board for choices in _choices(options, cluster) for board in _placements(choices, cluster)]
-    boards = boards or _frugal_placements(options, cluster)
+    if not boards or _may_leave_devices(options):
+        boards += _frugal_placements(options, cluster)
     boards.sort(key=_cost)
     for board in boards[:NUM_IMPROVED]:
         improve(board)
@@ -90,6 +91,16 @@ def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster)
     return [(name, known[id(options[name])]) for name in sorted(options)]
 
 
+def _may_leave_devices(options: Options) -> bool:
+    return any(way.host.any() for ways in options.values() for way in ways)
+
+
+def _most_frugal(ways: Sequence[Option], cluster: Cluster) -> Option:
+    """The way that takes least memory on devices, of those whose shards each fit on a rank if there are such."""
+    possible = [way for way in ways if _largest_share(way, cluster) <= 1] or ways
+    return min(possible, key=lambda way: float(way.device.sum()))
+
+
 def _largest_share(way: Option, cluster: Cluster) -> float:
     """Of the memory that tables may take on a rank or in its host, what the largest shard takes."""
     return max(float(way.device.max()) / cluster.usable, float(way.host.max()) / max(cluster.usable_host, 1))
@@ -101,7 +112,7 @@ def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
     As few change as it takes (the greedy of the multiple-choice knapsack), found by bisection.
     """
     quick = dict(_pick(options, np.inf, 1.0, cluster))
-    frugal = {name: min(ways, key=lambda way: float(way.device.sum())) for name, ways in options.items()}
+    frugal = {name: _most_frugal(ways, cluster) for name, ways in options.items()}
     changes = sorted(
         ((frugal[n].total_time - way.total_time) / saved, n)
         for n, way in quick.items()
