@@ -1,9 +1,15 @@
-"""NVIDIA Merlin's synthetic models have the published tables."""
+"""NVIDIA Merlin's synthetic models have the published tables, layers and inputs."""
+
+import math
 
 import pytest
+import torch
+from torch import nn
 
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.build import build_model
 from dlrm_app.tables import Table, resolve_tables
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
@@ -35,6 +41,15 @@ PUBLISHED = {
                   (800, 1_000_000, 128), (450, 40_000_000, 256)]),
 }  # fmt: skip
 
+MODELS = {  # mlp_sizes, num_numerical_features, interact_stride
+    "tiny": ([256, 128], 10, None),
+    "small": ([512, 256, 128], 10, None),
+    "medium": ([1024, 512, 256, 128], 25, 7),
+    "large": ([2048, 1024, 512, 256], 100, 8),
+    "jumbo": ([2048, 1024, 512, 256], 200, 20),
+    "colossal": ([4096, 2048, 1024, 512, 256], 500, 30),
+}
+
 
 def tables_of(name: str) -> list[Table]:
     config = compose_config("train", TrainConfig, ["data.path=x", f"tables=merlin_{name}"])
@@ -59,3 +74,35 @@ def test_no_two_tables_or_features_have_one_name(name: str) -> None:
     features = [feature for table in tables for feature in table.features]
     assert len({table.name for table in tables}) == len(tables)
     assert len(set(features)) == len(features)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_models_are_the_published_ones(name: str) -> None:
+    """Layers, stride and dense features; the recipes give the benchmark's optimizer and batch to the same tables."""
+    mlp, num_dense, stride = MODELS[name]
+    config = compose_config("train", TrainConfig, ["data.path=x", f"experiment=merlin_{name}"])
+    assert config.problems() == []
+    model, optimizer = config.model, config.optimizer
+    assert (model.kind, model.bottom_mlp, model.top_mlp, model.stride) == ("concat", [], [*mlp, 1], stride)
+    assert resolve_tables(config.tables, None) == tables_of(name)
+    for settings in (optimizer.sparse, optimizer.dense):
+        assert (settings.kind, settings.lr, settings.eps) == ("adagrad", 0.001, 1e-7)
+    assert config.trainer.global_batch_size == 65536
+    inputs = compose_config("generate", GenerateConfig, ["output=unused", f"experiment=merlin_{name}"])
+    assert inputs.problems() == []
+    assert (inputs.format, inputs.num_dense, inputs.alpha) == ("dataset", num_dense, 1.05)
+    assert inputs.tables == config.tables
+
+
+def test_the_first_layer_is_as_wide_as_what_is_concatenated() -> None:
+    """Tiny plainly; Medium in windows of 7, the last one short."""
+    for name in ("tiny", "medium"):
+        mlp, num_dense, stride = MODELS[name]
+        tables = tables_of(name)
+        config = compose_config("train", TrainConfig, ["data.path=x", f"model=merlin_{name}"])
+        model = build_model(config.model, tables, num_dense, torch.device("cpu"), 0)
+        width = sum(table.dim * len(table.features) for table in tables)
+        assert width == {"tiny": 672, "medium": 17280}[name]
+        shapes = [tuple(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear)]
+        first = math.ceil(width / (stride or 1)) + num_dense
+        assert shapes == list(zip([*mlp, 1], [first, *mlp], strict=True))
