@@ -44,10 +44,11 @@ class Runtime:
         """Whether this rank is the one that prints and writes."""
         return self.rank == 0
 
-    def together(self, work: Callable[[], T]) -> T:
+    def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
         """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
 
         For the steps before training, where one rank's bad disk must not leave the others waiting.
+        ``group``: all ranks again, for what happens beside training.
         """
         result: T | None = None
         failure: DlrmError | None = None
@@ -58,7 +59,7 @@ class Runtime:
         failures: list[DlrmError | None] = [failure]
         if self.world_size > 1:
             texts: list[tuple[str, int] | None] = [None] * self.world_size
-            dist.all_gather_object(texts, (str(failure), failure.exit_code) if failure else None)
+            dist.all_gather_object(texts, (str(failure), failure.exit_code) if failure else None, group)
             failures = [SharedError(*text) if text else None for text in texts]
         first = next((error for error in failures if error), None)
         if first is not None:

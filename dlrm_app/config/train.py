@@ -44,6 +44,8 @@ class TrainerConfig:
     seed: int = MISSING
     max_steps: int | None = None
     log_every_steps: int = MISSING
+    on_nonfinite: str = MISSING
+    max_skipped: int = MISSING
     threads: int | None = None
     pipeline: str = "sparse_dist"
     numa: bool = MISSING
@@ -87,6 +89,7 @@ class CheckpointConfig:
     every_epoch: bool = MISSING
     keep_last: int = MISSING
     keep_best: int = MISSING
+    asynchronous: bool = MISSING
 
 
 @dataclass(slots=True)
@@ -114,6 +117,9 @@ class TrainConfig:
             *positive("trainer.log_every_steps", self.trainer.log_every_steps),
             *positive("trainer.max_steps", self.trainer.max_steps),
             *positive("trainer.threads", self.trainer.threads),
+            *one_of("trainer.on_nonfinite", self.trainer.on_nonfinite, ("stop", "skip")),
+            *positive("trainer.max_skipped", self.trainer.max_skipped),
+            *_skip_problems(self.trainer),
             *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
@@ -128,9 +134,18 @@ class TrainConfig:
             *self.optimizer.problems(),
             *self.schedule.problems(),
             *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
-            *self.sharding.problems(),
             *one_of("trainer.pipeline", self.trainer.pipeline, PIPELINES),
+            *self.sharding.problems(),
         ]
+
+
+def _skip_problems(trainer: TrainerConfig) -> list[str]:
+    if trainer.on_nonfinite != "skip" or trainer.pipeline not in ("fused_sparse_dist", "semi_sync"):
+        return []
+    return [
+        f"trainer.on_nonfinite=skip cannot leave a step out of trainer.pipeline={trainer.pipeline}, which has looked up "
+        "the next step's rows by then: use trainer.pipeline=sparse_dist, or trainer.on_nonfinite=stop"
+    ]
 
 
 def _resume_problems(config: "TrainConfig") -> list[str]:

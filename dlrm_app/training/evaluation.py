@@ -12,6 +12,7 @@ from dlrm_app.data.batch import Batch
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.runtime import Runtime
 from dlrm_app.tables import Table
+from dlrm_app.training.fused_counters import uncounted
 from dlrm_app.training.metrics import ClickMetrics
 from dlrm_app.training.progress import progress_bar
 
@@ -36,7 +37,7 @@ def evaluate(
     started = time.perf_counter()
     model.eval()
     metrics.reset()
-    with progress_bar(title, len(batches), runtime) as bar:
+    with progress_bar(title, len(batches), runtime) as bar, uncounted(model):
         for batch in batches:
             on_device = batch.to(runtime.device, non_blocking=True)
             _, (_, logits, labels) = model(on_device)

@@ -1,14 +1,17 @@
 """A training run: build, then for every epoch train and evaluate, and at the end test and report."""
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, NoReturn
 
+import torch
+
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.runtime import Runtime, start_runtime
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.plan_table import say_plan
@@ -20,14 +23,17 @@ from dlrm_app.training.evaluation import evaluate, evaluation_problems
 from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.metrics import ClickMetrics
-from dlrm_app.training.nonfinite import check_finite
+from dlrm_app.training.nonfinite import check_finite, count_skipped
 from dlrm_app.training.progress import progress_bar
 from dlrm_app.training.quiet import quiet_libraries
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import Progress, TrainingRun
 from dlrm_app.training.run_folder import create_run_folder
+from dlrm_app.training.skipping import place_gate
 from dlrm_app.training.stopping import Stopped, StopWish, stop_on_signals
 from dlrm_app.training.summary import format_summary, say_metrics, say_step, say_what_starts
+
+logger = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig) -> dict[str, Any]:
@@ -38,15 +44,24 @@ def train(config: TrainConfig) -> dict[str, Any]:
     place = start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout)
     with place as runtime, stop_on_signals(runtime) as stop_wish:
         run = prepare(config, runtime)
-        checkpoints = Checkpoints(run)
-        while run.why_done is None:
-            train_epoch(run, checkpoints, stop_wish)
-            if not run.progress.has_evaluated("val"):
-                evaluate_split(run, "val")
-            end_epoch(run)
-            if config.checkpoint.every_epoch or run.why_done is not None:
-                checkpoints.save()
+        try:
+            with Checkpoints(run) as checkpoints:
+                train_epochs(run, checkpoints, stop_wish)
+        except DlrmError:  # a stop too; the run is as saved as it can be
+            report_unfinished(run)
+            raise
         return finish(run)
+
+
+def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish) -> None:
+    """Trains, evaluates and saves until there is nothing left to train."""
+    while run.why_done is None:
+        train_epoch(run, checkpoints, stop_wish)
+        if not run.progress.has_evaluated("val"):
+            evaluate_split(run, "val")
+        end_epoch(run)
+        if run.config.checkpoint.every_epoch or run.why_done is not None:
+            checkpoints.save()
 
 
 def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
@@ -57,11 +72,15 @@ def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
     if found:
         runtime.together(lambda: check_resumable(*found, config, manifest))
     say_what_starts(config, manifest, tables, runtime)
+    torch.manual_seed(config.trainer.seed)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime))
     say_plan(trainable.plan)
+    gate = place_gate(trainable.model, runtime) if config.trainer.on_nonfinite == "skip" else None
     health = TableHealth(trainable.model, tables, manifest, runtime.device)  # before a checkpoint is loaded
     folder = create_run_folder(config.output, config.resume != "none", runtime)
-    run = TrainingRun(config, runtime, manifest, trainable, folder, health, Progress(), LossMeter(runtime))
+    run = TrainingRun(
+        config, runtime, manifest, trainable, folder, health, Progress(), LossMeter(runtime), gate
+    )
     if found:
         restore(run, *found)
         folder.take_up_metrics(found[0].parents[1], found[1]["metrics_bytes"])
@@ -94,11 +113,13 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish)
         stream = first_batches(iter(batches), num_steps)
         for left in reversed(range(num_steps)):
             take_step(run, stream, bar)
+            if run.gate and run.gate.has_closed:
+                count_skipped(run, batches)
             if progress.step % trainer.log_every_steps == 0 or left == 0:
                 check_finite(run, batches)
                 log_loss(run, bar)
             progress.train_seconds += time.perf_counter() - started
-            wants_stop = stop_wish.agreed() and left > 0
+            wants_stop = stop_wish.agreed(checkpoints.have_failed) and left > 0
             if not wants_stop and evaluate_if_due(run) and run.why_done:
                 break
             if wants_stop or checkpoints.are_due():
@@ -107,8 +128,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_wish: StopWish)
             if wants_stop:
                 leave_early(run, stop_wish)
             started = time.perf_counter()
-        if meter.has_unread:
-            log_loss(run, bar)
+        log_loss(run, bar)
     stop_wish.settle()
     run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
 
@@ -144,7 +164,8 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     loss, _, _ = run.trainable.pipeline.progress(stream)
     global_batch_size = run.config.trainer.global_batch_size
     run.progress.step += 1
-    run.meter.add(loss, run.progress.step)
+    if not (run.gate and run.gate.has_closed):
+        run.meter.add(loss, run.progress.step)
     run.progress.batch += 1
     run.progress.samples += global_batch_size
     bar.update(global_batch_size)
@@ -177,6 +198,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         lanes=run.config.data.lanes,
         seed=run.config.trainer.seed,
         epoch=run.progress.epoch,
+        members=run.config.model.members,
         start_batch=run.progress.batch,
         rank=run.runtime.rank,
         world_size=run.runtime.world_size,
@@ -192,7 +214,9 @@ def first_batches(stream: Iterator[Batch], count: int) -> Iterator[Batch]:
 
 
 def log_loss(run: TrainingRun, bar: Any) -> None:
-    """Writes a train event."""
+    """Writes a train event, unless every step since the last was skipped."""
+    if not run.meter.has_unread:
+        return
     loss, seconds = run.meter.read()
     progress = run.progress
     run.folder.log_event(
@@ -235,6 +259,15 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     say_metrics(split, epoch, step, values)
 
 
+def report_unfinished(run: TrainingRun) -> None:
+    """Writes report.html for a run that ends before its time, if that can be done."""
+    if run.runtime.is_first and run.config.report.enabled:
+        try:
+            logger.info("report: %s", write_report(run.folder.path))
+        except (OSError, DlrmError) as error:  # a full disk, say: why the run ended matters more
+            logger.warning("no report: %s", error)
+
+
 def finish(run: TrainingRun) -> dict[str, Any]:
     """Evaluates on test, writes result.json and prints the table of epochs."""
     evaluate_split(run, "test")
@@ -246,8 +279,10 @@ def finish(run: TrainingRun) -> dict[str, Any]:
         "evals": {event["split"]: event for event in progress.evals},
         "ended_because": run.why_done,
         "best_epoch": best["epoch"] if best else None,
+        "best_val_auc": best["auc"] if best else None,
         "best_reachable": run.manifest.best,
         "steps": progress.step,
+        "skipped_steps": progress.skipped,
         "train_loss": train_loss,
         "train_seconds": progress.train_seconds,
         "wall_seconds": time.perf_counter() - run.started,
@@ -261,6 +296,8 @@ def finish(run: TrainingRun) -> dict[str, Any]:
             f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {run.folder.path}\n"
             f"ended because {run.why_done}"
         )
+        if progress.skipped:
+            print(f"{len(progress.skipped):,} steps were skipped, for their loss was no finite number")
         if run.config.report.enabled:
             print(f"report: {write_report(run.folder.path)}")
         print(f"next: less {run.folder.path / 'metrics.jsonl'}")

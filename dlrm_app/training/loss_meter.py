@@ -1,5 +1,6 @@
 """The mean training loss over all ranks, read now and then without slowing the steps between."""
 
+import math
 import time
 from typing import Any
 
@@ -61,8 +62,8 @@ class LossMeter:
         return mean, seconds
 
     def mean_of_epoch(self) -> float:
-        """The mean loss over every step of the epoch that was read."""
-        return self._epoch_sum / max(1, self._epoch_count)
+        """The mean loss over every step of the epoch that was read; nan if none was."""
+        return self._epoch_sum / self._epoch_count if self._epoch_count else math.nan
 
     def start_epoch(self) -> None:
         """Forgets the epoch before."""

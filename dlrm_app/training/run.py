@@ -1,5 +1,6 @@
 """What the parts of a training run share."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from dlrm_app.training.health import TableHealth
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.run_folder import RunFolder
 from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.skipping import LossGate
 
 
 @dataclass
@@ -26,7 +28,14 @@ class Progress:
     samples: int = 0
     train_seconds: float = 0.0
     train_loss: list[float] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
+    """Steps that changed nothing, for their loss was no finite number (trainer.on_nonfinite=skip)."""
     evals: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def updates(self) -> int:
+        """Steps that changed the model: what optimizers count."""
+        return self.step - len(self.skipped)
 
     @property
     def last_epoch(self) -> int:
@@ -40,7 +49,7 @@ class Progress:
     def best_val(self) -> dict[str, Any] | None:
         """The evaluation on val with the highest AUC so far."""
         val = [event for event in self.evals if event["split"] == "val"]
-        return max(val, key=lambda event: event["auc"], default=None)
+        return max(val, key=lambda event: -1.0 if math.isnan(event["auc"]) else event["auc"], default=None)
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class TrainingRun:
     health: TableHealth
     progress: Progress
     meter: LossMeter
+    gate: LossGate | None = None
+    """What leaves steps out whose loss is no finite number; None: they end the run."""
     started: float = field(default_factory=time.perf_counter)
     """When this process began the run, by time.perf_counter."""
 

@@ -29,7 +29,7 @@ class Stopped(SharedError):  # noqa: N818 - a wish fulfilled is no error
 
 
 class StopWish:
-    """Whether any rank was asked to stop, agreed on by all ranks, one step late so that no step waits for it."""
+    """Whether any rank has to stop, agreed on by all ranks, one step late so that no step waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -53,15 +53,19 @@ class StopWish:
         elif now - self._asked_at > GRACE_SECONDS:
             os._exit(128 + number)
 
-    def agreed(self) -> bool:
-        """To be called once a step by every rank; gives all of them the same answer."""
+    def agreed(self, has_failed: bool = False) -> bool:
+        """Whether a signal asked any rank to stop, or any ``has_failed``.
+
+        To be called once a step by every rank; gives all of them the same answer.
+        """
+        must_stop = has_failed or self._asked_at is not None
         if self._group is None:
-            return self._asked_at is not None
+            return must_stop
         found = False
         if self._work is not None:
             self._work.wait()
             found = bool(self._flag.item())
-        self._flag = torch.tensor([self._asked_at is not None], dtype=torch.int32)
+        self._flag = torch.tensor([must_stop], dtype=torch.int32)
         self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return found
 

@@ -14,6 +14,7 @@ class ClickTask(nn.Module):
 
     ``trains_in_bf16``: the products of a training step's dense part run in bfloat16 on ``device``. Evaluation never
     does: logits of 8 bits would tie, and the scores would not be those of the exported model.
+    ``gate``: what the loss passes before the backward pass, see ``skipping``.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, trains_in_bf16: bool) -> None:
@@ -22,6 +23,7 @@ class ClickTask(nn.Module):
         self._device = device
         self._trains_in_bf16 = trains_in_bf16
         self.loss = nn.BCEWithLogitsLoss()
+        self.gate: nn.Module = nn.Identity()
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
         """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss."""
@@ -29,4 +31,4 @@ class ClickTask(nn.Module):
             logits = self.model(batch.dense_features, batch.sparse_features)
         logits = logits.float().squeeze(-1)
         loss = self.loss(logits, batch.labels)
-        return loss, (loss.detach(), logits.detach(), batch.labels.detach())
+        return self.gate(loss), (loss.detach(), logits.detach(), batch.labels.detach())

@@ -73,12 +73,20 @@ def events(run_folder: Path) -> list[dict[str, Any]]:
 
 def final_bytes(run_folder: Path) -> dict[str, bytes]:
     """The last checkpoint's tensor files: every weight and optimizer state, bit for bit."""
-    last = sorted((run_folder / "checkpoints").glob("step-*"))[-1]
-    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+    return tensor_bytes(sorted((run_folder / "checkpoints").glob("step-*"))[-1])
+
+
+def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(checkpoint.glob("*.distcp"))}
 
 
 def losses(run_folder: Path) -> list[float]:
-    return [event["loss"] for event in events(run_folder) if event["event"] == "train"]
+    return kept(run_folder, "train", "loss")
+
+
+def kept(run_folder: Path, kind: str, key: str) -> list[Any]:
+    """``key`` of every event of ``kind``."""
+    return [event[key] for event in events(run_folder) if event["event"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +153,35 @@ def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
     )
     train(tmp_path, dataset, "output=run", "resume=auto")
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
+
+
+def test_saving_beside_training_saves_the_same_bytes(
+    dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """Every checkpoint of an asynchronous run holds the bytes of the synchronous run's, though training went on."""
+    frequent = ["checkpoint.every_steps=1", "checkpoint.keep_last=99"]
+    train(tmp_path, dataset, *frequent, "output=sync")
+    train(tmp_path, dataset, *frequent, "output=async", "checkpoint.asynchronous=true")
+    saved = sorted(path.name for path in (tmp_path / "sync" / "checkpoints").iterdir())
+    assert saved == [f"step-{step:09d}" for step in range(1, 63)]
+    assert saved == sorted(path.name for path in (tmp_path / "async" / "checkpoints").iterdir())
+    for name in saved:
+        files = [tensor_bytes(tmp_path / run / "checkpoints" / name) for run in ("sync", "async")]
+        assert files[0] == files[1]
+    assert final_bytes(tmp_path / "async") == final_bytes(undisturbed)
+
+
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_a_save_that_fails_ends_the_run_and_says_why(dataset: Path, tmp_path: Path, mode: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
+    keys = ["output=run", "checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}"]
+    done = run(tmp_path, command(dataset, *keys))
+    assert done.returncode == 1
+    assert "step-000000003 could not be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(losses(tmp_path / "run")) < 62
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 @pytest.fixture
@@ -310,6 +347,27 @@ def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path
     assert done.returncode == 1
     for words in ("its inputs are finite", "dense_arch", "optimizer.dense.lr (1e+30)"):
         assert words in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("plan", "optimizer"), [("row_wise", "rowwise_adagrad"), ("column_wise", "adam")])
+def test_all_ranks_skip_the_step_that_is_bad_on_one_of_them(
+    tmp_path: Path, plan: str, optimizer: str
+) -> None:
+    """Two ranks, row- or column-wise, skip what one rank does; their losses agree, before and after a stop."""
+    folder = tmp_path / "poisoned"
+    write_dataset(folder, rows={"train": 4000, "val": 501}, rows_per_shard=1024)
+    poison(folder, row=200, column="i1")
+    options = [f"sharding.types=[{plan}]", f"optimizer={optimizer}", "trainer.on_nonfinite=skip"]
+    train(tmp_path, folder, f"optimizer={optimizer}", "trainer.on_nonfinite=skip", "output=one")
+    train(tmp_path, folder, *options, "output=two", ranks=2)
+    train(tmp_path, folder, *options, "output=cut", "trainer.max_steps=35", ranks=2)
+    train(tmp_path, folder, *options, "output=cut", "resume=auto", ranks=2)
+    skipped = {name: kept(tmp_path / name, "skip", "step") for name in ("one", "two", "cut")}
+    assert skipped["one"] == skipped["two"] == skipped["cut"]
+    assert len(skipped["one"]) == 2  # the row comes once an epoch
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "two")
 
 
 def poison(folder: Path, row: int, column: str) -> None:

@@ -28,6 +28,17 @@ def partial_path(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.partial")
 
 
+def make_partial(folder: Path) -> None:
+    """An empty place to write ``folder`` to, without what an interrupted saving left there."""
+    remove_partial(folder)
+    partial_path(folder).mkdir(parents=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Deletes what was written of ``folder``, if it did not become complete."""
+    shutil.rmtree(partial_path(folder), ignore_errors=True)
+
+
 def complete(folder: Path, files: dict[str, list[Any]], content: dict[str, Any]) -> None:
     """Marks the partial folder of ``folder`` as complete and gives it its name.
 
@@ -35,10 +46,12 @@ def complete(folder: Path, files: dict[str, list[Any]], content: dict[str, Any])
     """
     partial = partial_path(folder)
     write_json(partial / MARKER, {"format": FORMAT, "version": VERSION, "files": files, **content})
-    if folder.exists():  # the same step saved again, after a resume from an earlier one
-        shutil.rmtree(folder)
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    if folder.exists():  # the same step saved again, say with its evaluation
+        folder.rename(replaced)
     partial.rename(folder)
     sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def list_checkpoints(parent: Path) -> list[Path]:
@@ -100,5 +113,6 @@ def remove_all_but(parent: Path, keep: set[Path]) -> None:
         if path not in keep:
             (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
             shutil.rmtree(path)
-    for path in parent.glob(".step-*.partial"):
-        shutil.rmtree(path)
+    for pattern in (".step-*.partial", ".step-*.replaced"):
+        for path in parent.glob(pattern):
+            shutil.rmtree(path)

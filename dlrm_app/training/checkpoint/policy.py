@@ -1,6 +1,7 @@
 """When a run saves itself, what it keeps, and how it goes on."""
 
 import logging
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
 from dlrm_app.runtime import Runtime
 from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.training.checkpoint.folder import checkpoint_name, list_checkpoints, read_marker, remove_all_but
+from dlrm_app.training.checkpoint.pieces import copy_pieces, own_pieces
 from dlrm_app.training.checkpoint.save import (
     load_tensors,
     open_checkpoint,
@@ -21,6 +23,7 @@ from dlrm_app.training.checkpoint.save import (
     set_random_state,
 )
 from dlrm_app.training.checkpoint.state import Tensors, collect_tensors, create_states, set_step
+from dlrm_app.training.checkpoint.writer import Writer
 from dlrm_app.training.optimizers import table_settings
 from dlrm_app.training.run import TrainingRun
 
@@ -34,17 +37,35 @@ FIXED_KEYS = (
 )
 """Keys that decide which rows make which batch: a run that goes on must have them as they were."""
 
+LAST_SECONDS = 60.0
+"""How long a run that ends by an error of one rank waits for the save under way."""
+
 
 class Checkpoints:
-    """Saves ``run`` when its configuration says so."""
+    """Saves ``run`` when its configuration says so; leaving the block waits for the save under way."""
 
     def __init__(self, run: TrainingRun) -> None:
         self._run = run
         self._config = run.config.checkpoint
         self._parent = run.folder.path / "checkpoints"
+        self._writer = Writer(run.runtime, self._config.asynchronous)
         self._saved_at = time.monotonic()
-        self._saved_step: int | None = None
         self._described: dict[str, Any] | None = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        all_leave_together = error is None or isinstance(error, SharedError)
+        if all_leave_together or self._run.runtime.world_size == 1:
+            self._writer.finish()
+        else:
+            self._writer.abandon(LAST_SECONDS)
+
+    @property
+    def have_failed(self) -> bool:
+        """Whether this rank knows that a save in the background failed: the next ``save`` raises it everywhere."""
+        return self._writer.has_failed
 
     def are_due(self) -> bool:
         """Whether the configuration wants one after this step. The clock of ``every_minutes`` is the first rank's."""
@@ -55,9 +76,10 @@ class Checkpoints:
             due = self._run.runtime.decide_first(elapsed >= 60 * every_minutes)
         return due
 
-    def save(self) -> Path:
-        """Saves now, and deletes what keep_last and keep_best no longer want. Gives the checkpoint's folder."""
-        run = self._run
+    def save(self) -> None:
+        """Saves now, or begins to, once the save under way has ended. Raises SharedError for one that failed."""
+        run, group = self._run, self._writer.group
+        self._writer.finish()
         folder = self._parent / checkpoint_name(run.progress.step)
         content = {
             "progress": asdict(run.progress),
@@ -70,11 +92,16 @@ class Checkpoints:
             "plan": plan_to_dict(run.trainable.plan),
             "metrics_bytes": run.folder.metrics_bytes(),
         }
-        save_checkpoint(folder, run_tensors(run), content, run.runtime)
-        self._saved_at, self._saved_step = time.monotonic(), run.progress.step
-        if run.runtime.is_first:
-            remove_all_but(self._parent, self._kept())
-        return folder
+        tensors = run_tensors(run)
+        pieces = copy_pieces(tensors) if self._writer.in_background else own_pieces(tensors)
+
+        def write() -> None:
+            save_checkpoint(folder, tensors, pieces, content, run.runtime, group)
+            if run.runtime.is_first:
+                remove_all_but(self._parent, self._kept())
+
+        self._saved_at = time.monotonic()
+        self._writer.start(write)
 
     def _columns(self) -> dict[str, Any]:
         """How the dataset is encoded, for whoever evaluates the model on other rows; read once, by the first rank."""
@@ -94,7 +121,7 @@ def _val_auc(folder: Path) -> float | None:
     """The AUC on val of the weights in ``folder``, if they were evaluated before they were saved."""
     progress = read_marker(folder)["progress"]
     scores = [e["auc"] for e in progress["evals"] if e["split"] == "val" and e["step"] == progress["step"]]
-    return scores[-1] if scores else None
+    return scores[-1] if scores and not math.isnan(scores[-1]) else None
 
 
 def run_tensors(run: TrainingRun) -> Tensors:
@@ -152,7 +179,7 @@ def restore(run: TrainingRun, folder: Path, marker: dict[str, Any]) -> None:
     run.runtime.together(lambda: load_tensors(folder, tensors))
     for name, value in marker["progress"].items():
         setattr(run.progress, name, value)
-    set_step(run.trainable.optimizer, run.progress.step)
+    set_step(run.trainable.optimizer, run.progress.updates)
     run.meter.load_state(marker["meter"])
     set_random_state(marker["random_state"])
     logger.info(

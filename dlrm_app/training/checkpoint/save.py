@@ -1,48 +1,90 @@
 """Saving a checkpoint and loading one, on all ranks together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, SharedError
 from dlrm_app.runtime import Runtime
 from dlrm_app.training.checkpoint.folder import (
     complete,
     describe_files,
+    make_partial,
     partial_path,
     read_marker,
+    remove_partial,
     verify_files,
 )
+from dlrm_app.training.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
 from dlrm_app.training.checkpoint.state import Tensors
 from dlrm_app.training.checkpoint.storage import INDEX, TensorReader, TensorWriter
 
+T = TypeVar("T")
 
-def save_checkpoint(folder: Path, tensors: Tensors, content: dict[str, Any], runtime: Runtime) -> None:
+
+def save_checkpoint(
+    folder: Path,
+    tensors: Tensors,
+    pieces: Pieces,
+    content: dict[str, Any],
+    runtime: Runtime,
+    group: dist.ProcessGroup | None,
+) -> None:
     """Writes ``tensors`` of all ranks and, in its marker, ``content`` (of the first rank) as ``folder``.
 
-    A checkpoint appears under its name when every byte is on disk, or not at all.
+    ``pieces``: the values of this rank, or copies of them. ``group``: all ranks, for the messages between them.
+    A checkpoint appears under its name when every byte is on disk, or not at all. Raises SharedError, on every
+    rank, if any cannot write or holds a value that is no finite number.
     """
     partial = partial_path(folder)
-    if runtime.is_first:
-        partial.mkdir(parents=True, exist_ok=True)
-    if runtime.world_size > 1:
-        dist.barrier()
-    save(tensors, storage_writer=TensorWriter(partial))
-    own = sorted(path.name for path in partial.glob(f"__{runtime.rank}_*"))
-    if runtime.is_first:
-        own.append(INDEX)
-    described = _gather(describe_files(partial, own), runtime)
-    if runtime.is_first:
+
+    def together(work: Callable[[], T]) -> T:
+        return runtime.together(lambda: _or_refuse(folder, work), group)
+
+    try:
+        together(lambda: check_pieces(folder, pieces))
+        together(lambda: make_partial(folder) if runtime.is_first else None)
+        save(
+            tensors,
+            storage_writer=TensorWriter(partial),
+            planner=PiecesPlanner(pieces),
+            process_group=group,
+        )
+        own = sorted(path.name for path in partial.glob(f"__{runtime.rank}_*"))
+        own += [INDEX] if runtime.is_first else []
+        described = _gather(together(lambda: describe_files(partial, own)), runtime, group)
         files = {name: entry for part in described for name, entry in part.items()}
-        complete(folder, files, content)
-    if runtime.world_size > 1:
-        dist.barrier()
+        together(lambda: complete(folder, files, content) if runtime.is_first else None)
+    except CheckpointException as error:  # DCP's: raised on every rank
+        reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
+        raise SharedError(f"checkpoint {folder} could not be written: {reasons}") from error
+    finally:
+        if runtime.is_first:
+            remove_partial(folder)
+
+
+def check_pieces(folder: Path, pieces: Pieces) -> None:
+    """Raises DataError if a value is nan or inf: nothing could go on from there."""
+    if bad := not_finite(pieces):
+        raise DataError(
+            f"{folder.name} is not saved, for what is not finite in it: {', '.join(bad[:3])}"
+            f"{f' and {len(bad) - 3} more' if len(bad) > 3 else ''}. The weights diverged: lower the learning "
+            "rates or set optimizer.dense.clip_norm; resume=auto goes on from the checkpoint before"
+        )
+
+
+def _or_refuse(folder: Path, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except OSError as error:
+        raise DataError(f"checkpoint {folder} could not be written: {error}") from error
 
 
 def open_checkpoint(folder: Path, runtime: Runtime) -> dict[str, Any]:
@@ -84,11 +126,11 @@ def _first(problems: Sequence[str], limit: int = 8) -> list[str]:
     return [*(f"  - {problem}" for problem in problems[:limit]), *more]
 
 
-def _gather(value: Any, runtime: Runtime) -> list[Any]:
+def _gather(value: Any, runtime: Runtime, group: dist.ProcessGroup | None) -> list[Any]:
     values: list[Any] = [value]
     if runtime.world_size > 1:
         values = [None] * runtime.world_size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group)
     return values
 
 

@@ -52,6 +52,8 @@ def _cost_tiles(record: RunRecord) -> list[str]:
     if record.last_step:
         loss = train[-1]["loss"] if train else None
         remark = f"last training loss {fixed(loss, 5)}" if train else ""
+        if skipped := len(record.of_kind("skip")):
+            remark = f"{skipped:,} step{'s' * (skipped != 1)} skipped; {remark}"
         tiles.append(_tile("steps", data(record.last_step, f"{record.last_step:,}"), remark))
     return tiles
 

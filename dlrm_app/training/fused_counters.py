@@ -1,0 +1,37 @@
+"""What fbgemm's kernels take for the number of the step: how often they were called, evaluations included."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from torch import nn
+
+
+def fused_kernels(model: nn.Module) -> Iterator[Any]:
+    """The fused lookups of the sharded ``model``, which torchrec keeps in lists that ``modules`` does not see."""
+    for module in model.modules():
+        for lookup in getattr(module, "_lookups", ()):
+            for part in lookup.modules():
+                if isinstance(part, SplitTableBatchedEmbeddingBagsCodegen):
+                    yield part
+
+
+@contextmanager
+def uncounted(model: nn.Module) -> Iterator[None]:
+    """Forward passes of the block are no steps: Adam's and LAMB's bias corrections would take them for some."""
+    before = [(kernel, kernel.iter.clone(), kernel.iter_cpu.clone()) for kernel in fused_kernels(model)]
+    try:
+        yield
+    finally:
+        for kernel, count, count_cpu in before:
+            kernel.iter.copy_(count)
+            kernel.iter_cpu.copy_(count_cpu)
+
+
+def uncount_step(model: nn.Module) -> None:
+    """Takes the last forward pass, of a step that was skipped, out of the count."""
+    for kernel in fused_kernels(model):
+        if kernel.iter_cpu.item():  # SGD's and Adagrad's kernels do not count
+            kernel.iter -= 1
+            kernel.iter_cpu -= 1
