@@ -13,9 +13,9 @@ from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode import Encoder
 from dlrm_app.preprocess.journal import Journal
 from dlrm_app.preprocess.parser import Parser
-from dlrm_app.preprocess.passes import Cursor, body, segments, summary
+from dlrm_app.preprocess.passes import Cursor, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
-from dlrm_app.preprocess.rejects import describe, write_entries
+from dlrm_app.preprocess.rejects import write_entries
 from dlrm_app.preprocess.shards import open_shard
 from dlrm_app.preprocess.shuffle import row_keys, write_run
 from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketch, SketchFile
@@ -47,22 +47,25 @@ class EncodeUnits:
     journal: Journal
 
     def __call__(self, text: UnitText) -> dict[str, Any]:
-        cursor = Cursor(text, body(text, self.plan.spec))
-        max_keys = TOTAL_KEYS if text.unit == 0 and text.is_last else UNIT_KEYS
-        sketches = [Sketch(max_keys) for _ in self.plan.spec.sparse]
+        cursor = Cursor(text, self.plan.spec)
+        sketches = [Sketch(TOTAL_KEYS if text.unit == 0 else UNIT_KEYS) for _ in self.plan.spec.sparse]
         entries: list[dict[str, Any]] = []
         splits = {}
         for segment in segments(self.plan, self.cuts, text):
             splits[segment.split] = self._encode(segment, cursor, sketches)
-            spec = self.plan.spec_of(segment.split)
-            entries += [describe(reject, spec, text.text) for reject in cursor.take_rejects()]
+            rejects = cursor.take_rejects()
+            splits[segment.split]["rejects"] = len(rejects)
+            entries += rejects
+        result = {**summary(text), "lines": cursor.line, "splits": splits}
+        if not text.is_last:
+            for sketch in sketches:
+                sketch.keep(UNIT_KEYS)
         if entries:
             with written_whole(self.journal.path(text.source, text.unit, ".rejects")) as temporary:
                 write_entries(temporary, entries)
         if self.wants_sketch:
             with written_whole(self.journal.path(text.source, text.unit, ".sketch")) as temporary:
                 SketchFile(temporary, len(sketches)).write(sketches)
-        result = {**summary(text), "lines": cursor.line, "splits": splits}
         self.journal.land(text.source, text.unit, result)
         return result
 
@@ -78,7 +81,6 @@ class EncodeUnits:
         shard = self._write(segment.split, text, tables, shuffle)
         return {
             "rows": tally.rows,
-            "rejects": len(cursor.rejects),
             "positives": tally.positives if spec.label else None,
             "missing": tally.missing.tolist(),
             "shard": shard,

@@ -7,6 +7,7 @@ items. It gives back the results as they come, in any order; what ``work`` must 
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -40,14 +41,29 @@ class Executor(Protocol):
 
 
 class _Stream:
-    """A feed that threads read in turn: one decompresses while the others work."""
+    """A feed that threads read in turn."""
 
     def __init__(self, feed: Feed) -> None:
         self.lock = threading.Lock()
         self._items = feed.items()
 
-    def next(self) -> Any:
-        return next(self._items, None)
+    @contextmanager
+    def next_item(self, others_wait: bool) -> Iterator[Any]:
+        """The next item, None at the end. The caller holds the lock, which this releases.
+
+        Items are read while they are worked on: nobody else may read on until that is done, unless the item, as
+        ``others_wait``, is detached: then one thread decompresses a file while the others work.
+        """
+        is_held = True
+        try:
+            item = next(self._items, None)
+            if others_wait and item is not None and getattr(item, "detach", bool)():
+                self.lock.release()
+                is_held = False
+            yield item
+        finally:
+            if is_held:
+                self.lock.release()
 
     def close(self) -> None:
         self._items.close()  # type: ignore[attr-defined]  # a generator
@@ -66,8 +82,14 @@ class LocalExecutor:
 
         def work_on() -> None:
             try:
-                while not stop.is_set() and (item := _next_item(streams, guard)) is not None:
-                    results.put(work(item))
+                while not stop.is_set() and (stream := _lock_stream(streams, guard)) is not None:
+                    with stream.next_item(len(streams) < self.num_threads) as item:
+                        if item is not None:
+                            results.put(work(item))
+                            continue
+                    with guard:
+                        if stream in streams:
+                            streams.remove(stream)
                 results.put(None)
             except BaseException as error:  # handed to the caller's thread, which raises it
                 stop.set()
@@ -97,26 +119,15 @@ def _collect(results: "SimpleQueue[Result | BaseException | None]", running: int
             yield result
 
 
-def _next_item(streams: list[_Stream], guard: threading.Lock) -> Any:
-    """The next item of the first stream that nobody is reading, or of the first one once it is free."""
-    while True:
-        with guard:
-            stream = next((stream for stream in streams if stream.lock.acquire(blocking=False)), None)
-            first = streams[0] if streams else None
-        if first is None:
-            return None
-        if stream is None:
-            stream = first
-            stream.lock.acquire()
-        try:
-            item = stream.next()
-        finally:
-            stream.lock.release()
-        if item is not None:
-            return item
-        with guard:
-            if stream in streams:
-                streams.remove(stream)
+def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | None:
+    """The first stream that nobody is reading, or the first one once it is free; None if there is none left."""
+    with guard:
+        stream = next((stream for stream in streams if stream.lock.acquire(blocking=False)), None)
+        first = streams[0] if streams else None
+    if stream is None and first is not None:
+        first.lock.acquire()
+        return first
+    return stream
 
 
 def num_cores() -> int:

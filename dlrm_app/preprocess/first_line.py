@@ -28,7 +28,8 @@ def check_first_lines(plan: Plan) -> None:
 def first_line(source: Source) -> bytes:
     """Without its line end; of a longer line only the beginning."""
     for text in islice(TextFeed(source, _BYTES, last=1).items(), 1):
-        return text.text[text.start : text.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
+        block = text.whole()
+        return block.text[block.start : block.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
     return b""
 
 

@@ -266,6 +266,12 @@ def _line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
+def line_length(text, start):  # type: ignore[no-untyped-def]  # compiled
+    """Of the line at ``start``, its end included."""
+    return _line_end(text, start) + 1 - start
+
+
+@njit(nogil=True, cache=True)
 def count_lines(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """Line ends in text[start:stop]."""
     count = 0

@@ -49,6 +49,7 @@ class Parser:
     """Collects rows of ``spec`` in arrays of ``capacity`` rows that are used again and again."""
 
     def __init__(self, spec: Spec, capacity: int, *, keep_spans: bool = False) -> None:
+        self.spec = spec
         self._capacity = capacity
         self._keep_spans = keep_spans
         self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)

@@ -1,28 +1,25 @@
 """What the passes over the units share: where a unit's lines begin, which split they go to, how they are read."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from dlrm_app.preprocess import lines
 from dlrm_app.preprocess.journal import Journal
-from dlrm_app.preprocess.parser import Parser, RawColumns, Reject
+from dlrm_app.preprocess.parser import Parser, RawColumns
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
+from dlrm_app.preprocess.rejects import describe
 from dlrm_app.preprocess.spec import Spec
-from dlrm_app.preprocess.units import UnitText
+from dlrm_app.preprocess.units import Block, UnitText
 
 _ALL_LINES = 1 << 62
 
 
-def body(text: UnitText, spec: Spec) -> int:
-    """Where the lines of a unit begin, the file's header left out."""
-    if not (spec.header and text.unit == 0) or text.start == text.stop:
-        return text.start
-    return text.start + text.text[text.start : text.stop].tobytes().index(b"\n") + 1
-
-
 def summary(text: UnitText) -> dict[str, Any]:
-    """What every result tells of its unit."""
+    """What every result tells of its unit, whose text has been read."""
+    text.finish()
     return {
         "source": text.source,
         "unit": text.unit,
@@ -40,30 +37,49 @@ def segments(plan: Plan, cuts: Cuts | None, text: UnitText) -> list[Segment]:
     return cuts.segments(text.source, text.unit)
 
 
-@dataclass
 class Cursor:
-    """A place in a unit's lines: ``at`` in the text, ``line`` lines behind the first; rejects met since ``take``."""
+    """A place in the lines of a unit, the file's header left out: ``line`` lines behind the first."""
 
-    text: UnitText
-    at: int
-    line: int = 0
-    rejects: list[Reject] = field(default_factory=list)
+    def __init__(self, text: UnitText, spec: Spec) -> None:
+        self.text = text
+        self.line = 0
+        self._blocks = body(text, spec)
+        self._block = Block(np.empty(0, np.uint8), 0, 0)
+        self._rejects: list[dict[str, Any]] = []
 
     def rows(self, parser: Parser, until: int | None) -> Iterator[RawColumns]:
         """The rows of the lines before number ``until``, as many at a time as ``parser`` holds."""
         stop = _ALL_LINES if until is None else until
-        while self.at < self.text.stop and self.line < stop:
-            self.at, count, rejects = parser.parse(self.text.text, self.at, self.text.stop, stop - self.line)
-            self.rejects += [Reject(self.line + r.line, r.start, r.end, r.reason, r.detail) for r in rejects]
+        while self.line < stop:
+            if self._block.start == self._block.stop:
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                self._block = block
+            text, start, end = self._block
+            start, count, rejects = parser.parse(text, start, end, stop - self.line)
+            self._rejects += [describe(reject, self.line, parser.spec, text) for reject in rejects]
+            self._block = Block(text, start, end)
             self.line += count
             if parser.is_full:
                 yield parser.take()
         if parser.rows:
             yield parser.take()
 
-    def take_rejects(self) -> list[Reject]:
-        rejects, self.rejects = self.rejects, []
+    def take_rejects(self) -> list[dict[str, Any]]:
+        """The entries for the lines rejected since the last call."""
+        rejects, self._rejects = self._rejects, []
         return rejects
+
+
+def body(text: UnitText, spec: Spec) -> Iterator[Block]:
+    """The unit's blocks of lines, the file's header left out."""
+    for block in text.blocks():
+        if spec.header and text.unit == 0 and block.start < block.stop:
+            yield block._replace(start=block.start + lines.line_length(block.text, block.start))
+            break
+        yield block
+    yield from text.blocks()
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ class CountLines:
     journal: Journal
 
     def __call__(self, text: UnitText) -> dict[str, Any]:
-        start = body(text, self.plan.spec)
-        result = {**summary(text), "lines": int(lines.count_lines(text.text, start, text.stop))}
+        count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
+        result = {**summary(text), "lines": count}
         self.journal.land(text.source, text.unit, result)
         return result

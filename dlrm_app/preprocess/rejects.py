@@ -23,10 +23,13 @@ _RULES = {
 }
 
 
-def describe(reject: Reject, spec: Spec, text: NDArray[np.uint8]) -> dict[str, Any]:
-    """The entry for a reject of ``text``; ``line`` counts from 0 at the text's first line."""
+def describe(reject: Reject, first_line: int, spec: Spec, text: NDArray[np.uint8]) -> dict[str, Any]:
+    """The entry for a reject of ``text``, whose first line has the number ``first_line``."""
     shown = text[reject.start : min(reject.end, reject.start + EXCERPT_BYTES)].tobytes()
-    entry: dict[str, Any] = {"line": reject.line, "reason": explain(reject.reason, reject.detail, spec)}
+    entry: dict[str, Any] = {
+        "line": first_line + reject.line,
+        "reason": explain(reject.reason, reject.detail, spec),
+    }
     if reject.reason == lines.FIELD:
         entry["column"] = spec.columns[reject.detail].name
     return {**entry, "excerpt": shown.decode("utf-8", "backslashreplace")}

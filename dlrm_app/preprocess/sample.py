@@ -16,7 +16,7 @@ from dlrm_app.preprocess.counting import Counts
 from dlrm_app.preprocess.encode import Encoder, list_slots
 from dlrm_app.preprocess.hashing import MISSING_KEY
 from dlrm_app.preprocess.parser import Parser, RawColumns
-from dlrm_app.preprocess.passes import Cursor, body
+from dlrm_app.preprocess.passes import Cursor
 from dlrm_app.preprocess.plan import Plan
 from dlrm_app.preprocess.shards import HashedFile, ShardWriter
 from dlrm_app.preprocess.source import Source
@@ -57,7 +57,7 @@ def choose_blocks(sources: Sequence[Source], num_blocks: int) -> list[TextFeed]:
 
 def count_lines(text: UnitText) -> dict[str, Any]:
     """The first pass of a run that cuts splits."""
-    return {"lines": int(lines.count_lines(text.text, text.start, text.stop))}
+    return {"lines": int(lines.count_lines(*text.whole()))}
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,21 @@ class Encode:
         spec = self.plan.spec_of(split)
         encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies)
         writer = ShardWriter(HashedFile(BytesIO()), self.plan.layout)
-        cursor = Cursor(text, body(text, spec))
+        cursor = Cursor(text, spec)
         for raw in cursor.rows(Parser(spec, self.plan.layout.row_group_rows), None):
             writer.write(encoder.encode(raw).indexed)
         shard = writer.finish()
         return {
             "split": split,
-            "text": text.stop - text.start,
+            "text": text.size,
             "rows": shard["rows"],
             "bytes": shard["bytes"],
-            "rejects": len(cursor.rejects),
+            "rejects": len(cursor.take_rejects()),
         }
 
 
 def _rows(text: UnitText, spec: Spec, plan: Plan) -> Iterator[RawColumns]:
-    yield from Cursor(text, body(text, spec)).rows(Parser(spec, plan.layout.row_group_rows), None)
+    yield from Cursor(text, spec).rows(Parser(spec, plan.layout.row_group_rows), None)
 
 
 def keys_of(raw: RawColumns, spec: Spec) -> Iterator[NDArray[np.uint64]]:

@@ -55,6 +55,11 @@ class Sketch:
         self.exact = False
         self._keys = self._keys[:0]
 
+    def keep(self, max_keys: int) -> None:
+        """Keeps only registers if there are more than ``max_keys`` keys."""
+        if self._used > max_keys:
+            self._give_up()
+
     def keys(self) -> NDArray[np.uint64]:
         """The keys seen, in no particular order; none if the sketch is not exact."""
         return self._keys[self._keys != MISSING_KEY]

@@ -14,7 +14,7 @@ from dlrm_app.preprocess.counting import Counts
 from dlrm_app.preprocess.encode import list_slots
 from dlrm_app.preprocess.journal import Journal
 from dlrm_app.preprocess.parser import Parser, RawColumns
-from dlrm_app.preprocess.passes import Cursor, body, segments, summary
+from dlrm_app.preprocess.passes import Cursor, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan
 from dlrm_app.preprocess.spec import Spec
 from dlrm_app.preprocess.units import UnitText
@@ -79,9 +79,11 @@ class Study:
         spec = self.plan.spec
         counts = [Counts() for _ in spec.sparse]
         moments = [Moments()] * len(spec.dense)
-        cursor = Cursor(text, body(text, spec))
+        keeps = self.wants_counts and has_strings(spec)
+        if keeps:
+            text.whole()
+        cursor = Cursor(text, spec)
         for segment in segments(self.plan, self.cuts, text):
-            keeps = self.wants_counts and has_strings(spec)
             parser = Parser(self.plan.spec_of(segment.split), _ROWS, keep_spans=keeps)
             for raw in cursor.rows(parser, segment.stop):
                 if segment.split not in self.plan.studied:
@@ -107,7 +109,9 @@ class Study:
                 part.spans if column.kind == "string" else part.spans * 0
                 for column, part in zip(spec.sparse, found, strict=True)
             ]
-            strings = gather_strings(text.text, np.concatenate(spans), ord(spec.quote) if spec.quote else -1)
+            strings = gather_strings(
+                text.whole().text, np.concatenate(spans), ord(spec.quote) if spec.quote else -1
+            )
         with written_whole(self.journal.path(text.source, text.unit, ".counts")) as temporary:
             write_counts(temporary, found, strings)
         return [len(part.keys) for part in found]

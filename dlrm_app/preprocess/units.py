@@ -4,13 +4,13 @@ A unit's lines depend only on the text and the size of units, not on compression
 files are read at any unit; gzip files from their start on, unit after unit.
 """
 
-import io
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from isal import igzip, isal_zlib
@@ -21,32 +21,149 @@ from dlrm_app.preprocess.fields import MAX_LINE
 from dlrm_app.preprocess.lines import PADDING
 from dlrm_app.preprocess.source import Source
 
-_STEP = 1 << 16
+_PIECE = 1 << 18
+"""Bytes to read at a time: they are still in the core's own cache when they are parsed."""
 _DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 _NEWLINE = b"\n"
 _local = threading.local()
 
 
-@dataclass(frozen=True, slots=True)
-class UnitText:
-    """The lines ``text[start:stop]`` that start in unit ``unit`` of a source; ``size`` and ``crc`` are of its range.
+class Block(NamedTuple):
+    """Whole lines, text[start:stop]."""
 
-    ``is_last``: the source ends with this unit.
-    """
-
-    source: int
-    unit: int
     text: NDArray[np.uint8]
     start: int
     stop: int
-    size: int
-    crc: int
-    is_last: bool
+
+
+class UnitText:
+    """The lines that start in unit ``unit`` of a source, read as they are asked for.
+
+    Once all are read, ``size`` and ``crc`` are those of the unit's range, and ``is_last`` says whether the source ends
+    with it.
+    """
+
+    def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
+        self.source, self.unit = rest.source.place, unit
+        self.size = self.crc = 0
+        self.is_last = False
+        self._rest = rest
+        self._unit_bytes = unit_bytes
+        self._blocks: Iterator[Block] | None = None
+        self._whole: Block | None = None
+        self._is_read = False
+
+    def blocks(self) -> Iterator[Block]:
+        """The lines, some at a time; a block is good until the next one is asked for.
+
+        Raises DataError if the file is damaged.
+        """
+        if self._blocks is None:
+            self._blocks = self._read(_PIECE)
+        return self._blocks
+
+    def whole(self) -> Block:
+        """All lines in one block, good until the same thread reads another unit; before ``blocks``, which gives it too."""
+        if self._whole is None:
+            self._whole = Block(np.zeros(PADDING, np.uint8), 0, 0)
+            for block in self._read(self._unit_bytes):
+                self._whole = block
+            self._blocks = iter([self._whole])
+        return self._whole
+
+    def detach(self) -> bool:
+        """Reads all of a gzip file's unit, so that another thread may read on; tells whether it has."""
+        if self._rest.source.is_gzip:
+            self.whole()
+        return self._is_read
+
+    def finish(self) -> None:
+        """Reads what was not read yet."""
+        if not self._is_read:
+            for _ in self.blocks():
+                pass
+
+    def _read(self, step: int) -> Iterator[Block]:
+        rest = self._rest
+        text = _own_buffer(step + 2 * (MAX_LINE + 2) + PADDING)
+        view, array = memoryview(text), np.frombuffer(text, np.uint8)
+        filled, is_inside = 0, rest.before != _NEWLINE  # of a line that began in an earlier unit
+        while True:
+            wanted = min(step, self._unit_bytes - self.size)
+            count = self._take(view[filled : filled + wanted])
+            start, filled = 0, filled + count
+            if is_inside:
+                start = text.find(_NEWLINE, filled - count, filled) + 1
+                is_inside = start == 0
+                filled = 0 if is_inside else filled
+            if count < wanted or self.size == self._unit_bytes:
+                break
+            stop = text.rfind(_NEWLINE, start, filled) + 1
+            if stop:
+                yield Block(array, start, stop)
+                start = stop
+            view[: filled - start] = view[start:filled]
+            filled = min(filled - start, MAX_LINE + 1)  # no more is needed to reject a line
+        ahead = rest.look_ahead()
+        if filled > start and text[filled - 1 : filled] != _NEWLINE:
+            end = ahead.find(_NEWLINE)
+            tail = ahead[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
+            text[filled : filled + len(tail)] = tail
+            filled += len(tail)
+        self.is_last, self._is_read = not ahead, True
+        if filled > start:
+            yield Block(array, start, filled)
+
+    def _take(self, view: memoryview) -> int:
+        """Fills ``view`` as far as there is text; tells how far, and counts it."""
+        filled = 0
+        while filled < len(view):
+            count = self._rest.readinto(view[filled : filled + _PIECE])
+            if not count:
+                break
+            self.crc = isal_zlib.crc32(view[filled : filled + count], self.crc)
+            filled += count
+        self.size += filled
+        return filled
 
 
 class _File(Protocol):
     def readinto(self, buffer: memoryview, /) -> int: ...
     def read(self, size: int, /) -> bytes: ...
+
+
+class _Rest:
+    """The text of a source from some place on; ``before`` is the byte before that."""
+
+    def __init__(self, source: Source, file: _File, before: bytes) -> None:
+        self.source = source
+        self.before = before
+        self._file = file
+        self._ahead = b""
+
+    def readinto(self, view: memoryview) -> int:
+        """Bytes read into ``view``: 0 only at the end."""
+        count = len(self._ahead[: len(view)])
+        if count:
+            view[:count] = self._ahead[:count]
+            self._ahead = self._ahead[count:]
+        else:
+            with _explained(self.source):
+                count = self._file.readinto(view)
+        if count:
+            self.before = bytes(view[count - 1 : count])
+        return count
+
+    def look_ahead(self) -> bytes:
+        """What comes next, as far as the next line end, or farther than any line goes; it remains to be read."""
+        pieces = [self._ahead]
+        while _NEWLINE not in pieces[-1] and sum(map(len, pieces)) <= MAX_LINE:
+            with _explained(self.source):
+                pieces.append(self._file.read(_PIECE))
+            if not pieces[-1]:
+                break
+        self._ahead = b"".join(pieces)
+        return self._ahead
 
 
 @dataclass(frozen=True)
@@ -61,102 +178,47 @@ class TextFeed:
     """Units of a gzip file that need not be given, only passed."""
 
     def items(self) -> Iterator[UnitText]:
-        """The units in order; a text is good until the same thread asks for another one.
+        """The units in order; each must be read, or detached, before the next one is asked for, else it is lost.
 
         Raises DataError if the file is damaged.
         """
-        try:
-            with Path(self.source.path).open("rb", buffering=0) as raw:
-                if self.source.is_gzip:
-                    with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
-                        yield from self._read(file)
-                else:
-                    raw.seek(max(self.first * self.unit_bytes - 1, 0))
-                    yield from self._read(raw)
-        except EOFError as error:
-            raise DataError(
-                f"{self.source.path} is cut short: its gzip data ends before its end mark; copy or download it again"
-            ) from error
-        except _DAMAGED as error:
-            raise DataError(f"{self.source.path} is damaged: {error}; copy or download it again") from error
+        with Path(self.source.path).open("rb", buffering=0) as raw:
+            if self.source.is_gzip:
+                with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
+                    yield from self._cut(_Rest(self.source, file, _NEWLINE), 0)
+            elif self.first:
+                raw.seek(self.first * self.unit_bytes - 1)
+                yield from self._cut(_Rest(self.source, raw, raw.read(1)), self.first)
+            else:
+                yield from self._cut(_Rest(self.source, raw, _NEWLINE), 0)
 
-    def _read(self, file: _File) -> Iterator[UnitText]:
-        # before the unit's first byte stands the byte before it, which tells whether a line starts there
-        unit = 0 if self.source.is_gzip else self.first
-        before = file.read(1) if unit else _NEWLINE
-        pending = b""
+    def _cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
         while self.last is None or unit < self.last:
-            text = _own_buffer(1 + self.unit_bytes + MAX_LINE + _STEP + 1 + PADDING)
-            text[0] = before[0]
-            filled = _fill(file, text, pending, self.unit_bytes)
-            pending = _read_line_end(file, pending[self.unit_bytes :]) if filled == self.unit_bytes else b""
-            if unit >= self.first and unit not in self.skip:
-                yield _cut(self.source.place, unit, text, filled, pending)
-            before = bytes(text[filled : filled + 1])
+            text = UnitText(rest, unit, self.unit_bytes)
+            if unit not in self.skip:
+                yield text
+            text.finish()
             unit += 1
-            if not pending:
+            if text.is_last:
                 return
 
 
-def _own_buffer(size: int) -> NDArray[np.uint8]:
+def _own_buffer(size: int) -> bytearray:
     """The calling thread's buffer: fresh memory for every unit would cost as much time as reading it."""
-    buffer: NDArray[np.uint8] | None = getattr(_local, "buffer", None)
+    buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) != size:
-        buffer = _local.buffer = np.empty(size, np.uint8)
+        buffer = _local.buffer = bytearray(size)
     return buffer
 
 
-def _fill(file: _File, text: NDArray[np.uint8], pending: bytes, size: int) -> int:
-    """Puts up to ``size`` bytes, ``pending`` first, behind text[0]; gives how many there were."""
-    filled = min(len(pending), size)
-    text[1 : 1 + filled] = np.frombuffer(pending, np.uint8, filled)
-    view = memoryview(text)  # type: ignore[arg-type]  # numpy's types declare no Buffer before Python 3.12
-    while filled < size:
-        count = file.readinto(view[1 + filled : 1 + size])
-        if not count:
-            break
-        filled += count
-    return filled
-
-
-def _read_line_end(file: _File, pending: bytes) -> bytes:
-    """``pending`` and as much of the file as holds the next line end, or more than a line can have."""
-    pieces = io.BytesIO()
-    pieces.write(pending)
-    found = _NEWLINE in pending
-    while not found and pieces.tell() <= MAX_LINE:
-        piece = file.read(_STEP)
-        if not piece:
-            break
-        pieces.write(piece)
-        found = _NEWLINE in piece
-    return pieces.getvalue()
-
-
-def _cut(source: int, unit: int, text: NDArray[np.uint8], size: int, pending: bytes) -> UnitText:
-    """The lines that start in text[1:1 + size]; ``pending`` is the text behind it."""
-    view = memoryview(text)  # type: ignore[arg-type]  # as above
-    crc = isal_zlib.crc32(view[1 : 1 + size])
-    start = _behind_newline(text, 0, size)
-    if start > size:  # no line starts here
-        return UnitText(source, unit, text, 1, 1, size, crc, not pending)
-    end = pending.find(_NEWLINE)
-    if text[size] == _NEWLINE[0]:
-        stop = 1 + size
-    else:
-        tail = pending[: MAX_LINE + 1] if end < 0 else pending[:end]
-        stop = 1 + size + len(tail)
-        text[1 + size : stop] = np.frombuffer(tail, np.uint8)
-        text[stop] = _NEWLINE[0]
-        stop += 1
-    text[stop : stop + PADDING] = 0
-    return UnitText(source, unit, text, start, stop, size, crc, not pending)
-
-
-def _behind_newline(text: NDArray[np.uint8], start: int, stop: int) -> int:
-    """The position behind the first line end in text[start:stop], or stop + 1 if there is none."""
-    for at in range(start, stop, _STEP):
-        found = text[at : min(at + _STEP, stop)].tobytes().find(_NEWLINE)
-        if found >= 0:
-            return at + found + 1
-    return stop + 1
+@contextmanager
+def _explained(source: Source) -> Iterator[None]:
+    """Turns what is wrong with a gzip file into a message with its cure."""
+    try:
+        yield
+    except EOFError as error:
+        raise DataError(
+            f"{source.path} is cut short: its gzip data ends before its end mark; copy or download it again"
+        ) from error
+    except _DAMAGED as error:
+        raise DataError(f"{source.path} is damaged: {error}; copy or download it again") from error
