@@ -9,11 +9,11 @@ def main() -> None:
 
 
 def _train(config: TrainConfig) -> float | None:
-    """The AUC on val at the run's end, which a sweeper like Optuna maximises; None without a labelled val split."""
+    """The best AUC on val, which a sweeper like Optuna maximises; None without a labelled val split."""
     from dlrm_app.training.loop import train
 
-    val = train(config)["evals"].get("val")
-    return val["auc"] if val else None
+    best = train(config)["best_val_auc"]
+    return None if best is None else float(best)
 
 
 if __name__ == "__main__":

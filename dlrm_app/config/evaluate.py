@@ -21,6 +21,7 @@ class EvaluationDataConfig:
 class EvaluateConfig:
     checkpoint: str = MISSING
     against: str | None = None
+    which: str = MISSING
     data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
     split: str = MISSING
     batch_size: int = MISSING
@@ -35,6 +36,7 @@ class EvaluateConfig:
         """What types cannot express and no data is needed to see; every problem, with its cure."""
         problems = [
             *one_of("split", self.split, SPLITS),
+            *one_of("which", self.which, ("newest", "best")),
             *positive("batch_size", self.batch_size),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *positive("threads", self.threads),

@@ -1,5 +1,6 @@
 """When a run evaluates, and when its evaluations end it: arithmetic on its configuration and its past."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def is_eval_due(config: EvaluationConfig, step: int, batch: int, batches_per_epo
 
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Mapping[str, Any]]) -> str | None:
     """Why the run has trained enough, from all its evaluations so far; None to go on."""
-    aucs = [event["auc"] for event in evals if event["split"] == "val"]
+    aucs = [-1.0 if math.isnan(event["auc"]) else event["auc"] for event in evals if event["split"] == "val"]
     if not aucs:
         return None
     if config.target_auc is not None and aucs[-1] >= config.target_auc:

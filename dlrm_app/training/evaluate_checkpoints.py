@@ -54,7 +54,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> dict[str, Any]:
     quiet_libraries()
     with start_runtime(config.threads) as runtime:
         paths = [config.checkpoint, *([config.against] if config.against else [])]
-        models = [open_trained(Path(path), runtime) for path in paths]
+        models = [open_trained(Path(path), runtime, config.which) for path in paths]
         data_path = Path(config.data.path or models[0].config.data.path)
         manifest = runtime.together(lambda: open_rows(data_path, models, config))
         measured = [measure(trained, manifest, config, runtime) for trained in models]
@@ -157,6 +157,8 @@ def format_result(
 def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
     """What a user may want to type after this."""
     command = ["dlrm-evaluate", f"checkpoint={config.checkpoint}"]
+    if config.which != "newest":
+        command.append(f"which={config.which}")
     if config.data.path:
         command.append(f"data.path={config.data.path}")
     if config.against is None:

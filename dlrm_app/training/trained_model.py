@@ -17,7 +17,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.runtime import Runtime
 from dlrm_app.tables import Table, resolve_tables
 from dlrm_app.training.build import build_trainable
-from dlrm_app.training.checkpoint.folder import list_checkpoints
+from dlrm_app.training.checkpoint.folder import best_checkpoint, list_checkpoints
 from dlrm_app.training.checkpoint.save import load_tensors, open_checkpoint
 from dlrm_app.training.checkpoint.state import collect_tensors
 
@@ -45,11 +45,18 @@ class TrainedModel:
         return f"{self.folder.absolute().parents[1].name}/{self.folder.name}"
 
 
-def open_trained(path: Path, runtime: Runtime) -> TrainedModel:
-    """Verifies the checkpoint at ``path``, or the newest of that run folder. Raises DlrmError on every rank."""
-    found = list_checkpoints(path / "checkpoints")
-    folder = found[0] if found else path
+def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> TrainedModel:
+    """Verifies the checkpoint at ``path`` and reads what it tells. Raises DlrmError on every rank.
+
+    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val.
+    """
+    folder = runtime.together(lambda: _choose(path, which))
     marker = open_checkpoint(folder, runtime)
+    if "columns" not in marker:
+        raise DataError(
+            f"checkpoint {folder} was saved by an early dlrm-app and does not say how its dataset is encoded: save it "
+            "again with the same dlrm-train command, resume=auto and a higher trainer.epochs or trainer.max_steps"
+        )
     try:
         config = read_saved_config(marker["config"])
     except DataError as error:
@@ -57,6 +64,15 @@ def open_trained(path: Path, runtime: Runtime) -> TrainedModel:
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker["columns"]["sparse"]}
     tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
     return TrainedModel(folder, marker, config, tables)
+
+
+def _choose(path: Path, which: str) -> Path:
+    found = list_checkpoints(path / "checkpoints")
+    if not found or which == "newest":
+        return found[0] if found else path
+    if best := best_checkpoint(path / "checkpoints"):
+        return best
+    raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ RUN/checkpoints/step-000001000/__0_0.distcp …  index.json  complete.json
 """
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -86,6 +87,21 @@ def read_marker(folder: Path) -> dict[str, Any]:
             f"{path} is {found[0]!r} version {found[1]!r}, this program reads {FORMAT!r} version {VERSION}"
         )
     return marker
+
+
+def val_auc(marker: dict[str, Any]) -> float | None:
+    """The AUC on val of a checkpoint's weights, if they were evaluated before they were saved."""
+    progress = marker["progress"]
+    scores = [e["auc"] for e in progress["evals"] if e["split"] == "val" and e["step"] == progress["step"]]
+    return scores[-1] if scores and not math.isnan(scores[-1]) else None
+
+
+def best_checkpoint(parent: Path) -> Path | None:
+    """The complete checkpoint in ``parent`` with the highest AUC on val, of equals the newest; None if none has one."""
+    scores = {
+        path: score for path in list_checkpoints(parent) if (score := val_auc(read_marker(path))) is not None
+    }
+    return max(scores, key=lambda path: scores[path], default=None)
 
 
 def verify_files(folder: Path, files: dict[str, list[Any]]) -> None:

@@ -1,7 +1,6 @@
 """When a run saves itself, what it keeps, and how it goes on."""
 
 import logging
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,13 @@ from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
 from dlrm_app.runtime import Runtime
 from dlrm_app.sharding.plan_file import plan_to_dict
-from dlrm_app.training.checkpoint.folder import checkpoint_name, list_checkpoints, read_marker, remove_all_but
+from dlrm_app.training.checkpoint.folder import (
+    checkpoint_name,
+    list_checkpoints,
+    read_marker,
+    remove_all_but,
+    val_auc,
+)
 from dlrm_app.training.checkpoint.pieces import copy_pieces, own_pieces
 from dlrm_app.training.checkpoint.save import (
     load_tensors,
@@ -112,16 +117,9 @@ class Checkpoints:
     def _kept(self) -> set[Path]:
         found = list_checkpoints(self._parent)
         kept = set(found[: self._config.keep_last])
-        scores = {path: score for path in found if (score := _val_auc(path)) is not None}
+        scores = {path: score for path in found if (score := val_auc(read_marker(path))) is not None}
         best = sorted(scores, key=lambda path: scores[path], reverse=True)
         return kept | set(best[: self._config.keep_best])
-
-
-def _val_auc(folder: Path) -> float | None:
-    """The AUC on val of the weights in ``folder``, if they were evaluated before they were saved."""
-    progress = read_marker(folder)["progress"]
-    scores = [e["auc"] for e in progress["evals"] if e["split"] == "val" and e["step"] == progress["step"]]
-    return scores[-1] if scores and not math.isnan(scores[-1]) else None
 
 
 def run_tensors(run: TrainingRun) -> Tensors:
