@@ -13,7 +13,7 @@ from dlrm_app.data.ahead import read_ahead
 from dlrm_app.data.lanes import Order, eval_order, train_order
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.rows import Rows
+from dlrm_app.data.rows import Rows, join
 
 
 @dataclass
@@ -119,25 +119,31 @@ def _make_all(source: Iterator[Rows], maker: BatchMaker) -> Iterator[Batch]:
         yield batch.pin_memory() if pin else batch
 
 
+def _read_beside(reader: SplitReader, orders: Sequence[Order], start_step: int) -> Iterator[Rows]:
+    """The batches of all ``orders``, which take as many steps: those of one step one behind the other."""
+    for parts in zip(*(reader.read(order, start_step) for order in orders), strict=True):
+        yield parts[0] if len(parts) == 1 else join([(rows, 0, len(rows)) for rows in parts])
+
+
 class _Batches:
-    """Iterates over the batches of an order, decoding ahead in a thread. Leaving ``with`` ends the thread."""
+    """Iterates over the batches of orders side by side, decoding ahead in a thread. Leaving ``with`` ends the thread."""
 
     def __init__(
-        self, reader: SplitReader, order: Order, maker: BatchMaker, start_step: int, prefetch: int
+        self, reader: SplitReader, orders: Sequence[Order], maker: BatchMaker, start_step: int, prefetch: int
     ) -> None:
         self._reader = reader
-        self._order = order
+        self._orders = orders
         self._maker = maker
         self._start_step = start_step
         self._prefetch = prefetch
         self._running: list[Generator[Batch, None, None]] = []
 
     def __len__(self) -> int:
-        return max(0, self._order.num_steps - self._start_step)
+        return max(0, self._orders[0].num_steps - self._start_step)
 
     def __iter__(self) -> Iterator[Batch]:
         # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
-        made = _make_all(self._reader.read(self._order, self._start_step), self._maker)
+        made = _make_all(_read_beside(self._reader, self._orders, self._start_step), self._maker)
         stream = read_ahead(made, self._prefetch)
         self._running.append(stream)
         return stream
@@ -157,6 +163,8 @@ class _Batches:
 class TrainBatches(_Batches):
     """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
 
+    With ``members`` K above 1 a batch is K pieces, one for each member, and piece k follows an order of its own: that of
+    epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
     ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
     What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
     """
@@ -170,6 +178,7 @@ class TrainBatches(_Batches):
         lanes: int = 64,
         seed: int = 0,
         epoch: int = 0,
+        members: int = 1,
         start_batch: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -177,28 +186,30 @@ class TrainBatches(_Batches):
         prefetch: int = 4,
     ) -> None:
         reader = SplitReader(manifest, "train", features)
-        order = train_order(
-            reader.group_rows,
-            global_batch_size=global_batch_size,
-            lanes=lanes,
-            seed=seed,
-            epoch=epoch,
-            rank=rank,
-            world_size=world_size,
-            shuffle=shuffle,
-        )
-        self.num_dropped = sum(reader.group_rows) - order.num_steps * global_batch_size
-        super().__init__(
-            reader, order, BatchMaker(manifest, features, order.batch_size), start_batch, prefetch
-        )
+        orders = [
+            train_order(
+                reader.group_rows,
+                global_batch_size=global_batch_size,
+                lanes=lanes,
+                seed=seed,
+                epoch=epoch * members + member,
+                rank=rank,
+                world_size=world_size,
+                shuffle=shuffle,
+            )
+            for member in range(members)
+        ]
+        self.num_dropped = sum(reader.group_rows) - orders[0].num_steps * global_batch_size
+        maker = BatchMaker(manifest, features, orders[0].batch_size * members)
+        super().__init__(reader, orders, maker, start_batch, prefetch)
 
     def read(self, batch: int) -> Batch:
         """Batch number ``batch`` of the epoch alone."""
-        return self._maker.make(next(iter(self._reader.read(self._order, batch))))
+        return self._maker.make(next(_read_beside(self._reader, self._orders, batch)))
 
     def describe(self, batch: int) -> list[str]:
         """Where the rows of batch number ``batch`` lie: a shard and row group each."""
-        groups = dict.fromkeys(piece.group for piece in self._order.pieces(batch))
+        groups = dict.fromkeys(piece.group for order in self._orders for piece in order.pieces(batch))
         return [self._reader.describe(group) for group in groups]
 
 
@@ -223,4 +234,4 @@ class EvalBatches(_Batches):
     ) -> None:
         reader = SplitReader(manifest, split, features, with_labels=with_labels)
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
-        super().__init__(reader, order, BatchMaker(manifest, features, batch_size), 0, prefetch)
+        super().__init__(reader, [order], BatchMaker(manifest, features, batch_size), 0, prefetch)

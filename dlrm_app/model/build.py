@@ -3,7 +3,9 @@
 Shapes: B batch rows, F sparse features, D the tables' width, N dense features.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.concat import ConcatModel
+from dlrm_app.model.members import Members
 from dlrm_app.tables import Table, to_bag_config
 
 
@@ -22,21 +25,41 @@ def build_model(
     """The model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
-    depend on ``seed`` alone: they are drawn on the CPU whatever the device. Raises ConfigError.
+    depend on ``seed`` alone: they are drawn on the CPU whatever the device. With ``config.members`` above 1 training
+    takes that many times the rows, as ``Members`` says. Raises ConfigError.
     """
     dim = 0 if config.kind == "concat" else _common_dim(tables)
     if num_dense == 0 and config.kind != "concat":
         raise ConfigError([f"the dataset has no dense column, which model={config.kind} needs: add one"])
-    bags = EmbeddingBagCollection(
-        tables=[to_bag_config(table) for table in tables], device=torch.device("meta")
-    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _build(config, bags, num_dense, dim)
+        if config.members == 1:
+            model = _build(config, _meta_bags(tables), num_dense, dim)
+        else:
+            model = _build_members(config, tables, num_dense, dim)
     for name, module in model.named_children():
         if name != "sparse_arch":
             module.to(device)
     return model
+
+
+def _meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(
+        tables=[to_bag_config(table) for table in tables], device=torch.device("meta")
+    )
+
+
+def _build_members(config: ModelConfig, tables: Sequence[Table], num_dense: int, dim: int) -> Members:
+    count = config.members
+    if dim % count:
+        step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
+        raise ConfigError(
+            [f"model.members={count} must divide the tables' width, got {dim}: use {-(-dim // step) * step}"]
+        )
+    own = [replace(table, dim=dim // count) for table in tables]
+    return Members(
+        _meta_bags(tables), [_build(config, _meta_bags(own), num_dense, dim // count) for _ in range(count)]
+    )
 
 
 def _build(config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, dim: int) -> nn.Module:

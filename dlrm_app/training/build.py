@@ -68,7 +68,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     problems += pipeline_problems(config.trainer.pipeline, config.evaluation, runtime.device)
     problems += collective_problems(
         config.sharding.collectives,
-        config.trainer.global_batch_size // runtime.world_size,
+        config.trainer.global_batch_size // runtime.world_size * config.model.members,
         config.evaluation.batch_size,
     )
     tables: list[Table] = []
@@ -108,7 +108,7 @@ def build_trainable(
             config.optimizer.sparse,
             config.sharding,
             config.topology,
-            config.trainer.global_batch_size,
+            config.trainer.global_batch_size * config.model.members,
             runtime,
         )
     refuse_if(plan_problems(config.trainer.pipeline, plan))

@@ -229,6 +229,7 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     )
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     say_step(run, loss, seconds)
+    run.trainable.measured.say_once(run.trainable.plan, seconds)
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:

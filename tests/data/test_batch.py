@@ -47,6 +47,22 @@ def expected_rows(manifest: Manifest, split: str) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (1, 2)])
+def test_every_member_reads_an_epoch_of_its_own(manifest: Manifest, rank: int, world_size: int) -> None:
+    """Piece k of every batch is what epoch e · K + k has there; resuming and reading a single batch as well."""
+    place = {"rank": rank, "world_size": world_size}
+    alone = [
+        [rows_of(batch) for batch in train_batches(manifest, epoch=2 * 3 + member, **place)]
+        for member in range(3)
+    ]
+    expected = [[row for part in parts for row in part] for parts in zip(*alone, strict=True)]
+    batches = train_batches(manifest, epoch=2, members=3, **place)
+    assert [rows_of(batch) for batch in batches] == expected
+    assert rows_of(batches.read(4)) == expected[4]
+    rest = train_batches(manifest, epoch=2, members=3, start_batch=5, **place)
+    assert [rows_of(batch) for batch in rest] == expected[5:]
+
+
 @pytest.mark.parametrize(("world_size", "batch_size"), [(1, 64), (3, 64), (4, 500), (7, 10)])
 def test_an_evaluation_gives_every_row_once(manifest: Manifest, world_size: int, batch_size: int) -> None:
     """In order over the ranks, every rank in the same number of batches, all of one size."""

@@ -1,0 +1,42 @@
+"""Several models in one, each with its own columns of every table and its own dense weights: a deep ensemble.
+
+Lakshminarayanan et al. 2017 (arXiv:1612.01474). Shapes: K members, B batch rows, F sparse features, D a member's share
+of the tables' width, N dense features.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torchrec.models.dlrm import DLRM, SparseArch
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+
+class Members(nn.Module):
+    """``models`` side by side over tables K · D wide: model k reads columns [k · D, (k + 1) · D) of every row.
+
+    In training each model has rows of its own, so that every one sees the data in another order: a batch is K pieces
+    of B rows, piece k for model k. In evaluation all models see all rows.
+    """
+
+    def __init__(self, bags: EmbeddingBagCollection, models: Sequence[DLRM]) -> None:
+        super().__init__()
+        self.sparse_arch = SparseArch(bags)
+        for model in models:
+            model.sparse_arch = nn.Identity()  # it is handed its embeddings
+        self.models = nn.ModuleList(models)
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+        """Training: [K · B, N] and K · B rows of ids → every row's logit by its own model, [K · B, 1].
+
+        Evaluation: [B, N] and B rows of ids → the mean of all models' logits, [B, 1].
+        """
+        count = len(self.models)
+        embedded = torch.unflatten(self.sparse_arch(sparse_features), 2, (count, -1))  # [rows, F, K, D]
+        if not self.training:
+            logits = [model(dense_features, embedded[:, :, k]) for k, model in enumerate(self.models)]
+            return torch.stack(logits).mean(0)
+        dense = torch.unflatten(dense_features, 0, (count, -1))
+        own = torch.unflatten(embedded, 0, (count, -1)).diagonal(dim1=0, dim2=3)  # [B, F, D, K]
+        return torch.cat([model(dense[k], own[..., k]) for k, model in enumerate(self.models)])
