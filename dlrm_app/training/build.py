@@ -24,6 +24,7 @@ from dlrm_app.sharding.constraints import dense_by_wish, sharding_problems, warn
 from dlrm_app.sharding.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables import Table, resolve_tables
+from dlrm_app.training.measured import Measured
 from dlrm_app.training.optimizers import (
     attach_fused_optimizers,
     combine_optimizers,
@@ -49,6 +50,7 @@ class Trainable:
     optimizer: CombinedOptimizer
     pipeline: Any
     plan: ShardingPlan
+    measured: Measured
 
 
 def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
@@ -95,6 +97,7 @@ def build_trainable(
 ) -> Trainable:
     """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``."""
     set_tf32(config.trainer.tf32, runtime.device)
+    measured = Measured(runtime)
     seed = config.trainer.seed
     model = build_model(config.model, tables, num_dense, runtime.device, seed)
     attach_fused_optimizers(model, tables, config.optimizer.sparse)
@@ -132,7 +135,7 @@ def build_trainable(
     optimizer = combine_optimizers(sharded, tables, config.optimizer)
     pipeline = make_pipeline(config.trainer.pipeline, sharded, optimizer, runtime.device)
     features = [name for table in tables for name in table.features]
-    return Trainable(tables, features, sharded, optimizer, pipeline, plan)
+    return Trainable(tables, features, sharded, optimizer, pipeline, plan, measured)
 
 
 def make_sharder(config: TrainConfig) -> AnyShardingSharder:
