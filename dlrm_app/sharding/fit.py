@@ -9,12 +9,12 @@ import numpy as np
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.estimate import KINDS, Option, Options, Workload, estimate_options
 from dlrm_app.sharding.placement import rank_loads
-from dlrm_app.sharding.search import fits, search
+from dlrm_app.sharding.search import fits, largest_share, search
 from dlrm_app.sharding.table_classes import fold, size_text
 from dlrm_app.sharding.topology import Cluster
 from dlrm_app.tables import Table
 
-MAX_NODES = 4096
+MAX_NODES = 1024
 NUM_LARGEST = 5
 COLUMN_WIDTHS = (64, 32, 16, 8, 4)
 LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
@@ -95,9 +95,9 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
             return cluster.resized(num_ranks)
     low, high = 1, 2
     while not can_fit(work, replace(cluster, nodes=high)):
-        low, high = high, 2 * high
-        if high > MAX_NODES:
+        if high >= MAX_NODES or _is_hopeless(work, replace(cluster, nodes=low), replace(cluster, nodes=high)):
             return None
+        low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         if can_fit(work, replace(cluster, nodes=middle)):
@@ -105,6 +105,21 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
         else:
             low = middle
     return replace(cluster, nodes=high)
+
+
+def _is_hopeless(work: Workload, smaller: Cluster, larger: Cluster) -> bool:
+    """Whether some table is too large for a rank of ``larger``, and more nodes do not make its parts smaller."""
+    before, after = (_largest_part(work, cluster) for cluster in (smaller, larger))
+    return after > 1 and after >= before
+
+
+def _largest_part(work: Workload, cluster: Cluster) -> float:
+    """Of the room on a rank, what the largest table takes in the way that cuts it smallest."""
+    try:
+        options = estimate_options(work, cluster)
+    except ConfigError:
+        return inf
+    return max(min(largest_share(way, cluster) for way in ways) for ways in options.values())
 
 
 def _bytes(way: Option) -> float:
@@ -122,11 +137,7 @@ def _largest(tables: Sequence[Table]) -> list[str]:
 
 def _too_large(options: Options, cluster: Cluster) -> list[str]:
     """Tables that no allowed way brings onto a rank, however empty it is."""
-    stuck = [
-        name
-        for name, ways in options.items()
-        if all((way.device > cluster.usable).any() or (way.host > cluster.usable_host).any() for way in ways)
-    ]
+    stuck = [name for name, ways in options.items() if all(largest_share(way, cluster) > 1 for way in ways)]
     if not stuck:
         return []
     more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""

@@ -80,7 +80,7 @@ def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster)
     known: dict[int, Option] = {}
     for ways in options.values():
         if id(ways) not in known:
-            shares = [_largest_share(way, cluster) for way in ways]
+            shares = [largest_share(way, cluster) for way in ways]
             small = [
                 way for way, share in zip(ways, shares, strict=True) if share <= max(max_share, min(shares))
             ]
@@ -97,11 +97,11 @@ def _may_leave_devices(options: Options) -> bool:
 
 def _most_frugal(ways: Sequence[Option], cluster: Cluster) -> Option:
     """The way that takes least memory on devices, of those whose shards each fit on a rank if there are such."""
-    possible = [way for way in ways if _largest_share(way, cluster) <= 1] or ways
+    possible = [way for way in ways if largest_share(way, cluster) <= 1] or ways
     return min(possible, key=lambda way: float(way.device.sum()))
 
 
-def _largest_share(way: Option, cluster: Cluster) -> float:
+def largest_share(way: Option, cluster: Cluster) -> float:
     """Of the memory that tables may take on a rank or in its host, what the largest shard takes."""
     return max(float(way.device.max()) / cluster.usable, float(way.host.max()) / max(cluster.usable_host, 1))
 

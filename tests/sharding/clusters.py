@@ -19,7 +19,7 @@ def cluster(
 
 
 def workload(
-    tables: Sequence[Table], optimizer: str = "adagrad", batch: int = 512, **sharding: Any
+    tables: Sequence[Table], optimizer: str = "adagrad", /, batch: int = 512, **sharding: Any
 ) -> Workload:
     """``tables`` trained with one optimizer, under ``sharding``'s keys."""
     return Workload(
