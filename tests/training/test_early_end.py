@@ -1,0 +1,67 @@
+"""Runs that end before their last step: at a target, when nothing is gained any more; and what they hand on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrm_app.cli.train import _train
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.training.loop import train
+from tests.data.dataset_fixture import write_dataset
+
+STILL = ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
+"""Learning rates under which no AUC ever rises."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainConfig:
+    """Two epochs of ten steps, evaluated after every second."""
+    write_dataset(tmp_path / "data", rows={"train": 640, "val": 100, "test": 100})
+    keys = [
+        f"data.path={tmp_path / 'data'}",
+        f"output={tmp_path / 'run'}",
+        "data.lanes=8",
+        "trainer.threads=1",
+    ]
+    keys += ["trainer.global_batch_size=64", "trainer.epochs=2", "evaluation.every_steps=2"]
+    keys += [
+        "tables.embedding_dim=4",
+        "model.bottom_mlp=[8]",
+        "model.top_mlp=[8]",
+        "trainer.log_every_steps=1",
+    ]
+    return compose_config("train", TrainConfig, [*keys, *STILL])
+
+
+def events(config: TrainConfig, kind: str, split: str) -> list[dict[str, Any]]:
+    lines = (Path(str(config.output)) / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    return [event for event in found if event["event"] == kind and event["split"] == split]
+
+
+def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
+    config.evaluation.target_auc = 0.01
+    result = train(config)
+    assert result["steps"] == 2
+    assert "evaluation.target_auc=0.01 is reached" in result["ended_because"]
+    assert [event["step"] for event in events(config, "eval", "test")] == [2]
+    names = [path.name for path in (Path(str(config.output)) / "checkpoints").iterdir()]
+    assert names == ["step-000000002"]
+
+
+def test_patience_ends_the_run_after_so_many_evaluations_without_gain(config: TrainConfig) -> None:
+    config.evaluation.patience = 3
+    result = train(config)
+    assert result["steps"] == 8  # the first evaluation is the best, three follow
+    assert "evaluation.patience=3" in result["ended_because"]
+
+
+def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:
+    config.optimizer.sparse.lr, config.optimizer.dense.lr = 1.0, 1.0
+    given = _train(config)
+    aucs = [event["auc"] for event in events(config, "eval", "val")]
+    assert given == max(aucs)
+    assert given != aucs[-1]
