@@ -25,11 +25,12 @@ from dlrm_app.sharding.constraints import DEFAULT_TYPES, table_constraints
 from dlrm_app.sharding.optimizer_state import state_bytes
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.topology import Cluster
-from dlrm_app.tables import BYTES_PER_WEIGHT, Table, to_bag_config
+from dlrm_app.tables import BYTES_PER_WEIGHT, Table
 
 KINDS = ("weights", "optimizer", "inputs and outputs", "cache")
 """What a shard keeps in its rank's memory, in the order of ``Option.memory``'s columns."""
 
+WEIGHT_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 SLOT_BYTES, ROW_BYTES = 16, 4
 """Of fbgemm's cache: id and time of last use per row it can hold, and its place per row of the table."""
 
@@ -100,7 +101,7 @@ def estimate_options(
     Tables of one class share one tuple. Raises ConfigError naming each table that no way is left for.
     """
     constraints = work.constraints(cluster) if constraints is None else constraints
-    topology = cluster.to_torchrec()
+    scale = Scale(cluster.to_torchrec(), constraints)
     members: dict[str, list[str]] = {}
     for name in sorted(work.tables):
         members.setdefault(_class_key(work, name, constraints[name]), []).append(name)
@@ -112,7 +113,7 @@ def estimate_options(
             wishes = replace(wishes, compute_kernels=["dense"])
         table, optimizer = work.tables[names[0]], work.optimizers[names[0]]
         batch = -(-work.global_batch_size // cluster.num_ranks)
-        found = list(_ways(table, wishes, batch, topology))
+        found = list(_ways(table, wishes, batch, scale))
         if not found:
             problems.append(_nothing_left(names, wishes, cluster))
         shared = tuple(_to_option(*way, table, optimizer, cluster) for way in found)
@@ -147,20 +148,31 @@ Way = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]
 """An estimated option whose shards are those of different size; sizes and offsets of all [S, 2], and which is which."""
 
 
-def _ways(
-    table: Table, wishes: ParameterConstraints, local_batch_size: int, topology: Topology
-) -> Iterator[Way]:
-    # a fresh module without optimizers: their state is counted here, torchrec's figures hold for some kinds only
-    module = EmbeddingBagCollection([to_bag_config(table)], device=torch.device("meta"))
-    sharder = AnyShardingSharder()
-    data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): sharder})
-    constraints = {table.name: wishes}
-    estimators = (
-        EmbeddingPerfEstimator(topology, constraints),
-        EmbeddingStorageEstimator(topology, constraints),
-    )
-    weight = module.embedding_bags[table.name].weight
-    for kind, kernel in _allowed(wishes, sharder, topology.compute_device):
+class Scale:
+    """torchrec's estimators for one cluster."""
+
+    def __init__(self, topology: Topology, constraints: Mapping[str, ParameterConstraints]) -> None:
+        self.topology = topology
+        self.sharder = AnyShardingSharder()
+        self.module = EmbeddingBagCollection([])
+        """Of what kind of module the tables are."""
+        self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self.sharder})
+        self._estimators = (
+            EmbeddingPerfEstimator(topology, dict(constraints)),
+            EmbeddingStorageEstimator(topology, dict(constraints)),
+        )
+
+    def estimate(self, option: ShardingOption) -> None:
+        """Fills in time and memory of its shards."""
+        for estimator in self._estimators:
+            estimator.estimate([option], sharder_data_map=self._data)
+
+
+def _ways(table: Table, wishes: ParameterConstraints, local_batch_size: int, scale: Scale) -> Iterator[Way]:
+    # without an optimizer: its state is counted here, torchrec's figures hold for some kinds only
+    weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
+    topology = scale.topology
+    for kind, kernel in _allowed(wishes, scale.sharder, topology.compute_device):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of widths that do not divide: such an option is one whole shard
             cut = calculate_shard_sizes_and_offsets(
@@ -171,7 +183,7 @@ def _ways(
         option = ShardingOption(
             name=table.name,
             tensor=weight,
-            module=("", module),
+            module=("", scale.module),
             input_lengths=wishes.pooling_factors,
             batch_size=local_batch_size,
             sharding_type=kind,
@@ -183,8 +195,7 @@ def _ways(
             is_pooled=True,
             feature_names=wishes.feature_names,
         )
-        for estimator in estimators:
-            estimator.estimate([option], sharder_data_map=data)
+        scale.estimate(option)
         yield option, sizes, offsets, which.reshape(-1)
 
 

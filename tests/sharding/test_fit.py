@@ -51,7 +51,10 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    ["caching", "more", *(pytest.param(s, marks=pytest.mark.long) for s in ("row-wise", "columns", "fp16"))],
+)
 def test_every_cure_works_as_it_is_typed(
     shape: str, tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,137 @@
+"""What is asked for a table, by whom, and what is refused of it."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardMetadata,
+)
+
+from dlrm_app.config.sharding import ShardingConfig, wish_problems
+from dlrm_app.sharding.constraints import (
+    dense_by_wish,
+    sharding_problems,
+    table_constraints,
+    warn_of_other_algorithms,
+    wishes_of,
+)
+from dlrm_app.tables import Table
+
+USER = Table("t_user", 1000, 16, ("user",))
+ITEM = Table("t_item", 5000, 32, ("item",))
+TABLES = [USER, ITEM]
+
+
+def sharding(**patterns: dict[str, Any]) -> ShardingConfig:
+    return ShardingConfig(tables={name.replace("_any", "*"): wishes for name, wishes in patterns.items()})
+
+
+def test_a_spec_is_asked_first_then_the_last_pattern_then_all_tables_key_by_key() -> None:
+    config = sharding(
+        t_any={"types": ["row_wise"], "kernels": ["fused_uvm"], "min_partition": 8},
+        t_user={"types": ["column_wise"], "kernels": None},
+    )
+    config.types, config.kernels = ["table_wise"], ["fused"]
+    own = replace(USER, sharding={"min_partition": 4})
+    expected = {"types": ["column_wise"], "kernels": ["fused_uvm"], "min_partition": 4}
+    assert wishes_of(own, config) == {**expected, "kernels": ["fused"]} | {"kernels": ["fused_uvm"]}
+    assert wishes_of(replace(USER, name="other"), config) == {"types": ["table_wise"], "kernels": ["fused"]}
+
+
+def test_a_null_in_a_later_pattern_asks_for_nothing() -> None:
+    config = sharding(t_any={"types": ["row_wise"]}, t_user={"types": None, "min_partition": 4})
+    assert wishes_of(USER, config) == {"types": ["row_wise"], "min_partition": 4}
+
+
+def test_wishes_reach_the_planner() -> None:
+    config = sharding(
+        t_item={"types": ["row_wise"], "kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3},
+        t_user={"types": ["data_parallel", "column_wise"], "min_partition": 8, "device_group": "cuda"},
+    )
+    found = table_constraints(TABLES, config, world_size=2)
+    item, user = found["t_item"], found["t_user"]
+    assert (item.sharding_types, item.compute_kernels) == (["row_wise"], ["fused_uvm_caching"])
+    assert item.cache_params is not None
+    assert item.cache_params.load_factor == 0.3
+    assert user.compute_kernels == ["fused", "dense"]  # replicated tables have the dense one alone
+    assert (user.min_partition, user.device_group) == (8, "cuda")
+
+
+def test_without_wishes_tables_are_sharded_in_ways_that_train_alike() -> None:
+    for constraints in table_constraints(TABLES, ShardingConfig(), world_size=2).values():
+        assert constraints.sharding_types == ["table_wise", "row_wise"]
+        assert constraints.compute_kernels == ["fused"]
+
+
+def test_tables_whose_only_kernel_is_dense_are_named() -> None:
+    config = sharding(t_item={"kernels": ["dense"]}, t_user={"kernels": ["fused", "dense"]})
+    assert dense_by_wish(TABLES, config) == {"t_item"}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"type": ["row_wise"]}, "sharding.tables.t.type is not known: use types, kernels"),
+        ({"types": ["rowwise"]}, "sharding.tables.t.types must be one of data_parallel,"),
+        ({"types": "row_wise"}, "must be a list of some of"),
+        ({"kernels": ["key_value"]}, "key_value keeps weights in a key-value store"),
+        ({"min_partition": 6}, "must be a multiple of 4, got 6"),
+        ({"min_partition": "8"}, "must be a multiple of 4, got '8'"),
+        ({"cache_load_factor": 1.5}, r"must lie in \(0, 1\], got 1.5"),
+        ({"cache_load_factor": True}, r"must lie in \(0, 1\], got True"),
+        ({"device_group": "gpu"}, "device_group must be one of cuda, cpu"),
+        (["row_wise"], "sharding.tables.t must be a mapping"),
+    ],
+)
+def test_a_wish_that_means_nothing_is_refused_by_its_key(wishes: Any, words: str) -> None:
+    (problem,) = wish_problems("sharding.tables.t", wishes)
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(problem)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "device", "words"),
+    [
+        ({"kernels": ["fused_uvm"]}, "cpu", "there is no GPU"),
+        ({"cache_load_factor": 0.2}, "cuda", "is of kernel fused_uvm_caching alone"),
+        ({"device_group": "cpu"}, "cuda", "another kind of device than cuda"),
+        ({"min_partition": 64}, "cuda", "wider than the table, 32 columns"),
+    ],
+)
+def test_what_a_table_or_a_device_does_not_allow_is_refused(
+    wishes: dict[str, Any], device: str, words: str
+) -> None:
+    (problem,) = sharding_problems(TABLES, sharding(t_item=wishes), device)
+    assert problem.startswith("table t_item: ")
+    assert words in problem
+
+
+def test_a_pattern_that_fits_no_table_is_refused_with_the_tables_there_are() -> None:
+    (problem,) = sharding_problems(TABLES, sharding(t_itm_any={"types": ["row_wise"]}), "cpu")
+    assert problem == "sharding.tables.t_itm* fits no table: they are t_user, t_item"
+
+
+def split_in_two(kind: str) -> ShardingPlan:
+    shards = [ShardMetadata([0, 16 * i], [5000, 16], f"rank:{i}/cpu") for i in range(2)]
+    spec = EnumerableShardingSpec(shards)
+    parameter = ParameterSharding(
+        sharding_type=kind, compute_kernel="fused", ranks=[0, 1], sharding_spec=spec
+    )
+    return ShardingPlan({"bags": EmbeddingModuleShardingPlan({"t_item": parameter})})
+
+
+@pytest.mark.parametrize(("optimizer", "is_other"), [("rowwise_adagrad", True), ("adagrad", False)])
+def test_splitting_rows_whose_optimizer_reduces_over_them_is_said(
+    optimizer: str, is_other: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        warn_of_other_algorithms(split_in_two("column_wise"), {"t_item": optimizer})
+    assert [r.getMessage()[:35] for r in caplog.records] == (
+        ["table t_item: rowwise_adagrad reduc"] if is_other else []
+    )
