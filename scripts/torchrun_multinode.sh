@@ -72,11 +72,16 @@ if [[ "$rdzv" == static ]]; then
     meeting=(--node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="$port")
 else
     meeting=(--rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$port" --rdzv-id="${RUN_ID:-dlrm}")
-    # torchrun tells the others this machine's name, which many machines resolve to 127.0.1.1: tell the address
-    # by which it reaches MASTER_ADDR instead
-    address="$(ip -o route get "$(getent hosts "$MASTER_ADDR" | awk '{print $1; exit}')" 2>/dev/null |
-        sed -n 's/.* src \([^ ]*\).*/\1/p')" || true
-    [[ -z "$address" ]] || meeting+=(--local-addr="$address")
+    # torchrun compares and hands on this machine's name, which many machines resolve to 127.0.1.1: tell it the
+    # address by which MASTER_ADDR is reached, and whether that is MASTER_ADDR itself
+    master="$(getent ahostsv4 "$MASTER_ADDR" | awk '{print $1; exit}')" || true
+    [[ -n "$master" ]] || refuse "MASTER_ADDR=$MASTER_ADDR: no address is known for that name"
+    address="$(ip -o route get "$master" 2>/dev/null | sed -n 's/.* src \([^ ]*\).*/\1/p')" || true
+    if [[ -n "$address" ]]; then
+        is_host=false
+        if [[ "$address" == "$master" ]]; then is_host=true; fi
+        meeting+=(--local-addr="$address" --rdzv-conf="is_host=$is_host")
+    fi
 fi
 unset NODE_RANK MASTER_ADDR MASTER_PORT  # torchrun sets the ranks' own
 

@@ -1,0 +1,123 @@
+"""What the scripts hand to torchrun and dlrm-train, and what they refuse; a torchrun that only prints stands in."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    """An environment whose torchrun prints its arguments, a line each."""
+    (tmp_path / "bin").mkdir()
+    for name, body in (("dlrm-train", "exit 1"), ("torchrun", "printf '%s\\n' \"$@\"")):
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
+    return tmp_path
+
+
+def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script with ``variables``, and none of those that it looks at besides."""
+    clean = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
+    return subprocess.run(
+        [str(SCRIPTS / script), *arguments],
+        env={**clean, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_local_starts_so_many_ranks_and_passes_everything_on(venv: Path) -> None:
+    """Options before the first key=value go to torchrun, what comes after to dlrm-train, spaces and all."""
+    done = run(
+        "torchrun_local.sh", "--max-restarts=3", "data.path=a b", "tables.specs=[]", VENV=str(venv), RANKS="2"
+    )
+    assert done.stdout.splitlines() == [
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=3",
+        "--no-python",
+        f"{venv}/bin/dlrm-train",
+        "data.path=a b",
+        "tables.specs=[]",
+    ]
+
+
+def test_multinode_static_numbers_the_machines_as_told(venv: Path) -> None:
+    place = {"NNODES": "3", "NODE_RANK": "2", "MASTER_ADDR": "node0", "RANKS_PER_NODE": "4"}
+    done = run("torchrun_multinode.sh", "data.path=x", VENV=str(venv), **place)
+    assert done.stdout.split() == [
+        *("--nnodes=3", "--nproc-per-node=4"),
+        *("--node-rank=2", "--master-addr=node0", "--master-port=29500"),
+        *("--no-python", f"{venv}/bin/dlrm-train", "data.path=x"),
+    ]
+
+
+def test_multinode_c10d_names_the_meeting_place(venv: Path) -> None:
+    place = {
+        "NNODES": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1234",
+        "RANKS_PER_NODE": "1",
+        "RUN_ID": "r",
+    }
+    done = run("torchrun_multinode.sh", "--rdzv=c10d", "data.path=x", VENV=str(venv), **place)
+    given = done.stdout.split()
+    assert given[2:5] == ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:1234", "--rdzv-id=r"]
+    assert not any(option.startswith("--node-rank") for option in given)
+
+
+def test_a_meeting_place_that_nobody_knows_is_refused(venv: Path) -> None:
+    place = {"NNODES": "2", "MASTER_ADDR": "no-such-host.invalid", "RANKS_PER_NODE": "1"}
+    done = run("torchrun_multinode.sh", "--rdzv=c10d", "data.path=x", VENV=str(venv), **place)
+    assert done.returncode == 2
+    assert "MASTER_ADDR=no-such-host.invalid: no address is known" in done.stderr
+
+
+def test_multinode_tells_everything_that_is_wrong_at_once(venv: Path) -> None:
+    done = run("torchrun_multinode.sh", "data.path=x", VENV=str(venv), MASTER_PORT="x", RANKS_PER_NODE="1")
+    assert done.returncode == 2
+    for name in ("NNODES", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"):
+        assert name in done.stderr
+    done = run(
+        "torchrun_multinode.sh",
+        "--rdzv=c10d",
+        "data.path=x",
+        VENV=str(venv),
+        NNODES="2",
+        NODE_RANK="2",
+        MASTER_ADDR="a",
+        RANKS_PER_NODE="1",
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: NODE_RANK=2: --rdzv=c10d numbers the machines itself, unset it\n",
+    )
+
+
+@pytest.mark.parametrize("script", ["torchrun_local.sh", "torchrun_multinode.sh"])
+def test_an_option_in_two_words_and_an_environment_without_us_are_refused(
+    venv: Path, tmp_path: Path, script: str
+) -> None:
+    done = run(script, "--max-restarts", "3", VENV=str(venv), RANKS="1")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --max-restarts: write an option of torchrun as --name=value\n",
+    )
+    done = run(script, "data.path=x", VENV=str(tmp_path / "nowhere"), RANKS="1")
+    assert done.returncode == 2
+    assert "nowhere/bin/dlrm-train is not there: type make setup" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["torchrun_local.sh", "torchrun_multinode.sh"])
+def test_help_is_the_head_of_the_script_and_no_arguments_are_wrong(script: str) -> None:
+    asked, bare = run(script, "--help"), run(script)
+    assert (asked.returncode, bare.returncode) == (0, 2)
+    assert asked.stdout.startswith("dlrm-train on")
+    assert asked.stdout == bare.stdout
