@@ -59,11 +59,11 @@ class ShardingConfig:
         ]
 
     def wishes(self, table: str) -> dict[str, Any]:
-        """What the patterns that fit ``table`` ask for; of two that ask for the same, the later one counts."""
+        """What the patterns that fit ``table`` ask for; of two that ask for one thing, the later. Null asks for nothing."""
         merged: dict[str, Any] = {}
         for pattern, wishes in self.tables.items():
             if fnmatchcase(table, pattern):
-                merged |= wishes
+                merged |= {key: value for key, value in wishes.items() if value is not None}
         return merged
 
 
