@@ -170,7 +170,9 @@ def _end_now(error: BaseException, runtime: Runtime) -> None:
         code = error.exit_code
     elif _is_lost_peer(error):
         print(
-            f"rank {runtime.rank} lost contact with another rank; its own message says why", file=sys.stderr
+            f"rank {runtime.rank} lost contact with another rank: that one's last message says why; "
+            "if it has none, look at its machine and the network",
+            file=sys.stderr,
         )
         code = 1
     elif isinstance(error, KeyboardInterrupt):
