@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("sample", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--splits", nargs="+", default=["last", "rolling", "random 0", "random 1"])
+    parser.add_argument("--methods", nargs="+", default=[""], help="parts of the names of the methods to compare")
     parser.add_argument("--set", nargs="*", default=[], help="further settings of dlrm-train for the recipe")
     options = parser.parse_args()
     logging.disable(logging.INFO)
@@ -71,6 +72,8 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as folder:
             for name, method in methods(rows, lines, split, Path(folder), options.set):
+                if not any(part in name for part in options.methods):
+                    continue
                 scores = np.array([method(seed) for seed in range(options.seeds)])
                 cells = [f"{m:.4f} ± {d:.4f}" for m, d in zip(scores.mean(0), scores.std(0), strict=True)]
                 table.append([split.name, name, *cells])
