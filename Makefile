@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint type bench clean
+.PHONY: help setup demo test test-all test-slurm lint type bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -29,6 +29,10 @@ test: setup ## the quick tests
 
 test-all: setup ## all tests, the long ones too
 	$(BIN)/python -m pytest -m "long or not long"
+
+test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
+	@tests/slurm/install.sh
+	$(BIN)/python -m pytest -m long tests/slurm tests/integration/test_multinode.py
 
 lint: setup ## ruff: rules and formatting
 	$(BIN)/ruff check .

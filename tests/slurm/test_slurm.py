@@ -1,0 +1,220 @@
+"""The real scripts on a real Slurm of two nodes: jobs train, are warned, lose a node, and preprocess in an array.
+
+All runs have the same two ranks and plan, so what was interrupted must end like what was not, to the bit.
+"""
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.dataset_fixture import write_dataset
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import content, run
+from tests.slurm.cluster import Cluster, send, wait_until
+
+pytestmark = pytest.mark.long
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "slurm"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+PATIENCE = 300
+"""Seconds, for a machine with much else to do."""
+SMALL = [
+    "tables=dataset",
+    "tables.embedding_dim=8",
+    "model.bottom_mlp=[16]",
+    "model.top_mlp=[16]",
+    "trainer.global_batch_size=128",
+    "trainer.log_every_steps=1",
+    "trainer.epochs=8",
+    "trainer.threads=1",
+    "data.lanes=8",
+    "report.enabled=false",
+    "output=run",
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks") / "dataset"
+    write_dataset(folder, rows={"train": 4000, "val": 501, "test": 503})  # 31 steps an epoch
+    return folder
+
+
+def submit(cluster: Cluster, folder: Path, script: str, *arguments: str) -> int:
+    """Submits a script as a user does whose environment is not active, to two nodes."""
+    return cluster.submit(
+        folder,
+        "--nodes=2",
+        f"--export=ALL,VENV={Path(sys.executable).parents[1]}",
+        str(SCRIPTS / script),
+        *arguments,
+    )
+
+
+def train(cluster: Cluster, folder: Path, dataset: Path, *overrides: str) -> int:
+    return submit(cluster, folder, "train.sbatch", f"data.path={dataset}", *SMALL, *overrides)
+
+
+def start_now(cluster: Cluster, job: int) -> None:
+    """Cuts short the two minutes that Slurm keeps a requeued job waiting, once no node is busy clearing it away."""
+    found = cluster.job(job)
+    if (found["JobState"], found["Reason"]) == ("PENDING", "BeginTime") and set(cluster.states()) == {"idle"}:
+        cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def wait_for_end(cluster: Cluster, job: int, log: Path) -> None:
+    """Waits, no longer than it must; the job must have ended well."""
+
+    def ended() -> bool:
+        start_now(cluster, job)
+        return cluster.job(job)["JobState"] in ENDED
+
+    wait_until(ended, PATIENCE, f"job {job}")
+    assert cluster.job(job)["JobState"] == "COMPLETED", log.read_text()[-5000:]
+
+
+def wait_for_requeue(cluster: Cluster, job: int, log: Path, restarts: int = 1) -> None:
+    def decided() -> bool:
+        found = cluster.job(job)
+        return found["Restarts"] == str(restarts) or found["JobState"] in ENDED
+
+    wait_until(decided, PATIENCE, f"requeue of {job}")
+    assert cluster.job(job)["Restarts"] == str(restarts), log.read_text()[-5000:]
+
+
+def num_steps(run: Path) -> int:
+    return sum(event["event"] == "train" for event in events(run))
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    """All events, without what a clock decides."""
+    log = run / "metrics.jsonl"
+    found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    clock = ("samples_per_second", "seconds", "time")
+    return [{key: value for key, value in event.items() if key not in clock} for event in found]
+
+
+def final_bytes(run: Path) -> dict[str, bytes]:
+    """Every weight and optimizer state at the run's end, bit for bit."""
+    last = sorted((run / "checkpoints").glob("step-*"))[-1]
+    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+
+
+def assert_same_end(run: Path, undisturbed: Path) -> None:
+    assert json.loads((run / "result.json").read_text())["world_size"] == 2
+    assert events(run) == events(undisturbed)
+    assert final_bytes(run) == final_bytes(undisturbed)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: Cluster, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a job of two nodes that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    job = train(cluster, folder, dataset)
+    wait_for_end(cluster, job, folder / f"dlrm-train-{job}.log")
+    return folder / "run"
+
+
+def test_a_job_of_two_nodes_trains_with_a_rank_on_each(undisturbed: Path) -> None:
+    """result.json tells of two ranks, the job's log is rank 0's, and rank 1 has one of its own."""
+    result = json.loads((undisturbed / "result.json").read_text())
+    assert result["world_size"] == 2
+    assert result["steps"] == 8 * 31
+    (job_log,) = undisturbed.parent.glob("dlrm-train-*.log")
+    assert "248 steps" in job_log.read_text()
+    assert [path.name for path in (undisturbed / "logs").iterdir()] == ["rank-1.log"]
+
+
+def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_undisturbed_one(
+    cluster: Cluster, dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """The signal that Slurm sends two minutes before the time limit makes the only checkpoint."""
+    job = train(cluster, tmp_path, dataset, "checkpoint.every_epoch=false")
+    log = tmp_path / f"dlrm-train-{job}.log"
+    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps")
+    cluster.ask("scancel", "--signal=USR1", "--batch", str(job))
+    wait_for_requeue(cluster, job, log)
+    said = log.read_text()
+    assert "stopped by SIGUSR1 after step" in said
+    assert "ended by the warning before the time limit; back into the queue" in said
+    assert len(list((tmp_path / "run/checkpoints").glob("step-*/complete.json"))) == 1
+    assert not (tmp_path / "run/result.json").exists()
+    wait_for_end(cluster, job, log)
+    assert "going on from" in log.read_text()
+    assert_same_end(tmp_path / "run", undisturbed)
+
+
+def test_a_lost_rank_and_a_lost_node_are_survived(
+    cluster: Cluster, dataset: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """kill -9 of a rank, then of the other node's daemon and all that it runs; each costs one way through the queue.
+
+    The script requeues the job for the rank, Slurm for the node; it waits until the node is back.
+    """
+    job = train(cluster, tmp_path, dataset, "checkpoint.every_steps=5")
+    log, folder = tmp_path / f"dlrm-train-{job}.log", tmp_path / "run"
+    wait_until(lambda: any(folder.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint")
+    send(cluster.rank_of("n2"), signal.SIGKILL)
+    wait_for_requeue(cluster, job, log)
+    assert "after a new checkpoint; back into the queue" in log.read_text()
+    before = num_steps(folder)
+
+    def goes_on() -> bool:
+        start_now(cluster, job)
+        return num_steps(folder) > before + 10
+
+    wait_until(goes_on, PATIENCE, "more steps")
+    cluster.kill_node("n2")
+    wait_for_requeue(cluster, job, log, restarts=2)
+    cluster.start_node("n2")
+    wait_for_end(cluster, job, log)
+    assert_same_end(folder, undisturbed)
+
+
+def test_a_cancelled_job_saves_itself_and_stays_cancelled(
+    cluster: Cluster, dataset: Path, tmp_path: Path
+) -> None:
+    job = train(cluster, tmp_path, dataset, "checkpoint.every_epoch=false")
+    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps")
+    cluster.ask("scancel", str(job))
+    wait_until(lambda: cluster.ask("squeue", "-h", "-j", str(job)) == "", PATIENCE, f"end of {job}")
+    assert (cluster.job(job)["JobState"], cluster.job(job)["Restarts"]) == ("CANCELLED", "0")
+    assert len(list((tmp_path / "run/checkpoints").glob("step-*/complete.json"))) == 1
+
+
+def test_a_job_that_can_never_succeed_is_not_requeued(cluster: Cluster, tmp_path: Path) -> None:
+    job = train(cluster, tmp_path, tmp_path / "nowhere")
+    wait_until(lambda: cluster.job(job)["JobState"] in ENDED, PATIENCE, f"job {job}")
+    found = cluster.job(job)
+    assert (found["JobState"], found["Restarts"]) == ("FAILED", "0")
+    said = (tmp_path / f"dlrm-train-{job}.log").read_text()
+    assert "nowhere" in said
+    assert "before any new checkpoint: not requeued" in said
+
+
+def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path: Path) -> None:
+    """%a in an override is the number of the task; each dataset is that of the command by itself."""
+    for day in (1, 2):
+        (tmp_path / f"day_{day}.tsv").write_bytes(make_clicks(2000, seed=day))
+    options = ["split.val=0.1", "split.test=0.1", "encoding=vocab", "layout.unit_mib=1"]
+    array = cluster.submit(
+        tmp_path,
+        "--array=1-2",
+        f"--export=ALL,VENV={Path(sys.executable).parents[1]}",
+        str(SCRIPTS / "preprocess.sbatch"),
+        f"input.train={tmp_path}/day_%a.tsv",
+        *options,
+        "output=dataset_%a",
+    )
+    wait_until(lambda: cluster.ask("squeue", "-h", "-j", str(array)) == "", PATIENCE, f"job array {array}")
+    logs = "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
+    for day in (1, 2):
+        assert (tmp_path / f"dataset_{day}/manifest.json").exists(), logs[-5000:]
+        run(tmp_path / "alone", f"input.train={tmp_path}/day_{day}.tsv", *options)
+        assert content(tmp_path / f"dataset_{day}") == content(tmp_path / "alone")
+        shutil.rmtree(tmp_path / "alone")
