@@ -33,7 +33,10 @@ def say_what_starts(config: TrainConfig, manifest: Manifest, tables: list[Table]
         rows % batch_size,
     )
     weights = sum(table.rows * table.dim for table in tables)
-    logger.info("%s with %d tables, %s table weights", config.model.kind, len(tables), f"{weights:,}")
+    kind = config.model.kind
+    if config.model.members > 1:
+        kind += f" × {config.model.members}, each with rows and weights of its own,"
+    logger.info("%s with %d tables, %s table weights", kind, len(tables), f"{weights:,}")
     say_dense_kernel(tables, config.optimizer.sparse, runtime.device)
 
 
