@@ -19,8 +19,9 @@ from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_n
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig
+from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.collectives import quantized_collectives
 from dlrm_app.sharding.constraints import DEFAULT_TYPES, table_constraints
 from dlrm_app.sharding.optimizer_state import state_bytes
 from dlrm_app.sharding.sharder import AnyShardingSharder
@@ -101,7 +102,7 @@ def estimate_options(
     Tables of one class share one tuple. Raises ConfigError naming each table that no way is left for.
     """
     constraints = work.constraints(cluster) if constraints is None else constraints
-    scale = Scale(cluster.to_torchrec(), constraints)
+    scale = Scale(cluster.to_torchrec(), constraints, work.sharding.collectives)
     members: dict[str, list[str]] = {}
     for name in sorted(work.tables):
         members.setdefault(_class_key(work, name, constraints[name]), []).append(name)
@@ -151,9 +152,14 @@ Way = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]
 class Scale:
     """torchrec's estimators for one cluster."""
 
-    def __init__(self, topology: Topology, constraints: Mapping[str, ParameterConstraints]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        constraints: Mapping[str, ParameterConstraints],
+        collectives: CollectivesConfig,
+    ) -> None:
         self.topology = topology
-        self.sharder = AnyShardingSharder()
+        self.sharder = AnyShardingSharder(qcomm_codecs_registry=quantized_collectives(collectives))
         self.module = EmbeddingBagCollection([])
         """Of what kind of module the tables are."""
         self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self.sharder})

@@ -1,0 +1,158 @@
+"""Merlin's six synthetic models planned by dlrm-plan's planner, and by torchrec's where that ends within a limit.
+
+    python benchmarks/planner.py [--limit SECONDS] [--models tiny small …]
+
+Both are judged by the same estimates. CPU time counts, so that other work on the machine does not.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import torch
+import yaml
+from torch import nn
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.optimizers import Adagrad
+
+from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.train import TablesConfig
+from dlrm_app.sharding.estimate import Workload, estimate_options
+from dlrm_app.sharding.fit import smallest_cluster
+from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
+from dlrm_app.sharding.plan import to_assignment
+from dlrm_app.sharding.planner import make_workload
+from dlrm_app.sharding.search import search
+from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.topology import Cluster, described_cluster
+from dlrm_app.tables import resolve_tables, to_bag_config
+from dlrm_app.training.quiet import quiet_libraries
+
+CASES = (
+    ("tiny", 8),
+    ("small", 8),
+    ("medium", 16),
+    ("medium", 32),
+    ("large", 32),
+    ("large", 128),
+    ("jumbo", 128),
+    ("colossal", 1024),
+)
+BATCH = 65_536
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A plan by the estimates: milliseconds and GiB of the fullest rank, and largest over mean."""
+
+    seconds: float
+    slowest: float
+    time_balance: float
+    memory: float
+    memory_balance: float
+
+    def cells(self) -> str:
+        return (
+            f"{self.seconds:.1f} s | {self.slowest:.2f} ms | {self.time_balance:.3f} | "
+            f"{self.memory:.1f} GiB | {self.memory_balance:.3f}"
+        )
+
+
+def prepare(model: str, ranks: int) -> tuple[Workload, Cluster]:
+    overrides = [f"tables=merlin_{model}", "optimizer=adagrad", f"trainer.global_batch_size={BATCH}"]
+    config = compose_config("plan", PlanConfig, [*overrides, f"topology.nodes={ranks // 8}"])
+    tables = resolve_tables(
+        TablesConfig(**yaml.safe_load((conf_dir() / f"tables/merlin_{model}.yaml").read_text())), None
+    )
+    work = make_workload(tables, frozenset(), config.optimizer.sparse, config.sharding, BATCH)
+    return work, described_cluster(config.topology)
+
+
+def judge(assignment: Assignment, cluster: Cluster, seconds: float) -> Judged:
+    loads = rank_loads(assignment, cluster.num_ranks)
+    return Judged(
+        seconds,
+        float(loads.time.max()),
+        imbalance(loads.time),
+        float(loads.device.max()) / 2**30,
+        imbalance(loads.device),
+    )
+
+
+def plan_ours(work: Workload, cluster: Cluster) -> Judged:
+    started = time.process_time()
+    found = search(estimate_options(work, cluster), cluster)
+    seconds = time.process_time() - started
+    assert found is not None
+    return judge(found, cluster, seconds)
+
+
+def plan_theirs(work: Workload, cluster: Cluster) -> Judged:
+    """torchrec's EmbeddingShardingPlanner with the same types, topology and batch."""
+    model = nn.Module()
+    tables = [to_bag_config(table) for table in work.tables.values()]
+    model.bags = EmbeddingBagCollection(tables, device=torch.device("meta"))
+    for _, parameter in model.named_parameters():
+        apply_optimizer_in_backward(Adagrad, [parameter], {"lr": 0.1})
+    planner = EmbeddingShardingPlanner(
+        topology=cluster.to_torchrec(),
+        batch_size=BATCH // cluster.num_ranks,
+        constraints=work.constraints(cluster),
+        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology is what is left
+    )
+    started = time.process_time()
+    plan = planner.plan(model, [AnyShardingSharder()])
+    seconds = time.process_time() - started
+    return judge(to_assignment(plan, estimate_options(work, cluster)), cluster, seconds)
+
+
+def plan_theirs_within(model: str, ranks: int, limit: int) -> str:
+    """Its cells of the table, from a process of its own that is stopped after ``limit`` seconds of CPU time."""
+    command = [sys.executable, __file__, "--only-torchrec", model, str(ranks), "--limit", str(limit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode < 0:
+        return f"no answer in {limit} s | – | – | – | –"
+    if done.returncode > 0:
+        return f"{done.stderr.strip().splitlines()[-1][:80]} | – | – | – | –"
+    return Judged(**json.loads(done.stdout.splitlines()[-1])).cells()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--limit", type=int, default=600, help="CPU seconds that torchrec's planner may take")
+    parser.add_argument("--models", nargs="*", default=[model for model, _ in CASES])
+    parser.add_argument("--only-torchrec", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    quiet_libraries()
+    if arguments.only_torchrec:
+        model, ranks = arguments.only_torchrec
+        resource.setrlimit(resource.RLIMIT_CPU, (arguments.limit, arguments.limit))
+        print(json.dumps(plan_theirs(*prepare(model, int(ranks))).__dict__))
+        return
+    print(
+        "| model | A100-80GB | planner | CPU time | slowest rank | time, max/mean | fullest rank | memory, max/mean | smallest cluster |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for model, ranks in CASES:
+        if model not in arguments.models:
+            continue
+        work, cluster = prepare(model, ranks)
+        ours = plan_ours(work, cluster).cells()
+        smallest = smallest_cluster(work, replace(cluster, nodes=1))
+        size = "–" if smallest is None else f"{smallest.num_ranks}"
+        print(f"| {model} | {ranks} | ours | {ours} | {size} |", flush=True)
+        print(f"| | | torchrec | {plan_theirs_within(model, ranks, arguments.limit)} | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

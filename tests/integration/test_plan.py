@@ -1,0 +1,151 @@
+"""dlrm-plan as it is installed, and dlrm-train under the plans it writes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.training.plan_cluster import plan_cluster
+from tests.data.dataset_fixture import write_dataset
+from tests.integration.test_train import start
+
+TINY = ["tables=merlin_tiny", "trainer.global_batch_size=65536"]
+
+
+def plan(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Runs the installed command in ``folder``."""
+    command = [str(Path(sys.executable).with_name("dlrm-plan")), *overrides]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_it_plans_prints_and_writes_from_any_folder(tmp_path: Path) -> None:
+    """Per-rank memory and time, the balance, the smallest cluster, plan.yaml, a page, and what to type next."""
+    done = plan(tmp_path, *TINY, "topology=a100_80g_8", "output=planned")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sharding plan for 8 cuda ranks of 80 GiB")
+    assert re.search(r"balance \(largest/mean\): time 1\.0\d+, memory", done.stdout)
+    assert re.search(r"t_1m_\* \(19\) +1,000,000 +16 +table_wise", done.stdout)
+    assert "the smallest cluster of these devices that the tables fit on: 1 cuda rank" in done.stdout
+    assert done.stdout.rstrip().endswith("sharding.plan=planned/plan.yaml")
+    written = yaml.safe_load((tmp_path / "planned/plan.yaml").read_text())
+    assert (written["nodes"], written["devices_per_node"], len(written["tables"])) == (1, 8, 55)
+    assert {rank for entry in written["tables"].values() for rank in entry["ranks"]} == set(range(8))
+    page = (tmp_path / "planned/plan.html").read_text()
+    assert "rank 7: " in page
+    assert not re.search(r"(src|href)=", page)  # it needs nothing from elsewhere
+
+
+def test_the_same_plan_is_written_twice(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        plan_cluster(
+            compose_config("plan", PlanConfig, [*TINY, f"output={tmp_path / name}", "smallest=false"])
+        )
+    assert (tmp_path / "one/plan.yaml").read_bytes() == (tmp_path / "two/plan.yaml").read_bytes()
+
+
+def test_what_cannot_be_planned_is_refused_in_one_message(tmp_path: Path) -> None:
+    done = plan(tmp_path, "topology=auto", "trainer.global_batch_size=0", "sharding.planner=slow")
+    assert done.returncode == 2
+    for problem in (
+        "trainer.global_batch_size must be at least 1, got 0",
+        "sharding.planner must be one of fast, torchrec, got 'slow'",
+        "topology=auto is what dlrm-train finds when it starts",
+        "tables=dataset needs the dataset: add data.path=DIR",
+    ):
+        assert problem in done.stderr
+    assert done.stdout == ""
+
+
+def test_tables_that_do_not_fit_end_with_advice(tmp_path: Path) -> None:
+    done = plan(tmp_path, *TINY, "topology=a100_80g_8", "topology.memory_gib=0.5")
+    assert done.returncode == 1
+    assert "no sharding plan fits: the tables need more memory than there is" in done.stderr
+    assert "topology.nodes=2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks") / "dataset"
+    write_dataset(folder, rows={"train": 2000, "val": 500, "test": 500})
+    return folder
+
+
+def losses(run: Path) -> list[float]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if line["event"] == "train"]
+
+
+CPU = ["topology=cpu_2", "topology.memory_gib=1", "trainer.global_batch_size=128"]
+
+
+@pytest.mark.long
+def test_a_run_takes_the_plan_that_was_made_for_it(dataset: Path, tmp_path: Path) -> None:
+    """The plan is kept to and kept with the run, and trains like one rank does; what is planned is printed."""
+    made = plan(
+        tmp_path,
+        f"data.path={dataset}",
+        "tables.embedding_dim=8",
+        *CPU,
+        "sharding.types=[row_wise]",
+        "output=made",
+    )
+    assert made.returncode == 0, made.stderr
+    common = (f"data.path={dataset}", "report.enabled=false", "trainer.max_steps=10")
+    done = start(tmp_path, *common, "output=two", "sharding.plan=made/plan.yaml", ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert "sharding plan for 2 cpu ranks" in done.stderr
+    assert "as the plan's file says" in done.stderr
+    kept = yaml.safe_load((tmp_path / "two/plan.yaml").read_text())
+    assert kept == yaml.safe_load((tmp_path / "made/plan.yaml").read_text())
+    assert {entry["sharding_type"] for entry in kept["tables"].values()} == {"row_wise"}
+    assert start(tmp_path, *common, "output=one").returncode == 0
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+def test_a_plan_for_something_else_is_refused_once_for_all_ranks(dataset: Path, tmp_path: Path) -> None:
+    """Before anything is written."""
+    made = plan(
+        tmp_path,
+        f"data.path={dataset}",
+        "tables.embedding_dim=16",
+        *CPU,
+        "topology.devices_per_node=4",
+        "output=made",
+    )
+    assert made.returncode == 0, made.stderr
+    done = start(tmp_path, f"data.path={dataset}", "output=run", "sharding.plan=made/plan.yaml", ranks=2)
+    assert done.returncode != 0
+    assert done.stderr.count("it is made for 1 × 4 = 4 ranks, here are 2: start as many, or plan again") == 1
+    assert done.stderr.count("× 16, the table has ") == len(
+        yaml.safe_load((tmp_path / "made/plan.yaml").read_text())["tables"]
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_that_was_not_started_is_refused_by_training(dataset: Path, tmp_path: Path) -> None:
+    done = start(tmp_path, f"data.path={dataset}", "output=run", "topology=a100_80g_8")
+    assert done.returncode == 2
+    assert "topology describes 1 × 8 cuda ranks, but 1 × 1 cpu ranks were started" in done.stderr
+
+
+@pytest.mark.long
+def test_torchrecs_own_planner_can_be_asked(dataset: Path, tmp_path: Path) -> None:
+    common = (
+        f"data.path={dataset}",
+        "report.enabled=false",
+        "trainer.max_steps=10",
+        "sharding.types=[row_wise]",
+    )
+    for planner in ("fast", "torchrec"):
+        done = start(tmp_path, *common, f"output={planner}", f"sharding.planner={planner}", ranks=2)
+        assert done.returncode == 0, done.stderr
+    plans = [yaml.safe_load((tmp_path / name / "plan.yaml").read_text()) for name in ("fast", "torchrec")]
+    assert plans[0] == plans[1]  # nothing to choose
+    assert losses(tmp_path / "fast") == losses(tmp_path / "torchrec")
