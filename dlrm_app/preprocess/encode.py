@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,28 +25,24 @@ _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
 class Encoded:
     """Rows of a dataset.
 
-    ``columns`` are plain arrays, or DictionaryArrays where values repeat; ``missing`` [N + F] says how many values of
-    each dense and sparse column are missing; ``keys`` holds for each sparse column of the format every key at least once.
+    ``columns`` are plain, or indexed where values repeat; ``missing`` [N + F] says how many values of each dense and
+    sparse column are missing; ``keys`` holds for each sparse column of the format every key at least once.
     """
 
     schema: pa.Schema
-    columns: Sequence[pa.Array]
+    columns: Sequence[pa.Array | Index]
     missing: NDArray[np.int64]
     keys: Sequence[NDArray[np.uint64]]
+    num_rows: int
 
     def __len__(self) -> int:
-        return len(self.columns[0])
-
-    @property
-    def indexed(self) -> pa.Table:
-        """The columns as they are."""
-        return pa.Table.from_arrays(self.columns, names=self.schema.names)
+        return self.num_rows
 
     @property
     def table(self) -> pa.Table:
-        """The columns as plain arrays."""
+        """The rows as plain columns."""
         plain = [
-            column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+            pa.array(column.distinct[column.codes]) if isinstance(column, Index) else column
             for column in self.columns
         ]
         return pa.Table.from_arrays(plain, schema=self.schema)
@@ -83,7 +78,7 @@ class Encoder:
             columns.append(column)
             missing.append(count)
             keys += [] if seen is None else [seen]
-        return Encoded(self.schema, columns, np.array(missing, np.int64), keys)
+        return Encoded(self.schema, columns, np.array(missing, np.int64), keys, len(raw.labels))
 
 
 class _DenseSource:
@@ -93,7 +88,7 @@ class _DenseSource:
         self._transform = DenseTransform(column.transform)
         self._indexer = Indexer()
 
-    def encode(self, values: NDArray[np.float64]) -> tuple[pa.Array, int]:
+    def encode(self, values: NDArray[np.float64]) -> tuple[pa.Array | Index, int]:
         """(float32 values, how many are missing)."""
         index = self._indexer.index(values.view(np.uint64))
         if index is None:
@@ -101,7 +96,7 @@ class _DenseSource:
             return pa.array(found), count
         distinct = index.distinct.view(np.float64)
         found, _ = self._transform.apply(distinct)
-        return _dictionary(index, found), _occurrences(index, np.isnan(distinct))
+        return Index(index.codes, found), _occurrences(index, np.isnan(distinct))
 
 
 class _SparseSource:
@@ -119,7 +114,7 @@ class _SparseSource:
             self._is_list, self._slot = list_slots(spec)[column.name]
             self._encoder = SparseEncoder(column.encoding, column.num_embeddings, folder)
 
-    def encode(self, raw: RawColumns) -> tuple[pa.Array, int, NDArray[np.uint64] | None]:
+    def encode(self, raw: RawColumns) -> tuple[pa.Array | Index, int, NDArray[np.uint64] | None]:
         """(ids or lists of ids, how many are missing, the keys behind them)."""
         if self._bucket_of is not None:
             return *_buckets(raw.dense[self._bucket_of], self._boundaries), None
@@ -137,7 +132,7 @@ class _SparseSource:
         count = _occurrences(index, index.distinct == MISSING_KEY)
         if self._synthetic is not None:
             return self._expanded(ids[index.codes]), count, index.distinct
-        return _dictionary(index, ids), count, index.distinct
+        return Index(index.codes, ids), count, index.distinct
 
     def _expanded(self, ids: NDArray[np.int32]) -> pa.Array:
         if self._synthetic is None:
@@ -145,11 +140,6 @@ class _SparseSource:
         size = self._synthetic["size"]
         expanded = expand(ids, size, self._num_embeddings, self._synthetic["column"])
         return _lists(np.arange(0, len(expanded) + 1, size), expanded)
-
-
-def _dictionary(index: Index, values: NDArray[Any]) -> pa.DictionaryArray:
-    """``values[index.codes]``."""
-    return pa.DictionaryArray.from_arrays(pa.array(index.codes), pa.array(values), safe=False)
 
 
 def _occurrences(index: Index, wanted: NDArray[np.bool_]) -> int:

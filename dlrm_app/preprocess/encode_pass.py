@@ -1,6 +1,7 @@
 """The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
 from dlrm_app.files import written_whole
-from dlrm_app.preprocess.encode import Encoder
+from dlrm_app.preprocess.encode import Encoded, Encoder
 from dlrm_app.preprocess.journal import Journal
 from dlrm_app.preprocess.parser import Parser
 from dlrm_app.preprocess.passes import Cursor, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.rejects import write_entries
-from dlrm_app.preprocess.shards import open_shard
+from dlrm_app.preprocess.shards import ShardWriter, open_shard
 from dlrm_app.preprocess.shuffle import row_keys, write_run
 from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketch, SketchFile
 from dlrm_app.preprocess.units import UnitText
@@ -74,11 +75,16 @@ class EncodeUnits:
         tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
         if not (self.wants_sketch and segment.split in self.plan.studied):
             sketches = []
-        shuffle = self.plan.shuffle if segment.split == "train" else "none"
-        tables = self._tables(cursor, segment, tally, sketches, is_shuffled=shuffle != "none")
-        if shuffle != "none":
-            tables = iter([pa.concat_tables(tables).combine_chunks()])
-        shard = self._write(segment.split, text, tables, shuffle)
+        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
+        parts = self._parts(cursor, segment, encoder, tally, sketches)
+        if segment.split == "train" and self.plan.shuffle != "none":
+            table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts)])
+            shard = self._write_shuffled(text, table.combine_chunks())
+        else:
+            with self._open_shard(text, segment.split, encoder.schema) as writer:
+                for part in parts:
+                    writer.write(part)
+                shard = writer.finish()
         return {
             "rows": tally.rows,
             "positives": tally.positives if spec.label else None,
@@ -86,13 +92,11 @@ class EncodeUnits:
             "shard": shard,
         }
 
-    def _tables(
-        self, cursor: Cursor, segment: Segment, tally: _Tally, sketches: list[Sketch], *, is_shuffled: bool
-    ) -> Iterator[pa.Table]:
-        """The segment's rows, a row group at a time, and at least one table; they are counted on the way."""
-        spec = self.plan.spec_of(segment.split)
-        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
-        parser = Parser(spec, self.plan.layout.row_group_rows)
+    def _parts(
+        self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: list[Sketch]
+    ) -> Iterator[Encoded]:
+        """The segment's rows, a row group at a time; they are counted on the way."""
+        parser = Parser(self.plan.spec_of(segment.split), self.plan.layout.row_group_rows)
         for raw in cursor.rows(parser, segment.stop):
             encoded = encoder.encode(raw)
             tally.rows += len(encoded)
@@ -100,23 +104,21 @@ class EncodeUnits:
             tally.missing += encoded.missing
             for sketch, keys in zip(sketches, encoded.keys, strict=False):
                 sketch.add(keys)
-            yield encoded.table if is_shuffled else encoded.indexed
-        if tally.rows == 0:
-            yield encoder.schema.empty_table()
+            yield encoded
 
-    def _write(
-        self, split: str, text: UnitText, tables: Iterator[pa.Table], shuffle: str
-    ) -> dict[str, Any] | None:
+    def _write_shuffled(self, text: UnitText, table: pa.Table) -> dict[str, Any] | None:
         """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
         place = (text.source, text.unit)
-        if shuffle != "none":
-            table = next(tables)
-            keys = row_keys(self.plan.seed, *place, len(table))
-            if shuffle == "full":
-                write_run(self.journal.path(*place, ".run"), table, keys)
-                return None
-            tables = iter([table.take(pa.array(np.argsort(keys)))])
-        with open_shard(self.journal.path(*place, f".{split}.parquet"), self.plan.layout) as writer:
-            for table in tables:
-                writer.write(table)
+        keys = row_keys(self.plan.seed, *place, len(table))
+        if self.plan.shuffle == "full":
+            write_run(self.journal.path(*place, ".run"), table, keys)
+            return None
+        with self._open_shard(text, "train", table.schema) as writer:
+            writer.write_table(table.take(pa.array(np.argsort(keys))))
             return writer.finish()
+
+    def _open_shard(
+        self, text: UnitText, split: str, schema: pa.Schema
+    ) -> AbstractContextManager[ShardWriter]:
+        path = self.journal.path(text.source, text.unit, f".{split}.parquet")
+        return open_shard(path, self.plan.layout, schema)

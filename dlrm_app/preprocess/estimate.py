@@ -27,6 +27,7 @@ from dlrm_app.preprocess.plan import Plan, make_plan
 from dlrm_app.preprocess.source import find_sources
 from dlrm_app.preprocess.sparse import TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.spec import Spec, read_spec
+from dlrm_app.preprocess.study import has_strings
 from dlrm_app.preprocess.units import TextFeed
 from dlrm_app.preprocess.words import bytes_text, count, duration, percent, short
 
@@ -203,8 +204,9 @@ def _memory(
     """The peak so far, which has all but the size of units in it, and what that adds."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     unit = min(plan.unit_bytes, text)
-    # text, then the encoded rows of a unit
-    per_thread = max(unit - sample.BLOCK_BYTES, 0)
+    # text where it must be held, then the encoded rows of a unit
+    holds_text = any(source.is_gzip for source in plan.sources) or (vocabularies and has_strings(plan.spec))
+    per_thread = max(unit - sample.BLOCK_BYTES, 0) if holds_text else 0
     if plan.shuffle != "none":
         per_thread += round(_TABLE_COPIES * row_bytes * sum(rows.values()) * unit / max(text, 1))
     per_thread = max(per_thread, _COUNT_BYTES * unit_values)

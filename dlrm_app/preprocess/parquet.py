@@ -3,9 +3,10 @@
 Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
 
 Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
-values, and compression if it halved the bytes there. So a file depends on its rows alone.
+values, and compression if it saved enough there. So a file depends on its rows alone.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,9 +25,15 @@ _REQUIRED, _REPEATED = 0, 2
 _UINT_8, _LIST = 11, 3
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _PLAIN, _RLE, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 8, 9
+_ENCODINGS = {
+    encoding: thrift.items([thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})])
+    for encoding in (_PLAIN, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
+}
+"""All encodings of a chunk whose values have the given one."""
+_LEVELS = thrift.i32(_RLE)
 
-_WORTH = 0.5
-"""Compression pays where it leaves at most this share of the bytes."""
+_WORTH = {_RLE_DICTIONARY: 0.5, _BYTE_STREAM_SPLIT: 0.9}
+"""Compression pays where it leaves at most this share of a page's bytes: numbers in a dictionary are packed already."""
 _ITSELF = np.arange(2, dtype=np.uint16)
 
 
@@ -47,20 +54,16 @@ class ParquetWriter:
         self._at = 0
         self._write([_MAGIC])
 
-    def write_group(self, table: pa.Table) -> None:
-        """Writes the rows of ``table`` as one row group."""
-        pieces, chunks, place = [], [], self._at
-        for column, array in zip(self._columns, table.columns, strict=True):
-            pages, chunk = column.encode(array.combine_chunks(), place)
-            pieces += pages
+    def write_group(self, columns: Sequence[pa.Array | Index], num_rows: int) -> None:
+        """Writes ``columns``, each plain or indexed by its 32-bit values, as one row group."""
+        chunks, start = [], self._at
+        for column, values in zip(self._columns, columns, strict=True):
+            pages, chunk = column.encode(values, self._at)
+            self._write(pages)  # at once, while they are in the core's own cache
             chunks.append(chunk)
-            place += sum(map(len, pages))
-        size = place - self._at
-        self._groups.append(
-            thrift.struct({1: thrift.items(chunks), 2: thrift.i64(size), 3: thrift.i64(len(table))})
-        )
-        self._rows += len(table)
-        self._write(pieces)
+        size = thrift.i64(self._at - start)
+        self._groups.append(thrift.struct({1: thrift.items(chunks), 2: size, 3: thrift.i64(num_rows)}))
+        self._rows += num_rows
 
     def close(self) -> None:
         """Writes the footer; ``file`` stays open."""
@@ -87,39 +90,45 @@ class _Column:
     """A column, and what its row groups have settled on."""
 
     def __init__(self, field: pa.Field, compression: str, level: int | None) -> None:
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        kind, path = field.type, [field.name]
         self._is_list = pa.types.is_list(kind)
-        self._path = [field.name]
         if self._is_list:
-            self._path += ["list", kind.value_field.name]
+            path += ["list", kind.value_field.name]
             kind = kind.value_type
-        self._kind = _FLOAT if kind == pa.float32() else _INT32
-        self.elements = _schema_elements(self._path, self._kind, kind == pa.uint8())
+        self._path = thrift.items([thrift.text(name) for name in path])
+        self._kind = thrift.i32(_FLOAT if kind == pa.float32() else _INT32)
+        self.elements = _schema_elements(path, self._kind, kind == pa.uint8())
         self._codec_number = _CODECS[compression]
         self._codec = _codec(compression, level)
         self._indexer = Indexer()
         self._encoding = _RLE_DICTIONARY
         self._is_compressed: bool | None = None
 
-    def encode(self, array: pa.Array, place: int) -> tuple[list[bytes], thrift.Value]:
+    def encode(self, column: pa.Array | Index, place: int) -> tuple[list[bytes], thrift.Value]:
         """(the pages of a chunk that begins at ``place`` of the file, its metadata)."""
         pages = _Pages(self._codec)
-        count, levels = len(array), b""
-        if self._is_list:
-            count, levels = _levels(array)
-            array = array.flatten()
-        index = self._index(array)
+        levels = b""
+        index: Index | None
+        if isinstance(column, Index):
+            count, index = len(column.codes), column._replace(distinct=column.distinct.view(np.uint32))
+        else:
+            count = len(column)
+            if self._is_list:
+                count, levels = _levels(column)
+                column = column.flatten()
+            words = _words(column)
+            index = self._indexer.index(words)
         if index is not None:
             body = self._add_dictionary(index, pages)
             encoding = _RLE_DICTIONARY
         else:
-            body, encoding = self._apart(_words(array))
+            body, encoding = self._apart(words)
         first = pages.size
         pages.add_data(levels + body, count, encoding, self._is_compressed)
         fields = {
-            1: thrift.i32(self._kind),
-            2: thrift.items([thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})]),
-            3: thrift.items([thrift.text(name) for name in self._path]),
+            1: self._kind,
+            2: _ENCODINGS[encoding],
+            3: self._path,
             4: thrift.i32(self._codec_number if self._is_compressed else 0),
             5: thrift.i64(count),
             6: thrift.i64(pages.raw_size),
@@ -128,11 +137,6 @@ class _Column:
             **({11: thrift.i64(place)} if first else {}),
         }
         return pages.pieces, thrift.struct({2: thrift.i64(place), 3: thrift.struct(fields)})
-
-    def _index(self, array: pa.Array) -> Index | None:
-        if isinstance(array, pa.DictionaryArray):
-            return Index(array.indices.to_numpy(), _words(array.dictionary))
-        return self._indexer.index(_words(array))
 
     def _add_dictionary(self, index: Index, pages: "_Pages") -> bytes:
         """Adds the dictionary's page; gives what stands in the other one. Distinct keys may have become equal values."""
@@ -156,7 +160,7 @@ class _Column:
         if body and (self._is_compressed is None or encoding != self._encoding):
             self._encoding = encoding
             self._is_compressed = self._codec is not None and (
-                len(self._codec.compress(body)) <= _WORTH * len(body)
+                len(self._codec.compress(body)) <= _WORTH[encoding] * len(body)
             )
 
 
@@ -173,8 +177,7 @@ class _Pages:
         self._add(_DICTIONARY_PAGE, 7, header, body, is_compressed)
 
     def add_data(self, body: bytes, count: int, encoding: int, is_compressed: bool | None) -> None:
-        levels = thrift.i32(_RLE)
-        header = thrift.struct({1: thrift.i32(count), 2: thrift.i32(encoding), 3: levels, 4: levels})
+        header = thrift.struct({1: thrift.i32(count), 2: thrift.i32(encoding), 3: _LEVELS, 4: _LEVELS})
         self._add(_DATA_PAGE, 5, header, body, is_compressed)
 
     def _add(
@@ -230,9 +233,9 @@ def _codec(compression: str, level: int | None) -> Any:
     return pa.Codec("lz4_raw" if compression == "lz4" else compression)
 
 
-def _schema_elements(path: list[str], kind: int, is_uint8: bool) -> list[dict[int, thrift.Value]]:
+def _schema_elements(path: list[str], kind: thrift.Value, is_uint8: bool) -> list[dict[int, thrift.Value]]:
     """The schema's entries for a column: one, or those of a list and its element."""
-    leaf = {1: thrift.i32(kind), 3: thrift.i32(_REQUIRED), 4: thrift.text(path[-1])}
+    leaf = {1: kind, 3: thrift.i32(_REQUIRED), 4: thrift.text(path[-1])}
     if is_uint8:
         leaf[6] = thrift.i32(_UINT_8)
     if len(path) == 1:

@@ -92,10 +92,10 @@ class Encode:
         split = self.plan.sources[text.source].split
         spec = self.plan.spec_of(split)
         encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies)
-        writer = ShardWriter(HashedFile(BytesIO()), self.plan.layout)
+        writer = ShardWriter(HashedFile(BytesIO()), self.plan.layout, encoder.schema)
         cursor = Cursor(text, spec)
         for raw in cursor.rows(Parser(spec, self.plan.layout.row_group_rows), None):
-            writer.write(encoder.encode(raw).indexed)
+            writer.write(encoder.encode(raw))
         shard = writer.finish()
         return {
             "split": split,

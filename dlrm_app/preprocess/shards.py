@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from dlrm_app.files import written_whole
+from dlrm_app.preprocess.encode import Encoded
 from dlrm_app.preprocess.parquet import ParquetWriter
 
 
@@ -37,30 +38,29 @@ class HashedFile:
 
 
 class ShardWriter:
-    """Writes tables of one schema as row groups."""
+    """Writes rows of ``schema`` as row groups."""
 
-    def __init__(self, file: HashedFile, layout: ShardLayout) -> None:
+    def __init__(self, file: HashedFile, layout: ShardLayout, schema: pa.Schema) -> None:
         self._file = file
-        self._layout = layout
-        self._writer: ParquetWriter | None = None
+        self._writer = ParquetWriter(file, schema, layout.compression, layout.compression_level)
+        self._row_group_rows = layout.row_group_rows
         self.row_groups: list[int] = []
 
-    def write(self, table: pa.Table) -> None:
-        """Adds ``table`` as one row group, or as several if it has more rows than a row group may have."""
-        layout = self._layout
-        for start in range(0, len(table), layout.row_group_rows):
-            if self._writer is None:
-                self._writer = ParquetWriter(
-                    self._file, table.schema, layout.compression, layout.compression_level
-                )
-            part = table.slice(start, layout.row_group_rows)
-            self._writer.write_group(part)
+    def write(self, rows: Encoded) -> None:
+        """Adds ``rows`` as one row group."""
+        self._writer.write_group(rows.columns, len(rows))
+        self.row_groups.append(len(rows))
+
+    def write_table(self, table: pa.Table) -> None:
+        """Adds ``table`` as row groups of the layout's size."""
+        for start in range(0, len(table), self._row_group_rows):
+            part = table.slice(start, self._row_group_rows)
+            self._writer.write_group([column.combine_chunks() for column in part.columns], len(part))
             self.row_groups.append(len(part))
 
     def finish(self) -> dict[str, Any]:
-        """What the manifest says of the shard. One without rows is an empty file, and stays out of the dataset."""
-        if self._writer is not None:
-            self._writer.close()
+        """What the manifest says of the shard. One without rows stays out of the dataset."""
+        self._writer.close()
         return {
             "rows": sum(self.row_groups),
             "bytes": self._file.size,
@@ -70,7 +70,7 @@ class ShardWriter:
 
 
 @contextmanager
-def open_shard(path: Path, layout: ShardLayout) -> Iterator[ShardWriter]:
+def open_shard(path: Path, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
     """A shard that gets its name only if the block ends well; call ``finish`` in it."""
     with written_whole(path) as temporary, temporary.open("wb") as file:
-        yield ShardWriter(HashedFile(file), layout)
+        yield ShardWriter(HashedFile(file), layout, schema)

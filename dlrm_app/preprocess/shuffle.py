@@ -70,8 +70,8 @@ class Gather:
         rows = pa.concat_tables(_rows_between(self.runs, start, stop)).combine_chunks()
         order = np.argsort(rows.column(KEY).to_numpy())
         rows = rows.drop_columns([KEY]).take(pa.array(order))
-        with open_shard(self.journal.path(0, part, ".train.parquet"), self.layout) as writer:
-            writer.write(rows)
+        with open_shard(self.journal.path(0, part, ".train.parquet"), self.layout, rows.schema) as writer:
+            writer.write_table(rows)
             shard = writer.finish()
         result = {"source": 0, "unit": part, "size": shard["rows"], "shard": shard}
         self.journal.land(0, part, result)

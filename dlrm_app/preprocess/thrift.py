@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 Value = tuple[int, bytes]
 """(type code, bytes)."""
 
+_BYTES = [bytes([number]) for number in range(256)]
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 
 
 def varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; all but the last byte have their high bit set."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    if number < 0x80:
+        return _BYTES[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80)) + varint(number >> 14)
 
 
 def i32(number: int) -> Value:
@@ -44,6 +44,6 @@ def struct(fields: Mapping[int, Value]) -> Value:
     """``fields`` by their numbers, which must ascend by less than 16."""
     out, last = [], 0
     for number, (kind, data) in fields.items():
-        out += [bytes([number - last << 4 | kind]), data]
+        out += [_BYTES[number - last << 4 | kind], data]
         last = number
     return _STRUCT, b"".join([*out, b"\0"])

@@ -45,7 +45,7 @@ def written(groups: list[pa.Table], compression: str, level: int | None = 1) -> 
     file = io.BytesIO()
     writer = ParquetWriter(file, SCHEMA, compression, level)
     for group in groups:
-        writer.write_group(group)
+        writer.write_group([column.combine_chunks() for column in group.columns], len(group))
     writer.close()
     return file.getvalue()
 
@@ -101,6 +101,7 @@ def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
     assert ["RLE_DICTIONARY" in found for found in encodings] == [True, False, False]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 32), st.lists(st.integers(0, 2**32 - 1), max_size=90))
 def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> None:
     codes = np.array(values, np.uint32) & np.uint32((1 << width) - 1)
@@ -111,6 +112,7 @@ def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> No
     assert sum(int(word) << (64 * place) for place, word in enumerate(words)) == expected
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30), st.sampled_from([np.uint32, np.uint64])
 )
