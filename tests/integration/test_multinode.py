@@ -1,0 +1,175 @@
+"""Two machines, which are two network namespaces of this one: a rank on each, and a cable that can be cut."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.dataset_fixture import write_dataset
+
+pytestmark = pytest.mark.long
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "torchrun_multinode.sh"
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+SMALL = [
+    "tables=dataset",
+    "tables.embedding_dim=8",
+    "model.bottom_mlp=[16]",
+    "model.top_mlp=[16]",
+    "trainer.global_batch_size=128",
+    "trainer.log_every_steps=1",
+    "trainer.epochs=8",
+    "trainer.threads=1",
+    "trainer.timeout_minutes=0.5",
+    "data.lanes=8",
+    "report.enabled=false",
+    "resume=auto",
+    "output=run",
+]
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Names of the two namespaces; each has one end, ``cable``, of a pair of joined interfaces."""
+
+    names: tuple[str, str]
+
+    def set_cable(self, state: str) -> None:
+        """``down``: packets vanish without a word to the sender, as when a switch loses its power."""
+        ip("-n", self.names[1], "link", "set", "cable", state)
+
+    def start(self, folder: Path, arguments: list[str]) -> list[subprocess.Popen[str]]:
+        """The launcher on both, whose output goes to node-N.log."""
+        return [self._start_one(node, folder, arguments) for node in (0, 1)]
+
+    def _start_one(self, node: int, folder: Path, arguments: list[str]) -> subprocess.Popen[str]:
+        place = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": ADDRESSES[0], "RANKS_PER_NODE": "1"}
+        environment = {**os.environ, **place, "VENV": str(Path(sys.executable).parents[1])}
+        with (folder / f"node-{node}.log").open("w") as log:
+            return subprocess.Popen(
+                ["ip", "netns", "exec", self.names[node], str(SCRIPT), *arguments],
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and iproute2")
+    names = (f"dlrm-{os.getpid()}-0", f"dlrm-{os.getpid()}-1")
+    with ExitStack() as stack:
+        for name in names:
+            try:
+                ip("netns", "add", name)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"network namespaces are not permitted here: {error.stderr.decode().strip()}")
+            stack.callback(ip, "netns", "delete", name)
+        ip(
+            "link",
+            "add",
+            "cable",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "cable",
+            "netns",
+            names[1],
+        )
+        for name, address in zip(names, ADDRESSES, strict=True):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
+            for interface in ("lo", "cable"):
+                ip("-n", name, "link", "set", interface, "up")
+        yield Machines(names)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks") / "dataset"
+    write_dataset(folder, rows={"train": 4000, "val": 501, "test": 503})  # 31 steps an epoch
+    return folder
+
+
+def run_to_end(machines: Machines, folder: Path, dataset: Path, *overrides: str) -> list[int]:
+    """Exit codes of both launchers."""
+    started = machines.start(folder, [f"data.path={dataset}", *SMALL, *overrides])
+    return wait_for_both(started)
+
+
+def wait_for_both(started: list[subprocess.Popen[str]]) -> list[int]:
+    """Exit codes; whoever has not ended by himself within three minutes is killed, and the test fails."""
+    deadline = time.monotonic() + 180
+    try:
+        return [process.wait(timeout=max(0.1, deadline - time.monotonic())) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("node-*.log")))
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    """All events, without what a clock decides."""
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    clock = ("samples_per_second", "seconds", "time")
+    return [{key: value for key, value in event.items() if key not in clock} for event in found]
+
+
+def final_bytes(run: Path) -> dict[str, bytes]:
+    """Every weight and optimizer state at the run's end, bit for bit."""
+    last = sorted((run / "checkpoints").glob("step-*"))[-1]
+    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+
+
+def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the_same_end(
+    machines: Machines, dataset: Path, tmp_path: Path
+) -> None:
+    """Each side notices after trainer.timeout_minutes; the same command then ends like an undisturbed run."""
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+    assert run_to_end(machines, tmp_path / "whole", dataset) == [0, 0], logs(tmp_path / "whole")
+    result = json.loads((tmp_path / "whole/run/result.json").read_text())
+    assert (result["world_size"], result["steps"]) == (2, 248)
+
+    cut = tmp_path / "cut"
+    every = "checkpoint.every_steps=5"
+    started = machines.start(cut, [f"data.path={dataset}", *SMALL, every])
+    deadline = time.monotonic() + 120
+    while not any(cut.glob("run/checkpoints/*/complete.json")):
+        assert time.monotonic() < deadline, logs(cut)
+        assert [each.poll() for each in started] == [None, None], logs(cut)
+        time.sleep(0.02)
+    machines.set_cable("down")
+    try:
+        assert wait_for_both(started) == [1, 1]
+    finally:
+        machines.set_cable("up")
+    assert not (cut / "run/result.json").exists(), "the run had ended before the cable was cut"
+    for node in (0, 1):
+        assert f"rank {node} lost contact with another rank" in (cut / f"node-{node}.log").read_text()
+
+    assert run_to_end(machines, cut, dataset, every) == [0, 0], logs(cut)
+    assert "going on from" in (cut / "node-0.log").read_text()
+    assert events(cut / "run") == events(tmp_path / "whole/run")
+    assert final_bytes(cut / "run") == final_bytes(tmp_path / "whole/run")
