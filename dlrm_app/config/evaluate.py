@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import one_of, positive
-from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig, TopologyConfig
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 
 SPLITS = ("train", "val", "test")
 
@@ -40,11 +40,8 @@ class EvaluateConfig:
             *positive("batch_size", self.batch_size),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *positive("threads", self.threads),
-            *(
-                p
-                for kind in self.sharding.types or []
-                for p in one_of("sharding.types", kind, SHARDING_TYPES)
-            ),
+            *self.sharding.problems(),
+            *self.topology.problems(),
         ]
         if not 0 < self.confidence < 1:
             problems.append(f"confidence must lie between 0 and 1, as 0.95, got {self.confidence}")

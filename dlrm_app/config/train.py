@@ -136,6 +136,7 @@ class TrainConfig:
             *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
             *one_of("trainer.pipeline", self.trainer.pipeline, PIPELINES),
             *self.sharding.problems(),
+            *self.topology.problems(),
         ]
 
 
