@@ -119,7 +119,7 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
         "init_scale": config.init_scale,
     }
     own = {key: value for key, value in spec.items() if key != "count"}
-    lists = {key: tuple(spec.get(key) or ()) for key in ("features", "hotness") if _is_list(spec.get(key))}
+    lists = {key: tuple(spec[key]) for key in ("features", "hotness") if _is_list(spec.get(key))}
     table = Table(**{**defaults, **own, **lists})
     faults = [*_table_faults(table), *_count_faults(spec.get("count"))]
     problems += [f"{where}: {fault}" for fault in faults]
