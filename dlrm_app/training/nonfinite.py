@@ -55,13 +55,14 @@ def count_skipped(run: TrainingRun, batches: TrainBatches) -> None:
     run.folder.log_event("skip", epoch=progress.epoch, step=progress.step, rows=bad.rows, columns=bad.columns)
     place = f"step {bad.step:,} (epoch {progress.epoch + 1})"
     columns = f" (not finite: dense column {_some(bad.columns)})" if bad.columns else ""
-    logger.warning(
-        "%s skipped: its loss was no finite number, on rows of %s%s; %d skipped so far",
-        place,
-        _some(bad.rows),
-        columns,
-        len(progress.skipped),
-    )
+    if run.runtime.is_first:
+        logger.warning(
+            "%s skipped: its loss was no finite number, on rows of %s%s; %d skipped so far",
+            place,
+            _some(bad.rows),
+            columns,
+            len(progress.skipped),
+        )
     if bad.weights:
         raise SharedError(
             f"at {place} the weights were no finite numbers already, so skipping steps does not help\n"

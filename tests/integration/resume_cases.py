@@ -15,6 +15,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.runtime import Runtime, start_runtime
@@ -43,6 +45,7 @@ def train(output: Path, overrides: list[str], stops: list[Any], runtime: Runtime
             loop.train(config)
         except Stopped:
             print(f"{output} stopped", flush=True)
+        dist.barrier()  # no rank looks for result.json before it is written
 
 
 def main() -> None:

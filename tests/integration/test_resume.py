@@ -253,32 +253,14 @@ def test_old_checkpoints_go_and_the_best_stays(dataset: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "sgd", "adam", "partial_rowwise_adam"])
-@pytest.mark.parametrize(
-    ("ranks", "plan"), [(1, "table_wise"), (2, "table_wise"), (2, "row_wise"), (4, "row_wise")]
-)
-def test_resuming_is_exact_for_every_optimizer_and_plan(
-    dataset: Path, tmp_path: Path, optimizer: str, ranks: int, plan: str
-) -> None:
-    """Same ranks and plan, stopped at a random step: the same losses, weights and optimizer state to the bit."""
-    options = [f"optimizer={optimizer}", f"sharding.types=[{plan}]"]
-    options += ["schedule=cosine", "schedule.sparse.decay_steps=70", "schedule.dense.decay_steps=70"]
-    step = random.Random(f"{optimizer}{ranks}{plan}").randrange(1, 61)
-    train(tmp_path, dataset, *options, "output=whole", ranks=ranks)
-    train(tmp_path, dataset, *options, "output=cut", f"trainer.max_steps={step}", ranks=ranks)
-    train(tmp_path, dataset, *options, "output=cut", "resume=auto", ranks=ranks)
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
-
-
-@pytest.mark.long
 def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """kill -9 and SIGTERM by turns at random moments, with a checkpoint every step."""
+    """kill -9 and SIGTERM by turns at random moments, with a checkpoint every step, half of them in the background."""
     chance = random.Random(7)
     for attempt in range(20):
-        arguments = command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1")
+        mode = f"checkpoint.asynchronous={'true' if attempt % 4 > 1 else 'false'}"
+        arguments = command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1", mode)
         with subprocess.Popen(
             arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
@@ -291,11 +273,13 @@ def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("mode", ["false", "true"])
 def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
-    dataset: Path, undisturbed: Path, tmp_path: Path
+    dataset: Path, undisturbed: Path, tmp_path: Path, mode: str
 ) -> None:
     """A rank killed with -9 three times under --max-restarts ends with the metrics of an undisturbed run."""
-    arguments = command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1", ranks=2)
+    keys = ["output=run", "resume=auto", "checkpoint.every_steps=1", f"checkpoint.asynchronous={mode}"]
+    arguments = command(dataset, *keys, ranks=2)
     arguments.insert(arguments.index("-m", 3), "--max-restarts=3")
     log = (tmp_path / "log.txt").open("w")
     with subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log, text=True) as launcher:
@@ -304,6 +288,8 @@ def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
             os.kill(worker_of(launcher.pid), signal.SIGKILL)
         assert launcher.wait(timeout=300) == 0, (tmp_path / "log.txt").read_text()[-3000:]
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
+    aucs = kept(undisturbed, "eval", "auc")
+    assert kept(tmp_path / "run", "eval", "auc") == pytest.approx(aucs, abs=1e-4)
 
 
 def worker_of(launcher: int) -> int:

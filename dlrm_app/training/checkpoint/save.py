@@ -1,5 +1,6 @@
 """Saving a checkpoint and loading one, on all ranks together."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,7 +65,7 @@ def save_checkpoint(
         together(lambda: complete(folder, files, content) if runtime.is_first else None)
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())
-        raise SharedError(f"checkpoint {folder} could not be written: {reasons}") from error
+        raise SharedError(f"checkpoint {folder} could not be written: {reasons}{_room(folder)}") from error
     finally:
         if runtime.is_first:
             remove_partial(folder)
@@ -84,7 +85,14 @@ def _or_refuse(folder: Path, work: Callable[[], T]) -> T:
     try:
         return work()
     except OSError as error:
-        raise DataError(f"checkpoint {folder} could not be written: {error}") from error
+        raise DataError(f"checkpoint {folder} could not be written: {error}{_room(folder)}") from error
+
+
+def _room(folder: Path) -> str:
+    """What torch does not tell of a full disk."""
+    place = next(parent for parent in folder.absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(place).free / 2**30
+    return f"\n  {free:,.1f} GiB are free there; once it can be written, resume=auto goes on from the checkpoint before"
 
 
 def open_checkpoint(folder: Path, runtime: Runtime) -> dict[str, Any]:
