@@ -270,7 +270,7 @@ def report_unfinished(run: TrainingRun) -> None:
 
 
 def finish(run: TrainingRun) -> dict[str, Any]:
-    """Evaluates on test, writes result.json and prints the table of epochs."""
+    """Evaluates on test, writes result.json and says how the run ended."""
     evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()
@@ -292,14 +292,22 @@ def finish(run: TrainingRun) -> dict[str, Any]:
     }
     run.folder.write_result(result)
     if run.runtime.is_first:
-        print(f"\n{format_summary(train_loss, progress.evals, run.manifest.best)}\n")
-        print(
-            f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {run.folder.path}\n"
-            f"ended because {run.why_done}"
-        )
-        if progress.skipped:
-            print(f"{len(progress.skipped):,} steps were skipped, for their loss was no finite number")
-        if run.config.report.enabled:
-            print(f"report: {write_report(run.folder.path)}")
-        print(f"next: less {run.folder.path / 'metrics.jsonl'}")
+        say_end(run, result)
     return result
+
+
+def say_end(run: TrainingRun, result: dict[str, Any]) -> None:
+    """The table of epochs, what came of the run and what to type next; the report's path last."""
+    progress, folder = run.progress, run.folder.path
+    print(f"\n{format_summary(result['train_loss'], progress.evals, run.manifest.best)}\n")
+    print(
+        f"{progress.step:,} steps, {result['samples_per_second']:,.0f} samples/s; run folder {folder}\n"
+        f"ended because {run.why_done}"
+    )
+    if progress.skipped:
+        print(f"{len(progress.skipped):,} steps were skipped, for their loss was no finite number")
+    print(
+        f"next: dlrm-evaluate checkpoint={folder} split={progress.evals[-1]['split'] if progress.evals else 'train'}"
+    )
+    if run.config.report.enabled:
+        print(f"report: {write_report(folder)}")
