@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ def start_now(cluster: Cluster, job: int) -> None:
     """Cuts short the two minutes that Slurm keeps a requeued job waiting, once no node is busy clearing it away."""
     found = cluster.job(job)
     if (found["JobState"], found["Reason"]) == ("PENDING", "BeginTime") and set(cluster.states()) == {"idle"}:
+        time.sleep(
+            5
+        )  # Slurm 22.05 gives no steps to a job that starts in the second in which its node came back
         cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
