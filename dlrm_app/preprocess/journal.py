@@ -16,6 +16,8 @@ from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import write_json
 
 WORK = ".work"
+UNKNOWN_BYTES = -1
+"""The size of a source that may be replaced."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Journal:
             ) from error
         return value
 
+    def forget(self, source: int) -> None:
+        """Deletes what has landed of a source."""
+        for path in self.folder.glob(f"{source:05d}-*"):
+            path.unlink()
+
     def done_units(self, source: int) -> list[int]:
         """The units of ``source`` that have landed, in order."""
         prefix = f"{source:05d}-"
@@ -54,6 +61,23 @@ def open_journal(output: Path, name: str) -> Journal:
     folder = output / WORK / name
     folder.mkdir(parents=True, exist_ok=True)
     return Journal(folder)
+
+
+def passes_over(output: Path, source: int) -> set[Path]:
+    """The folders of the passes in which something has landed of a source."""
+    return {path.parent for path in (output / WORK).glob(f"*/{source:05d}-*")}
+
+
+def plan_path(output: Path) -> Path:
+    """Where the configuration and input stand that OUTPUT/.work belongs to."""
+    return output / WORK / "plan.json"
+
+
+def expect_another_file(output: Path, source: int) -> None:
+    """Notes that a source was damaged, so that the run goes on with a file of another size in its place."""
+    plan = json.loads(plan_path(output).read_text(encoding="utf-8"))
+    plan["sources"][source]["bytes"] = UNKNOWN_BYTES
+    write_json(plan_path(output), plan)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ def summary(text: UnitText) -> dict[str, Any]:
         "source": text.source,
         "unit": text.unit,
         "size": text.size,
+        "file_bytes": text.file_bytes,
         "crc": text.crc,
         "is_last": text.is_last,
     }

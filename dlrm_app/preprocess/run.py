@@ -18,7 +18,7 @@ from dlrm_app.files import write_json
 from dlrm_app.preprocess.columns import check_columns
 from dlrm_app.preprocess.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.first_line import check_first_lines
-from dlrm_app.preprocess.journal import WORK, locked
+from dlrm_app.preprocess.journal import WORK, locked, plan_path
 from dlrm_app.preprocess.plan import Plan, identity, make_plan, refuse_other_config
 from dlrm_app.preprocess.report import report
 from dlrm_app.preprocess.source import Source, find_sources, refuse_other_input
@@ -93,7 +93,8 @@ def _identity(config: PreprocessConfig) -> dict[str, Any]:
 
 def _open_work(config: PreprocessConfig, plan: Plan) -> None:
     """Begins OUTPUT/.work, or makes sure that the one there is of this very run."""
-    path = plan.output / WORK / "plan.json"
+    path = plan_path(plan.output)
+    sources = [asdict(source) for source in plan.sources]
     encoding = None
     if config.encoding.kind == "from_dataset":
         encoding = read_manifest(Path(config.encoding.path or "")).fingerprint()
@@ -106,8 +107,8 @@ def _open_work(config: PreprocessConfig, plan: Plan) -> None:
             raise ConfigError([f"the dataset at encoding.path={config.encoding.path} has changed: {cure}"])
         logger.info(f"{plan.output} is unfinished: going on where it stopped")
         _remove_leftovers(plan.output)
+        write_json(path, {**before, "sources": sources})
     else:
-        sources = [asdict(source) for source in plan.sources]
         write_json(path, {"config": identity(config), "sources": sources, "encoding": encoding})
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dlrm_app.config.preprocess import SPLITS, InputConfig
 from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.preprocess.journal import UNKNOWN_BYTES
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -96,8 +97,13 @@ def _look_at(key: str, path: str, split: str, place: int, problems: list[str]) -
 
 
 def refuse_other_input(before: Sequence[Source], now: Sequence[Source], output: Path) -> None:
-    """Raises ConfigError if the input is not that of the run being resumed, saying what is different."""
-    old, new = {source.path: source for source in before}, {source.path: source for source in now}
+    """Raises ConfigError if the input is not that of the run being resumed, saying what is different.
+
+    A file that was found damaged may have been replaced.
+    """
+    new = {source.path: source for source in now}
+    before = [new.get(source.path, source) if source.bytes == UNKNOWN_BYTES else source for source in before]
+    old = {source.path: source for source in before}
     problems = [f"{path} was not part of the input before" for path in new if path not in old]
     problems += [f"{path} was part of the input before" for path in old if path not in new]
     for path in old.keys() & new.keys():

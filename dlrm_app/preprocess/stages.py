@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
+from dlrm_app.errors import DataError
 from dlrm_app.files import written_whole
 from dlrm_app.preprocess.columns import (
     columns_of,
@@ -24,13 +25,13 @@ from dlrm_app.preprocess.distinct import CountDistinct
 from dlrm_app.preprocess.encode_pass import EncodeUnits
 from dlrm_app.preprocess.executor import Executor, Result, Single, Work
 from dlrm_app.preprocess.finish import MadeShard, Results, finish, made_shards, refuse_if_many_rejects
-from dlrm_app.preprocess.journal import Journal, open_journal
+from dlrm_app.preprocess.journal import Journal, expect_another_file, open_journal, passes_over
 from dlrm_app.preprocess.passes import CountLines
 from dlrm_app.preprocess.plan import Cuts, Plan, cut_lines, identity
 from dlrm_app.preprocess.shuffle import Gather
 from dlrm_app.preprocess.source import Source
 from dlrm_app.preprocess.study import Study, total_moments
-from dlrm_app.preprocess.units import TextFeed
+from dlrm_app.preprocess.units import DamagedFileError, TextFeed
 from dlrm_app.preprocess.vocabulary import BYTES_PER_VALUE, AddUp, refuse_if_too_large
 
 _GZIP_RATIO = 20
@@ -147,23 +148,27 @@ class Stages:
         plan = self.plan
         sources = [source for source in plan.sources if source.split in splits]
         feeds = [feed for source in sources for feed in missing_units(source, plan.unit_bytes, journal)]
-        total = None if any(source.is_gzip for source in sources) else sum(source.bytes for source in sources)
-        with tqdm(desc=name, total=total, unit="B", unit_scale=True, disable=not feeds) as bar:
-            if total is not None:
-                bar.update(
-                    total
-                    - sum(min(plan.unit_bytes, f.source.bytes - f.first * plan.unit_bytes) for f in feeds)
-                )
-            with closing(
-                self.executor.run(work, feeds)
-            ) as results:  # an error must not leave threads at work
-                for result in self._watched(results, journal):
-                    bar.update(result["size"])
-        return [
-            journal.load(source.place, unit)
-            for source in sources
-            for unit in journal.done_units(source.place)
-        ]
+        done = sum(result["file_bytes"] for result in _landed(sources, journal))
+        total = sum(source.bytes for source in sources)
+        with tqdm(desc=name, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds) as bar:
+            try:
+                with closing(
+                    self.executor.run(work, feeds)
+                ) as results:  # an error must not leave threads at work
+                    for result in self._watched(results, journal):
+                        bar.update(result["file_bytes"])
+            except DamagedFileError as error:
+                raise DataError(f"{error}, then {self._cure(error.place, journal)}") from error
+        return _landed(sources, journal)
+
+    def _cure(self, place: int, journal: Journal) -> str:
+        """What to do once a damaged source is mended. What was made of it is forgotten, unless later passes build on it."""
+        output = self.plan.output
+        if any(other != journal.folder for other in passes_over(output, place)):
+            return f"delete {output} and start again"
+        journal.forget(place)
+        expect_another_file(output, place)
+        return "run the same command again; it goes on where it stopped"
 
     def _watched(self, results: Iterable[Result], journal: Journal) -> Iterator[Result]:
         """The results, while the malformed lines among them could still be few enough in the end."""
@@ -181,6 +186,13 @@ class Stages:
             if rejects > limit * lines * max(total / max(size, 1), 1):
                 seen.sort(key=lambda result: (result["source"], result["unit"]))
                 refuse_if_many_rejects(self.plan, journal, seen, limit)
+
+
+def _landed(sources: Iterable[Source], journal: Journal) -> list[Result]:
+    """The results of all units that are done, in order."""
+    return [
+        journal.load(source.place, unit) for source in sources for unit in journal.done_units(source.place)
+    ]
 
 
 def missing_units(source: Source, unit_bytes: int, journal: Journal) -> list[TextFeed]:

@@ -6,7 +6,7 @@ files are read at any unit; gzip files from their start on, unit after unit.
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,17 @@ _NEWLINE = b"\n"
 _local = threading.local()
 
 
+class DamagedFileError(DataError):
+    """Source number ``place`` cannot be read to its end."""
+
+    def __init__(self, message: str, place: int) -> None:
+        super().__init__(message)
+        self.message, self.place = message, place
+
+    def __reduce__(self) -> Any:  # for workers of other processes
+        return DamagedFileError, (self.message, self.place)
+
+
 class Block(NamedTuple):
     """Whole lines, text[start:stop]."""
 
@@ -39,13 +50,13 @@ class Block(NamedTuple):
 class UnitText:
     """The lines that start in unit ``unit`` of a source, read as they are asked for.
 
-    Once all are read, ``size`` and ``crc`` are those of the unit's range, and ``is_last`` says whether the source ends
-    with it.
+    Once all are read, ``size`` and ``crc`` are those of the unit's range, ``file_bytes`` is its size in the file, and
+    ``is_last`` says whether the source ends with it.
     """
 
     def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
         self.source, self.unit = rest.source.place, unit
-        self.size = self.crc = 0
+        self.size = self.crc = self.file_bytes = 0
         self.is_last = False
         self._rest = rest
         self._unit_bytes = unit_bytes
@@ -85,6 +96,7 @@ class UnitText:
 
     def _read(self, step: int) -> Iterator[Block]:
         rest = self._rest
+        begin = rest.position()
         text = _own_buffer(step + 2 * (MAX_LINE + 2) + PADDING)
         view, array = memoryview(text), np.frombuffer(text, np.uint8)
         filled, is_inside = 0, rest.before != _NEWLINE  # of a line that began in an earlier unit
@@ -110,6 +122,7 @@ class UnitText:
             tail = ahead[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
             text[filled : filled + len(tail)] = tail
             filled += len(tail)
+        self.file_bytes = rest.position() - begin if rest.source.is_gzip else self.size
         self.is_last, self._is_read = not ahead, True
         if filled > start:
             yield Block(array, start, filled)
@@ -133,11 +146,15 @@ class _File(Protocol):
 
 
 class _Rest:
-    """The text of a source from some place on; ``before`` is the byte before that."""
+    """The text of a source from some place on; ``before`` is the byte before that.
 
-    def __init__(self, source: Source, file: _File, before: bytes) -> None:
+    ``position`` tells how far the file has been read.
+    """
+
+    def __init__(self, source: Source, file: _File, before: bytes, position: Callable[[], int]) -> None:
         self.source = source
         self.before = before
+        self.position = position
         self._file = file
         self._ahead = b""
 
@@ -185,12 +202,12 @@ class TextFeed:
         with Path(self.source.path).open("rb", buffering=0) as raw:
             if self.source.is_gzip:
                 with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
-                    yield from self._cut(_Rest(self.source, file, _NEWLINE), 0)
+                    yield from self._cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
             elif self.first:
                 raw.seek(self.first * self.unit_bytes - 1)
-                yield from self._cut(_Rest(self.source, raw, raw.read(1)), self.first)
+                yield from self._cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
             else:
-                yield from self._cut(_Rest(self.source, raw, _NEWLINE), 0)
+                yield from self._cut(_Rest(self.source, raw, _NEWLINE, raw.tell), 0)
 
     def _cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
         while self.last is None or unit < self.last:
@@ -217,8 +234,10 @@ def _explained(source: Source) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise DataError(
-            f"{source.path} is cut short: its gzip data ends before its end mark; copy or download it again"
+        raise DamagedFileError(
+            f"{source.path} is cut short: its gzip data ends before its end mark; copy or download it again",
+            source.place,
         ) from error
     except _DAMAGED as error:
-        raise DataError(f"{source.path} is damaged: {error}; copy or download it again") from error
+        message = f"{source.path} is damaged: {error}; copy or download it again"
+        raise DamagedFileError(message, source.place) from error

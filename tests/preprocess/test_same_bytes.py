@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.errors import ConfigError
-from dlrm_app.preprocess import executor, plan
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.preprocess import executor, first_line, plan, units
 from dlrm_app.preprocess.executor import LocalExecutor
 from dlrm_app.preprocess.journal import WORK, Journal
+from dlrm_app.preprocess.stages import Stages
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
 
@@ -139,3 +140,42 @@ def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: 
     (clicks / "c.tsv").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"c\.tsv was not part of the input before"):
         run(clicks / "out", *given)
+
+
+@pytest.mark.parametrize("way", ["hash", "vocab"])
+def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
+    clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "_PIECE", 2000)  # else the look at first lines finds the damage
+    monkeypatch.setattr(first_line, "_BYTES", 2000)
+    for name in "ab":
+        (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
+    given = [f"input.train={clicks}/?.tsv.gz", *options(way), "threads=1"]
+    run(clicks / "whole", *given)
+    good = (clicks / "b.tsv.gz").read_bytes()
+    (clicks / "b.tsv.gz").write_bytes(good[: len(good) // 2])
+    with pytest.raises(DataError, match=r"b\.tsv\.gz is cut short: .* then run the same command again"):
+        run(clicks / "mended", *given)
+    landed = {path.name.split("-")[0] for path in (clicks / "mended" / WORK).glob("*/*.json")}
+    assert landed == {"00000"}
+    (clicks / "b.tsv.gz").write_bytes(good)
+    run(clicks / "mended", *given)
+    assert content(clicks / "mended") == content(clicks / "whole")
+
+
+def test_a_file_that_other_passes_have_read_may_not_be_replaced(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The splits were cut by its lines."""
+    path = clicks / "a.tsv.gz"
+    path.write_bytes(gzip.compress((clicks / "a.tsv").read_bytes()))
+    count = Stages._cut
+
+    def cut_then_damage(self: Stages) -> object:
+        found = count(self)
+        path.write_bytes(path.read_bytes()[:-9])
+        return found
+
+    monkeypatch.setattr(Stages, "_cut", cut_then_damage)
+    with pytest.raises(DataError, match=r"a\.tsv\.gz is cut short: .* then delete .* and start again"):
+        run(clicks / "out", f"input.train={path}", *options("hash"))
