@@ -1,6 +1,6 @@
 """Run by torchrun: trains every case given as JSON and saves each one's global losses and last weights.
 
-torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], …]' OUT.pt
+torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], ["table_wise", "sgd", "bf16"], …]' OUT.pt
 """
 
 import json
@@ -28,6 +28,12 @@ PARITY_TABLES = [
 ]
 """Of each pooling, one-hot, multi-hot and shared; one with more rows than a block of first weights."""
 
+WIDE_TABLES = [
+    Table("one", 100, 32, ("f1", "f2"), init="normal", init_scale=0.7),
+    Table("many", 60, 32, ("f3",), init="normal", init_scale=0.7),
+]
+"""A pooled vector is a row of int8 by itself; far enough from 0 that rounding shows."""
+
 MIXED = {
     "shared": "row_wise",
     "bags": "table_wise",
@@ -45,11 +51,17 @@ def wishes(sharding_type: str) -> str:
     return f"sharding.tables={{{','.join(patterns)}}}"
 
 
-def train_case(sharding_type: str, optimizer: str, runtime: Runtime) -> dict[str, Any]:
+def train_case(
+    runtime: Runtime, sharding_type: str, optimizer: str, collectives: str | None = None
+) -> dict[str, Any]:
+    """``collectives``: in how many bits embeddings and gradients travel, of the wide tables."""
     overrides = [*COMMON, "trainer.global_batch_size=64", f"optimizer={optimizer}", wishes(sharding_type)]
+    tables = PARITY_TABLES if collectives is None else WIDE_TABLES
+    if collectives is not None:
+        overrides.append(f"sharding.collectives={{forward:{collectives},backward:{collectives}}}")
     config = compose_config("train", TrainConfig, overrides)
-    trainable = build_trainable(config, PARITY_TABLES, NUM_DENSE, runtime)
-    steps = (draw(seed, BATCH, PARITY_TABLES) for seed in range(NUM_STEPS))
+    trainable = build_trainable(config, tables, NUM_DENSE, runtime)
+    steps = (draw(seed, BATCH, tables) for seed in range(NUM_STEPS))
     stream = (to_batch(*step, runtime.rank, runtime.world_size) for step in steps)
     losses = []
     for _ in range(NUM_STEPS):
@@ -90,7 +102,7 @@ def main() -> None:
     if len(sys.argv) > 3:
         os.environ["LOCAL_WORLD_SIZE"] = sys.argv[3]  # as if so many ranks were on each node
     with start_runtime(num_threads=1) as runtime:
-        results = [train_case(*case, runtime) for case in cases]
+        results = [train_case(runtime, *case) for case in cases]
         if runtime.is_first:
             torch.save(results, output)
 

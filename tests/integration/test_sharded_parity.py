@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def plain_run(optimizer: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
 
 
 def sharded(
-    cases: list[tuple[str, str]], num_ranks: int, folder: Path, ranks_per_node: int | None = None
+    cases: Sequence[tuple[str, ...]], num_ranks: int, folder: Path, ranks_per_node: int | None = None
 ) -> list[dict[str, Any]]:
     output = folder / "runs.pt"
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]

@@ -1,0 +1,118 @@
+"""Embeddings that travel in fewer bits: plain torch that rounds at the same places trains alike."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.sharding import CollectivesConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.runtime import start_runtime
+from dlrm_app.sharding.collectives import collective_problems, quantized_collectives
+from dlrm_app.training.build import build_trainable
+from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, WIDE_TABLES
+from tests.integration.test_sharded_parity import sharded
+from tests.plain_model import PlainModel
+from tests.plain_training import plain_copy, run_plain
+from tests.random_batches import NUM_DENSE, draw
+
+CASES = [(kind, "sgd", bits) for kind in ("table_wise", "row_wise") for bits in ("fp16", "bf16", "int8")]
+TOLERANCE = {"fp16": 1e-6, "bf16": 1e-6, "int8": 1e-5}
+"""Of a loss. What lies between two of int8's steps may go to either, after sums in another order."""
+
+
+def to_int8(x: torch.Tensor) -> torch.Tensor:
+    """255 steps between a row's least and greatest value [rows, 32]."""
+    low, high = x.min(1, keepdim=True).values, x.max(1, keepdim=True).values
+    steps = ((x - low) * (255 / (high - low + 1e-8))).round()
+    return steps * ((high - low) / 255) + low
+
+
+ROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "fp16": lambda x: x.half().float(),
+    "bf16": lambda x: x.bfloat16().float(),
+    "int8": to_int8,
+}
+
+
+def summable(bits: str) -> str:
+    """Steps of different ranges cannot be added up: fp16 stands in for int8 where parts are."""
+    return "fp16" if bits == "int8" else bits
+
+
+class Travel(torch.autograd.Function):
+    """Rounds a value on its way there, and its gradient on its way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bits: str) -> torch.Tensor:
+        ctx.bits = bits
+        return ROUND[bits](x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ROUND[ctx.bits](gradient), None
+
+
+class RoundingModel(PlainModel):
+    """table_wise: pooled vectors travel. row_wise: each half of a table gives a part, and the sum is rounded too."""
+
+    sharding, bits = "", ""
+
+    def pooled(self, ids: dict[str, list[list[int]]]) -> list[torch.Tensor]:
+        if self.sharding == "table_wise":
+            return [Travel.apply(vector, self.bits) for vector in super().pooled(ids)]
+        return [self.sum_of_parts(feature, ids[feature], summable(self.bits)) for feature in self.table_of]
+
+    def sum_of_parts(self, feature: str, bags: list[list[int]], bits: str) -> torch.Tensor:
+        weight = self.bags[self.table_of[feature]].weight
+        middle = -(-len(weight) // 2)
+        parts = []
+        for low, high in ((0, middle), (middle, len(weight))):
+            held = [[i for i in bag if low <= i < high] for bag in bags]
+            flat = torch.tensor([i for bag in held for i in bag], dtype=torch.int64)
+            offsets = torch.tensor([0, *map(len, held)]).cumsum(0)
+            parts.append(F.embedding_bag(flat, weight, offsets, mode="sum", include_last_offset=True))
+        rounded = [ROUND[bits](part.detach()) for part in parts]
+        travelled = ROUND[bits](rounded[0] + rounded[1])
+        summed = Travel.apply(parts[0] + parts[1], bits)  # for its gradient
+        return summed + (travelled - summed).detach()
+
+
+def plain_losses(sharding: str, bits: str | None) -> torch.Tensor:
+    config = compose_config("train", TrainConfig, [*COMMON, "optimizer=sgd"])
+    with start_runtime(num_threads=1) as runtime:
+        plain = plain_copy(build_trainable(config, WIDE_TABLES, NUM_DENSE, runtime))
+    if bits is not None:
+        plain.__class__ = RoundingModel
+        plain.sharding, plain.bits = sharding, bits
+    return run_plain(
+        plain, config, [draw(seed, BATCH, WIDE_TABLES) for seed in range(NUM_STEPS)], WIDE_TABLES
+    )
+
+
+def test_losses_are_those_of_plain_torch_that_rounds_at_the_same_places(tmp_path: Path) -> None:
+    """Over 20 steps on 2 ranks; those that round nothing are far off."""
+    exact = plain_losses("table_wise", None)
+    for (sharding, _, bits), run in zip(CASES, sharded(CASES, 2, tmp_path), strict=True):
+        found, rounded = torch.tensor(run["losses"]), plain_losses(sharding, bits)
+        tolerance = TOLERANCE[bits if sharding == "table_wise" else summable(bits)]
+        assert float((found - rounded).abs().max()) < tolerance, (sharding, bits)
+        assert float((found - exact).abs().max()) > 5 * tolerance, (sharding, bits)
+
+
+def test_nothing_is_rounded_unless_asked_for() -> None:
+    assert quantized_collectives(CollectivesConfig()) is None
+
+
+@pytest.mark.parametrize(("rows", "eval_rows", "count"), [(16, 64, 0), (12, 64, 1), (12, 62, 2)])
+def test_int8_asks_for_batches_that_fill_its_rows(rows: int, eval_rows: int, count: int) -> None:
+    config = CollectivesConfig(forward="int8")
+    problems = collective_problems(config, rows, eval_rows)
+    assert len(problems) == count
+    assert collective_problems(CollectivesConfig(forward="bf16"), rows, eval_rows) == []
+    if count:
+        assert "got 12: use 16, or bf16" in problems[0]
