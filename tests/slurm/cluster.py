@@ -234,9 +234,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Polls ``condition``; fails the test when it does not hold within ``seconds``."""
+def wait_until(condition: Callable[[], bool], seconds: float, what: str, every: float = 0.5) -> None:
+    """Polls ``condition`` ``every`` so many seconds; fails the test when it does not hold within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
+        time.sleep(every)

@@ -140,7 +140,7 @@ def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_und
     """The signal that Slurm sends two minutes before the time limit makes the only checkpoint."""
     job = train(cluster, tmp_path, dataset, "checkpoint.every_epoch=false")
     log = tmp_path / f"dlrm-train-{job}.log"
-    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps")
+    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps", every=0.05)
     cluster.ask("scancel", "--signal=USR1", "--batch", str(job))
     wait_for_requeue(cluster, job, log)
     said = log.read_text()
@@ -162,7 +162,7 @@ def test_a_lost_rank_and_a_lost_node_are_survived(
     """
     job = train(cluster, tmp_path, dataset, "checkpoint.every_steps=5")
     log, folder = tmp_path / f"dlrm-train-{job}.log", tmp_path / "run"
-    wait_until(lambda: any(folder.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint")
+    wait_until(lambda: any(folder.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint", every=0.05)
     send(cluster.rank_of("n2"), signal.SIGKILL)
     wait_for_requeue(cluster, job, log)
     assert "after a new checkpoint; back into the queue" in log.read_text()
@@ -172,7 +172,7 @@ def test_a_lost_rank_and_a_lost_node_are_survived(
         start_now(cluster, job)
         return num_steps(folder) > before + 10
 
-    wait_until(goes_on, PATIENCE, "more steps")
+    wait_until(goes_on, PATIENCE, "more steps", every=0.2)
     cluster.kill_node("n2")
     wait_for_requeue(cluster, job, log, restarts=2)
     cluster.start_node("n2")
@@ -184,7 +184,7 @@ def test_a_cancelled_job_saves_itself_and_stays_cancelled(
     cluster: Cluster, dataset: Path, tmp_path: Path
 ) -> None:
     job = train(cluster, tmp_path, dataset, "checkpoint.every_epoch=false")
-    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps")
+    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps", every=0.05)
     cluster.ask("scancel", str(job))
     wait_until(lambda: cluster.ask("squeue", "-h", "-j", str(job)) == "", PATIENCE, f"end of {job}")
     assert (cluster.job(job)["JobState"], cluster.job(job)["Restarts"]) == ("CANCELLED", "0")
