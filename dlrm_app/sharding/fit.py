@@ -162,7 +162,7 @@ def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     if by_rows.works():
         yield by_rows
     for width in COLUMN_WIDTHS:
-        typed = f"'+sharding.tables={{*:{{types:[column_wise],min_partition:{width}}}}}'"
+        typed = f"'sharding.tables={{*:{{types:[column_wise],min_partition:{width}}}}}'"
         by_columns = _respecified(typed, work, cluster, types=["column_wise"], min_partition=width)
         if by_columns.works():
             yield by_columns
@@ -176,7 +176,7 @@ def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     kernels = ["fused", "fused_uvm_caching"]
     cures = []
     for share in LOAD_FACTORS:
-        typed = f"'+sharding.tables={{*:{{kernels:[{','.join(kernels)}],cache_load_factor:{share:g}}}}}'"
+        typed = f"'sharding.tables={{*:{{kernels:[{','.join(kernels)}],cache_load_factor:{share:g}}}}}'"
         cure = _respecified(typed, work, cluster, kernels=kernels, cache_load_factor=share)
         if cure.works():
             cures.append(cure)
