@@ -7,7 +7,8 @@ A spec names an embedding table and the features that read it:
       dim: 64                # default: tables.embedding_dim
       features: [item, last_items]  # several features may share a table; a feature reads one table
       pooling: mean          # sum or mean; default: tables.pooling
-      data_type: fp16        # fp32, fp16 or bf16; default: tables.data_type
+      data_type: fp16        # fp32, fp16 or bf16; default: the last pattern of tables.data_types that fits, or
+                             # tables.data_type
       init: normal           # uniform, normal or zeros; default: tables.init
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
       sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/sharding.md for all
@@ -18,6 +19,7 @@ A spec names an embedding table and the features that read it:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from math import inf
 from typing import Any
 
@@ -90,7 +92,7 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     tables = []
     for place, spec in enumerate(specs):
         tables += _read_spec(place, spec, config, problems)
-    problems += _conflicts(tables)
+    problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
         misfits = _misfits(tables, feature_rows)
         problems += misfits[:MAX_MISFITS]
@@ -123,7 +125,25 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
     table = Table(**{**defaults, **own, **lists})
     faults = [*_table_faults(table), *_count_faults(spec.get("count"))]
     problems += [f"{where}: {fault}" for fault in faults]
-    return [] if faults else _expand(table, spec.get("count"))
+    if faults:
+        return []
+    expanded = _expand(table, spec.get("count"))
+    return expanded if "data_type" in spec else [_of_pattern(one, config.data_types) for one in expanded]
+
+
+def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
+    fitting = [kind for pattern, kind in data_types.items() if fnmatchcase(table.name, pattern)]
+    return replace(table, data_type=fitting[-1]) if fitting else table
+
+
+def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[str]:
+    names = [table.name for table in tables]
+    faults = _unknown_choices("tables.data_types", data_types.values(), tuple(DATA_TYPES))
+    return faults + [
+        f"tables.data_types.{pattern} fits no table: they are {_named(names)}"
+        for pattern in data_types
+        if names and not any(fnmatchcase(name, pattern) for name in names)
+    ]
 
 
 def _is_list(value: Any) -> bool:

@@ -157,3 +157,25 @@ def test_the_shipped_tables_have_the_published_sizes(name: str) -> None:
     specs = yaml.safe_load(file.read_text())["specs"]
     assert sum(spec["rows"] for spec in specs) == PUBLISHED_TOTALS[name]
     assert [spec["features"] for spec in specs] == [[f"cat_{place}"] for place in range(26)]
+
+
+def test_precision_may_be_given_by_pattern_and_a_spec_has_the_last_word() -> None:
+    specs = [
+        {"name": "t_a", "rows": 9, "features": ["a"]},
+        {"name": "t_b", "rows": 9, "features": ["b"], "data_type": "fp32", "count": 2},
+        {"name": "u", "rows": 9, "features": ["c"], "count": 2},
+    ]
+    config = TablesConfig(
+        embedding_dim=4, specs=specs, data_types={"t_*": "fp16", "u_*": "fp16", "*_1": "bf16"}
+    )
+    found = {table.name: table.data_type for table in resolve_tables(config, None)}
+    assert found == {"t_a": "fp16", "t_b_0": "fp32", "t_b_1": "fp32", "u_0": "fp16", "u_1": "bf16"}
+
+
+def test_a_pattern_of_no_table_and_a_precision_of_no_use_are_refused() -> None:
+    specs = [{"name": "t_a", "rows": 9, "features": ["a"]}]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=4, specs=specs, data_types={"u*": "fp8"}), None)
+    kind, pattern = caught.value.problems
+    assert kind == "tables.data_types must be one of fp32, fp16, bf16, got 'fp8'"
+    assert pattern == "tables.data_types.u* fits no table: they are t_a"

@@ -26,12 +26,13 @@ class DataConfig:
 
 @dataclass(slots=True)
 class TablesConfig:
-    """See ``dlrm_app.tables`` for what each of ``specs`` holds."""
+    """See ``dlrm_app.tables`` for what each of ``specs`` holds. ``data_types``: by pattern of table names."""
 
     from_dataset: bool = False
     embedding_dim: int | None = None
     pooling: str = "sum"
     data_type: str = "fp32"
+    data_types: dict[str, str] = field(default_factory=dict)
     init: str = "uniform"
     init_scale: float | None = None
     specs: list[Any] = field(default_factory=list)

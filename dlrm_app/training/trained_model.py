@@ -98,7 +98,8 @@ def load_trained(
 ) -> DistributedModelParallel:
     """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
     config = replace(trained.config, sharding=sharding, topology=topology, optimizer=NO_OPTIMIZER)
-    config.trainer = replace(config.trainer, global_batch_size=batch_size * runtime.world_size)
+    size = batch_size * runtime.world_size
+    config.trainer = replace(config.trainer, global_batch_size=size, pipeline="base")  # it takes no step
     num_dense = len(trained.marker["columns"]["dense"])
     trainable = runtime.together(lambda: build_trainable(config, trained.tables, num_dense, runtime))
     kinds = {table.name: "sgd" for table in trained.tables}
