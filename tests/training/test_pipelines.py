@@ -96,6 +96,16 @@ def test_pipelines_that_are_exact_train_alike_to_the_bit(dataset: Path, tmp_path
     assert all(last_tensors(folder) == expected for folder in runs.values())
 
 
+@pytest.mark.parametrize("pipeline", EXACT)
+def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path, tmp_path: Path) -> None:
+    wish = f"trainer.pipeline={pipeline}"
+    whole = run(dataset, tmp_path / "whole", wish)
+    run(dataset, tmp_path / "cut", wish, "trainer.max_steps=4")
+    cut = run(dataset, tmp_path / "cut", wish, "resume=auto")
+    assert losses(cut) == losses(whole)
+    assert last_tensors(cut) == last_tensors(whole)
+
+
 def test_semi_sync_reads_rows_as_they_were_one_step_before() -> None:
     """As plain torch whose lookups miss the newest update of the tables, while the dense part never lags."""
     config = compose_train("trainer.pipeline=semi_sync", "optimizer=adagrad")

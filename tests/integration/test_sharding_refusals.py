@@ -1,0 +1,66 @@
+"""What cannot be sharded is refused before any work, on every rank, in one message."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.data.dataset_fixture import write_dataset
+
+SMALL = [
+    "tables.embedding_dim=8",
+    "model.bottom_mlp=[16]",
+    "model.top_mlp=[16]",
+    "trainer.global_batch_size=192",
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("ranks", "wishes", "words"),
+    [
+        (2, ["sharding.types=[rowwise]"], ["sharding.types must be one of data_parallel", "got 'rowwise'"]),
+        (3, ["data.lanes=64"], ["3 ranks do not divide data.lanes (64): use 1, 2 or 4 ranks"]),
+        (
+            2,
+            ["sharding.tables={u_*:{types:[row_wise]}}"],
+            ["sharding.tables.u_* fits no table: they are t_c0"],
+        ),
+        (
+            2,
+            ["sharding.kernels=[fused_uvm]"],
+            ["tables t_c0, t_c1, t_m0: sharding kernel fused_uvm", "no GPU"],
+        ),
+        (
+            2,
+            ["trainer.pipeline=semi_sync", "optimizer=adam"],
+            ["trainer.pipeline=semi_sync looks rows up before"],
+        ),
+    ],
+)
+def test_a_refusal_is_one_message_and_no_rank_starts(
+    ranks: int, wishes: list[str], words: list[str], tmp_path: Path
+) -> None:
+    write_dataset(tmp_path / "data", rows={"train": 1000})
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [
+        sys.executable,
+        *launch,
+        "-m",
+        "dlrm_app.cli.train",
+        "data.path=data",
+        "output=run",
+        *SMALL,
+        *wishes,
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("1 problem in the configuration") == 1, done.stderr[-3000:]
+    for part in words:
+        assert part in done.stderr
+    assert not (tmp_path / "run").exists()
