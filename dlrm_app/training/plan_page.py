@@ -81,20 +81,24 @@ def memory_figure(plan: EstimatedPlan) -> Figure:
     loads, cluster = plan.loads, plan.cluster
     stacked = loads.memory.cumsum(1) / 2**30
     limit = cluster.usable / 2**30
-    axis = linear_axis([*stacked[:, -1].tolist(), limit], label=_gib_tick, from_zero=True)
+    fullest = float(stacked[:, -1].max())
+    is_near = fullest > limit / 4  # else the line would leave the marks no room
+    axis = linear_axis([fullest, *([limit] if is_near else [])], label=_gib_tick, from_zero=True)
     chart = Chart(_rank_axis(cluster.num_ranks), axis, "Memory of each rank by kind")
     edges = [float(rank) for rank in range(cluster.num_ranks + 1)]
     shown = [k for k in range(len(KINDS)) if loads.memory[:, k].any()]
     for k in reversed(shown):
         chart.steps(edges, stacked[:, k].tolist(), STYLES[k])
-    chart.level(limit, f"tables may take {size_text(cluster.usable)}")
+    if is_near:
+        chart.guide((0, limit), (cluster.num_ranks, limit))
     tips = [
         f"rank {rank}: {size_text(loads.device[rank])}, "
         + ", ".join(f"{KINDS[k]} {size_text(loads.memory[rank, k])}" for k in shown)
         for rank in range(cluster.num_ranks)
     ]
     chart.tips([(rank + 0.5, float(stacked[rank, -1])) for rank in range(cluster.num_ranks)], tips, "guide")
-    return Figure("Memory", chart, [Key(KINDS[k], STYLES[k]) for k in shown])
+    note = f"{'Dashed: tables' if is_near else 'Tables'} may take {size_text(cluster.usable)} of a rank."
+    return Figure("Memory", chart, [Key(KINDS[k], STYLES[k]) for k in shown], note)
 
 
 def time_figure(plan: EstimatedPlan) -> Figure:
@@ -106,10 +110,11 @@ def time_figure(plan: EstimatedPlan) -> Figure:
         "Time a step of each rank",
     )
     chart.steps([float(rank) for rank in range(num_ranks + 1)], time.tolist(), "first")
-    chart.level(float(time.mean()), f"mean {time.mean():.3g} ms")
+    chart.guide((0, float(time.mean())), (num_ranks, float(time.mean())))
     tips = [f"rank {rank}: {value:.3g} ms" for rank, value in enumerate(time)]
     chart.tips([(rank + 0.5, float(value)) for rank, value in enumerate(time)], tips, "guide")
-    return Figure("Time a step, embeddings alone", chart)
+    note = f"Dashed: the mean, {time.mean():.3g} ms."
+    return Figure("Time a step, embeddings alone", chart, [Key("lookup, update, exchange", "first")], note)
 
 
 def _rank_axis(num_ranks: int) -> Axis:
