@@ -49,7 +49,8 @@ class EncodeUnits:
 
     def __call__(self, text: UnitText) -> dict[str, Any]:
         cursor = Cursor(text, self.plan.spec)
-        sketches = [Sketch(TOTAL_KEYS if text.unit == 0 else UNIT_KEYS) for _ in self.plan.spec.sparse]
+        max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
+        sketches = [Sketch(max_keys) for _ in self.plan.spec.sparse]
         entries: list[dict[str, Any]] = []
         splits = {}
         for segment in segments(self.plan, self.cuts, text):
@@ -58,7 +59,7 @@ class EncodeUnits:
             splits[segment.split]["rejects"] = len(rejects)
             entries += rejects
         result = {**summary(text), "lines": cursor.line, "splits": splits}
-        if not text.is_last:
+        if text.unit or not text.is_last:
             for sketch in sketches:
                 sketch.keep(UNIT_KEYS)
         if entries:

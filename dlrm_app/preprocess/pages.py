@@ -13,7 +13,7 @@ _64 = np.uint64(64)
 def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # compiled
     """Puts the lowest ``width`` bits of ``numbers[code]`` for every code one behind the other into ``words`` uint64.
 
-    There must be n * width // 64 + 1 words for n codes.
+    There must be n * width // 64 + 1 words for n codes; those that are left become 0.
     """
     width = np.uint64(width)
     word, used, at = np.uint64(0), np.uint64(0), 0
@@ -27,6 +27,7 @@ def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # 
             used -= _64
             word = number >> (width - used)
     words[at] = word
+    words[at + 1 :] = 0
 
 
 @njit(nogil=True, cache=True)

@@ -210,9 +210,9 @@ def _words(array: pa.Array) -> NDArray[np.uint32]:
 
 def _packed(codes: NDArray[np.uint16], numbers: NDArray[np.uint16], width: int) -> bytes:
     """``numbers[codes]`` as one run of packed bits, of whole groups of eight, with its header."""
-    words = np.empty(len(codes) * width // 64 + 2, np.uint64)
-    pack_bits(codes, numbers, width, words)
     groups = -(-len(codes) // 8)
+    words = np.empty(groups * width // 8 + 1, np.uint64)
+    pack_bits(codes, numbers, width, words)
     return thrift.varint(groups << 1 | 1) + words.view(np.uint8)[: groups * width].tobytes()
 
 

@@ -64,6 +64,12 @@ class UnitText:
         self._whole: Block | None = None
         self._is_read = False
 
+    @property
+    def may_be_last(self) -> bool:
+        """False where the source is known to go on before the unit is read."""
+        slack = 1.01 if self._rest.source.is_gzip else 1  # what cannot be compressed grows a little
+        return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
+
     def blocks(self) -> Iterator[Block]:
         """The lines, some at a time; a block is good until the next one is asked for.
 

@@ -105,7 +105,7 @@ def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
 @given(st.integers(1, 32), st.lists(st.integers(0, 2**32 - 1), max_size=90))
 def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> None:
     codes = np.array(values, np.uint32) & np.uint32((1 << width) - 1)
-    words = np.zeros(len(codes) * width // 64 + 1, np.uint64)
+    words = np.full(-(-len(codes) // 8) * width // 8 + 1, np.iinfo(np.uint64).max, np.uint64)
     distinct, numbers = np.unique(codes, return_inverse=True)
     pack_bits(numbers.astype(np.uint16), distinct, width, words)
     expected = sum(int(code) << (place * width) for place, code in enumerate(codes))
