@@ -74,8 +74,8 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         num_features = len(row_of)
         lengths = features.lengths().view(num_features, -1).clamp(min=1)
         rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
-        names = [name.split("@")[0] for name in self._embedding_names]  # a shared table's: feature@table
-        rows = [row_of[name] if name in self._to_divide else num_features for name in names]
+        # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
+        rows = [row_of[key] if key in self._to_divide else num_features for key in self._embedding_names]
         chosen = rows_and_one[torch.tensor(rows, device=lengths.device)]  # [keys, B]
         return chosen.T.repeat_interleave(self._widths, dim=1, output_size=sum(self._embedding_dims))
 
