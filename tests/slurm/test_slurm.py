@@ -61,24 +61,9 @@ def train(cluster: Cluster, folder: Path, dataset: Path, *overrides: str) -> int
     return submit(cluster, folder, "train.sbatch", f"data.path={dataset}", *SMALL, *overrides)
 
 
-def start_now(cluster: Cluster, job: int) -> None:
-    """Cuts short the two minutes that Slurm keeps a requeued job waiting, once no node is busy clearing it away."""
-    found = cluster.job(job)
-    if (found["JobState"], found["Reason"]) == ("PENDING", "BeginTime") and set(cluster.states()) == {"idle"}:
-        time.sleep(
-            5
-        )  # Slurm 22.05 gives no steps to a job that starts in the second in which its node came back
-        cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
-
-
 def wait_for_end(cluster: Cluster, job: int, log: Path) -> None:
-    """Waits, no longer than it must; the job must have ended well."""
-
-    def ended() -> bool:
-        start_now(cluster, job)
-        return cluster.job(job)["JobState"] in ENDED
-
-    wait_until(ended, PATIENCE, f"job {job}")
+    """Waits; the job must have ended well."""
+    wait_until(lambda: cluster.job(job)["JobState"] in ENDED, PATIENCE, f"job {job}")
     assert cluster.job(job)["JobState"] == "COMPLETED", log.read_text()[-5000:]
 
 
@@ -89,6 +74,16 @@ def wait_for_requeue(cluster: Cluster, job: int, log: Path, restarts: int = 1) -
 
     wait_until(decided, PATIENCE, f"requeue of {job}")
     assert cluster.job(job)["Restarts"] == str(restarts), log.read_text()[-5000:]
+
+
+def start_now(cluster: Cluster, job: int) -> None:
+    """Cuts short the two minutes that Slurm keeps a requeued job waiting, once no node is busy clearing it away.
+
+    Not to be used after a node was lost: when it is back it gets messages about the job's first life, and ends the second.
+    """
+    wait_until(lambda: set(cluster.states()) == {"idle"}, PATIENCE, "idle nodes")
+    time.sleep(5)  # nodes refuse what was granted up to the second in which the first life ended
+    cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
 def num_steps(run: Path) -> int:
@@ -134,6 +129,37 @@ def test_a_job_of_two_nodes_trains_with_a_rank_on_each(undisturbed: Path) -> Non
     assert [path.name for path in (undisturbed / "logs").iterdir()] == ["rank-1.log"]
 
 
+@pytest.fixture(scope="module")
+def unlucky(cluster: Cluster, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
+    """A job, and its log, that has lost a rank, then the other node with all that runs there, by kill -9.
+
+    Slurm now keeps it waiting for two minutes, in which other tests use the nodes.
+    """
+    folder = tmp_path_factory.mktemp("unlucky")
+    job = train(cluster, folder, dataset, "checkpoint.every_steps=5")
+    log, run = folder / f"dlrm-train-{job}.log", folder / "run"
+    wait_until(lambda: any(run.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint", every=0.05)
+    send(cluster.rank_of("n2"), signal.SIGKILL)
+    wait_for_requeue(cluster, job, log)
+    assert "after a new checkpoint; back into the queue" in log.read_text()
+    before = num_steps(run)
+    start_now(cluster, job)
+    wait_until(lambda: num_steps(run) > before + 10, PATIENCE, "more steps", every=0.05)
+    cluster.kill_node("n2")
+    wait_for_requeue(cluster, job, log, restarts=2)
+    cluster.start_node("n2")
+    wait_until(lambda: set(cluster.states()) == {"idle"}, PATIENCE, "the node's return")
+    return job, log
+
+
+def test_a_lost_rank_and_a_lost_node_put_the_job_back_into_the_queue(
+    cluster: Cluster, unlucky: tuple[int, Path]
+) -> None:
+    """The script requeues the job for the rank, Slurm for the node."""
+    found = cluster.job(unlucky[0])
+    assert (found["JobState"], found["Restarts"]) == ("PENDING", "2")
+
+
 def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_undisturbed_one(
     cluster: Cluster, dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -148,36 +174,10 @@ def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_und
     assert "ended by the warning before the time limit; back into the queue" in said
     assert len(list((tmp_path / "run/checkpoints").glob("step-*/complete.json"))) == 1
     assert not (tmp_path / "run/result.json").exists()
+    start_now(cluster, job)
     wait_for_end(cluster, job, log)
     assert "going on from" in log.read_text()
     assert_same_end(tmp_path / "run", undisturbed)
-
-
-def test_a_lost_rank_and_a_lost_node_are_survived(
-    cluster: Cluster, dataset: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    """kill -9 of a rank, then of the other node's daemon and all that it runs; each costs one way through the queue.
-
-    The script requeues the job for the rank, Slurm for the node; it waits until the node is back.
-    """
-    job = train(cluster, tmp_path, dataset, "checkpoint.every_steps=5")
-    log, folder = tmp_path / f"dlrm-train-{job}.log", tmp_path / "run"
-    wait_until(lambda: any(folder.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint", every=0.05)
-    send(cluster.rank_of("n2"), signal.SIGKILL)
-    wait_for_requeue(cluster, job, log)
-    assert "after a new checkpoint; back into the queue" in log.read_text()
-    before = num_steps(folder)
-
-    def goes_on() -> bool:
-        start_now(cluster, job)
-        return num_steps(folder) > before + 10
-
-    wait_until(goes_on, PATIENCE, "more steps", every=0.2)
-    cluster.kill_node("n2")
-    wait_for_requeue(cluster, job, log, restarts=2)
-    cluster.start_node("n2")
-    wait_for_end(cluster, job, log)
-    assert_same_end(folder, undisturbed)
 
 
 def test_a_cancelled_job_saves_itself_and_stays_cancelled(
@@ -222,3 +222,11 @@ def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path:
         run(tmp_path / "alone", f"input.train={tmp_path}/day_{day}.tsv", *options)
         assert content(tmp_path / f"dataset_{day}") == content(tmp_path / "alone")
         shutil.rmtree(tmp_path / "alone")
+
+
+def test_the_job_that_lost_a_rank_and_a_node_ends_like_an_undisturbed_one(
+    cluster: Cluster, unlucky: tuple[int, Path], undisturbed: Path
+) -> None:
+    job, log = unlucky
+    wait_for_end(cluster, job, log)
+    assert_same_end(log.parent / "run", undisturbed)
