@@ -17,6 +17,7 @@ SHARDING_TYPES = (
     "grid_shard",
 )
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching", "dense")
+# Public builds of fbgemm-gpu are without the stores behind them: https://github.com/pytorch/FBGEMM/issues/5666
 KEY_VALUE_KERNELS = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
 COLLECTIVE_TYPES = ("fp32", "fp16", "bf16", "int8")
 WISH_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_load_factor")
@@ -98,8 +99,8 @@ def _choice_problems(key: str, values: Any, choices: tuple[str, ...]) -> list[st
     for value in values:
         if value in KEY_VALUE_KERNELS and choices is KERNELS:
             problems.append(
-                f"{key}: {value} keeps weights in a key-value store, which the releases of fbgemm-gpu that pip installs "
-                "are built without: use fused_uvm_caching, whose weights lie in the host's memory"
+                f"{key}: {value} keeps weights in a key-value store, which public builds of fbgemm-gpu "
+                "leave out: use fused_uvm_caching, whose weights lie in the host's memory"
             )
         else:
             problems += one_of(key, value, choices)
