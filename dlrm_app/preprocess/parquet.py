@@ -47,7 +47,6 @@ class ParquetWriter:
     def __init__(self, file: Sink, schema: pa.Schema, compression: str, level: int | None) -> None:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
         self._file = file
-        self._schema = schema
         self._columns = [_Column(field, compression, level) for field in schema]
         self._groups: list[thrift.Value] = []
         self._rows = 0
