@@ -1,11 +1,12 @@
 """Local improvement: tables change places until no exchange lowers the largest load."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
-from dlrm_app.sharding.placement import Board, Placed
+from dlrm_app.sharding.placement import Board, Placed, rank_loads
 
 MAX_EXCHANGES = 20_000
 MAX_PAIR_EXCHANGES = 300
@@ -17,7 +18,7 @@ TIME, MEMORY, HOST = range(3)
 
 @dataclass
 class Pieces:
-    """P tables that may move, then one empty piece for each rank, so that a move is an exchange too."""
+    """P tables that may move, then one empty piece for each place (a rank, or a node), so that a move is an exchange too."""
 
     names: list[str]
     rank: np.ndarray
@@ -57,27 +58,45 @@ class State:
 
 
 def improve(board: Board) -> None:
-    """Lowers the largest time, then the largest memory without raising the largest time."""
-    pieces = _movable(board)
-    loads = np.stack([board.time, board.device, board.host])
+    """Lowers the largest time, then the largest memory without raising the largest time.
+
+    First tables that take a whole node each change nodes, then tables that take one rank change ranks; parts of
+    column-wise tables stay apart from each other where they are.
+    """
+    if board.cluster.nodes > 1:
+        _improve(board, "table_row_wise", board.cluster.devices_per_node)
+    _improve(board, "table_wise", 1)
+
+
+def _improve(board: Board, kind: str, width: int) -> None:
+    """Moves tables of ``kind`` among places of ``width`` ranks, each place as loaded as its fullest rank."""
+    moved = {name: placed for name, placed in board.placed.items() if placed.option.sharding_type == kind}
+    num_places = board.cluster.num_ranks // width
+    before = np.stack([board.time, board.device, board.host])
     limits = np.array([np.inf, board.cluster.usable, board.cluster.usable_host], dtype=float)
-    state = State(pieces, loads, limits)
+    pieces = _pieces(moved, num_places, width)
+    state = State(pieces, before.reshape(3, num_places, width).max(2), limits)
     _lower(TIME, state)
-    limits[TIME] = loads[TIME].max() * (1 + TOLERANCE)
+    limits[TIME] = state.loads[TIME].max() * (1 + TOLERANCE)
     _lower(MEMORY, state)
-    board.time, board.device, board.host = loads
-    for name, rank in zip(pieces.names, pieces.rank.tolist()[: len(pieces.names)], strict=True):
-        board.placed[name] = Placed(board.placed[name].option, (rank,))
+    for name, place in zip(pieces.names, pieces.rank.tolist()[: len(pieces.names)], strict=True):
+        ranks = tuple(range(place * width, (place + 1) * width))
+        board.placed[name] = Placed(moved[name].option, ranks)
+    loads = rank_loads(board.placed, board.cluster.num_ranks)
+    after = np.stack([loads.time, loads.device, loads.host])
+    if width > 1 and (after.max(1) > np.maximum(before.max(1), limits) * (1 + TOLERANCE)).any():
+        board.placed.update(moved)  # shards of one table differed, so that sums of the largest misled
+        after = before
+    board.time, board.device, board.host = after
 
 
-def _movable(board: Board) -> Pieces:
-    """Tables that lie whole on one rank; parts of a split one stay apart from each other where they are."""
-    whole = {name: p for name, p in board.placed.items() if p.option.sharding_type == "table_wise"}
-    names = sorted(whole)
-    num_ranks = board.cluster.num_ranks
-    loads = [(p.option.time[0], p.option.device[0], p.option.host[0]) for p in map(whole.__getitem__, names)]
-    rank = np.array([*(whole[name].ranks[0] for name in names), *range(num_ranks)], dtype=np.int64)
-    return Pieces(names, rank, np.array([*loads, *[(0.0, 0.0, 0.0)] * num_ranks]).T)
+def _pieces(moved: Mapping[str, Placed], num_places: int, width: int) -> Pieces:
+    names = sorted(moved)
+    options = [moved[name].option for name in names]
+    loads = [(option.time.max(), option.device.max(), option.host.max()) for option in options]
+    place = [*(moved[name].ranks[0] // width for name in names), *range(num_places)]
+    empty = [(0.0, 0.0, 0.0)] * num_places
+    return Pieces(names, np.array(place, dtype=np.int64), np.array([*loads, *empty]).T)
 
 
 def _lower(which: int, state: State) -> None:
