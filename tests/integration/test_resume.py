@@ -159,35 +159,6 @@ def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
 
 
-def test_saving_beside_training_saves_the_same_bytes(
-    dataset: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    """Every checkpoint of an asynchronous run holds the bytes of the synchronous run's, though training went on."""
-    frequent = ["checkpoint.every_steps=1", "checkpoint.keep_last=99"]
-    train(tmp_path, dataset, *frequent, "output=sync")
-    train(tmp_path, dataset, *frequent, "output=async", "checkpoint.asynchronous=true")
-    saved = sorted(path.name for path in (tmp_path / "sync" / "checkpoints").iterdir())
-    assert saved == [f"step-{step:09d}" for step in range(1, 63)]
-    assert saved == sorted(path.name for path in (tmp_path / "async" / "checkpoints").iterdir())
-    for name in saved:
-        files = [tensor_bytes(tmp_path / run / "checkpoints" / name) for run in ("sync", "async")]
-        assert files[0] == files[1]
-    assert final_bytes(tmp_path / "async") == final_bytes(undisturbed)
-
-
-@pytest.mark.parametrize("mode", ["true", "false"])
-def test_a_save_that_fails_ends_the_run_and_says_why(dataset: Path, tmp_path: Path, mode: str) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
-    keys = ["output=run", "checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}"]
-    done = run(tmp_path, command(dataset, *keys))
-    assert done.returncode == 1
-    assert "step-000000003 could not be written" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(losses(tmp_path / "run")) < 62
-    assert (tmp_path / "run" / "report.html").is_file()
-
-
 @pytest.fixture
 def cut_run(dataset: Path, tmp_path: Path) -> Path:
     """A run of 40 steps with checkpoints at 10, 20, 30 and 40, and epoch 1's at 31."""

@@ -79,7 +79,7 @@ def events(output: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("optimizer", "pipeline"),
-    [("rowwise_adagrad", "sparse_dist"), ("adam", "sparse_dist"), ("sgd", "base"), ("lamb", "base")],
+    [("rowwise_adagrad", "sparse_dist"), ("adam", "base")],
 )
 def test_a_skipped_step_leaves_the_model_as_if_its_rows_were_not_there(
     clean: Path, tmp_path: Path, optimizer: str, pipeline: str
@@ -121,7 +121,7 @@ def test_every_skipped_step_is_told_with_its_rows_and_columns(
     assert "1 step skipped" in (tmp_path / "run" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("cut", [3, 4, 9])
+@pytest.mark.parametrize("cut", [3, 4])
 def test_a_run_cut_beside_a_skipped_step_goes_on_to_the_bit(clean: Path, tmp_path: Path, cut: int) -> None:
     for batch in (3, 8):
         poison(clean, batch)
