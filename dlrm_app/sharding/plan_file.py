@@ -63,8 +63,8 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     content = _read(path)
     problems = _rank_problems(content, cluster)
     entries: Mapping[str, Any] = content["tables"]
-    problems += [f"it places {name}, which is no table here" for name in entries if name not in work.tables]
-    problems += [f"it does not place table {name}" for name in work.tables if name not in entries]
+    problems += _named("it places what is no table here", [n for n in entries if n not in work.tables])
+    problems += _named("it does not place", [n for n in work.tables if n not in entries])
     for name, entry in entries.items():
         if name in work.tables:
             problems += [
@@ -89,6 +89,12 @@ def _read(path: Path) -> Mapping[str, Any]:
             ]
         )
     return content
+
+
+def _named(problem: str, names: Sequence[str], limit: int = 5) -> list[str]:
+    """One problem of many tables."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return [f"{problem}: {', '.join(map(str, names[:limit]))}{more}"] if names else []
 
 
 def _first(problems: Sequence[str], limit: int = 12) -> list[str]:
@@ -128,6 +134,9 @@ def _entry_faults(entry: Any, table: Table, cluster: Cluster) -> list[str]:
             faults.append(f"{key} must be one of {', '.join(choices)}, got {entry[key]!r}")
     if "uvm" in str(entry["compute_kernel"]) and cluster.device == "cpu":
         faults.append(f"the kernel {entry['compute_kernel']} needs CUDA, these ranks compute on CPU")
+    share = entry.get("cache_load_factor", 1)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        faults.append(f"cache_load_factor must lie in (0, 1], got {share!r}")
     if faults or entry["sharding_type"] == "data_parallel":
         return faults
     shards = entry["shards"]

@@ -92,8 +92,8 @@ def refused(path: Path, change: Callable[[dict[str, Any]], Any], tables: list[Ta
 def test_a_plan_for_other_tables_is_refused_with_every_difference(plan_path: Path) -> None:
     here = [one_hot(100, 32, "whole"), one_hot(11, 32, "rows"), *TABLES[2:3], one_hot(9, 8, "new")]
     assert sorted(refused(plan_path, lambda content: None, here)) == [
-        "it does not place table new",
-        "it places copies, which is no table here",
+        "it does not place: new",
+        "it places what is no table here: copies",
         "table rows: it is made for 10 × 32, the table has 11 × 32",
         "table whole: it is made for 100 × 16, the table has 100 × 32",
     ]
@@ -162,6 +162,7 @@ def test_shards_that_are_no_partition_are_refused(
         ("sharding_type", "diagonal", "sharding_type must be one of data_parallel, "),
         ("sharding_type", "table_row_wise", "table_row_wise on these ranks cuts it into [[0, 0, 25, 16]"),
         ("ranks", [0], "ranks must be the last numbers of its shards, in their order"),
+        ("cache_load_factor", "much", "cache_load_factor must lie in (0, 1], got 'much'"),
         ("rank", 0, "rank is not known: use sharding_type, compute_kernel, ranks, shards"),
     ],
 )
