@@ -60,7 +60,9 @@ def main() -> None:
     parser.add_argument("sample", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--splits", nargs="+", default=["last", "rolling", "random 0", "random 1"])
-    parser.add_argument("--methods", nargs="+", default=[""], help="parts of the names of the methods to compare")
+    parser.add_argument(
+        "--methods", nargs="+", default=[""], help="parts of the names of the methods to compare"
+    )
     parser.add_argument("--set", nargs="*", default=[], help="further settings of dlrm-train for the recipe")
     options = parser.parse_args()
     logging.disable(logging.INFO)
