@@ -60,7 +60,7 @@ class ShardingConfig:
         ]
 
     def wishes(self, table: str) -> dict[str, Any]:
-        """What the patterns that fit ``table`` ask for; of two that ask for one thing, the later. Null asks for nothing."""
+        """What the patterns that fit ``table`` ask for: of two that ask for one thing, the later."""
         merged: dict[str, Any] = {}
         for pattern, wishes in self.tables.items():
             if fnmatchcase(table, pattern):
