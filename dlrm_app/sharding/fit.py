@@ -153,7 +153,11 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     if larger is not None:
         key = "topology.nodes" if larger.nodes > 1 else "topology.devices_per_node"
         count = larger.nodes if larger.nodes > 1 else larger.devices_per_node
-        yield Cure(f"{larger.num_ranks} ranks instead of {cluster.num_ranks}: {key}={count}", work, larger)
+        yield Cure(
+            f"{larger.num_ranks} ranks instead of {cluster.num_ranks}, for dlrm-plan: {key}={count}",
+            work,
+            larger,
+        )
 
 
 def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
