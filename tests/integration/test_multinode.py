@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -73,6 +74,9 @@ def ip(*arguments: str) -> None:
 def machines() -> Iterator[Machines]:
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and iproute2")
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a terminated pytest takes its namespaces with it
     names = (f"dlrm-{os.getpid()}-0", f"dlrm-{os.getpid()}-1")
     with ExitStack() as stack:
         for name in names:

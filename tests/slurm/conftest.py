@@ -1,5 +1,6 @@
 """One Slurm for all tests of this folder."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,5 +13,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     reason = why_not()
     if reason:
         pytest.skip(reason)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated pytest takes its daemons with it
     with Cluster(tmp_path_factory.mktemp("slurm")).running() as started:
         yield started
