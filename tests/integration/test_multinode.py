@@ -28,7 +28,7 @@ SMALL = [
     "model.top_mlp=[16]",
     "trainer.global_batch_size=128",
     "trainer.log_every_steps=1",
-    "trainer.epochs=8",
+    "trainer.epochs=24",
     "trainer.threads=1",
     "trainer.timeout_minutes=0.5",
     "data.lanes=8",
@@ -154,7 +154,7 @@ def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the
         (tmp_path / name).mkdir()
     assert run_to_end(machines, tmp_path / "whole", dataset) == [0, 0], logs(tmp_path / "whole")
     result = json.loads((tmp_path / "whole/run/result.json").read_text())
-    assert (result["world_size"], result["steps"]) == (2, 248)
+    assert (result["world_size"], result["steps"]) == (2, 744)
 
     cut = tmp_path / "cut"
     every = "checkpoint.every_steps=5"
