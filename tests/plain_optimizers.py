@@ -22,7 +22,8 @@ DENSE: dict[str, Callable[[list[nn.Parameter], DenseSettings], torch.optim.Optim
 class RowByRow:
     """Updates every touched row of every table by itself, in float64, as the formulas are written in papers.
 
-    Weights are rounded to the nearest value of ``stored_as`` after each step.
+    Weights are rounded to the nearest value of ``stored_as`` after each step. With ``parts`` > 1 each row counts as so
+    many, of equal width, which have statistics of their own.
     """
 
     def __init__(
@@ -30,9 +31,11 @@ class RowByRow:
         tables: Sequence[nn.Parameter],
         settings: SparseSettings,
         stored_as: torch.dtype = torch.float32,
+        parts: int = 1,
     ) -> None:
         self.tables, self.settings, self.lr, self.stored_as = list(tables), settings, settings.lr, stored_as
-        self.state: dict[tuple[int, int], list[torch.Tensor | float]] = {}
+        self.parts = parts
+        self.state: dict[tuple[int, int, int], list[torch.Tensor | float]] = {}
         self.count = 0
 
     @torch.no_grad()
@@ -42,10 +45,11 @@ class RowByRow:
             assert table.grad is not None
             for row in table.grad.abs().sum(1).nonzero().flatten().tolist():
                 weights, gradient = table[row].double(), table.grad[row].double()
-                change = self.direction((place, row), weights, gradient)
-                table[row] = (weights - self.lr * change).to(self.stored_as)
+                pairs = zip(weights.chunk(self.parts), gradient.chunk(self.parts), strict=True)
+                changes = [self.direction((place, row, part), w, g) for part, (w, g) in enumerate(pairs)]
+                table[row] = (weights - self.lr * torch.cat(changes)).to(self.stored_as)
 
-    def direction(self, key: tuple[int, int], w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    def direction(self, key: tuple[int, int, int], w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         s, kind = self.settings, self.settings.kind
         m, v = self.state.setdefault(key, [0.0, 0.0])
         if kind in ("sgd", "adagrad", "rowwise_adagrad"):

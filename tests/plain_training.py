@@ -75,13 +75,17 @@ def run_plain(
     tables: Sequence[Table] = TABLES,
     rates: Rates = lambda step: {"sparse": 1.0, "dense": 1.0},
     forward_in: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    parts: int = 1,
 ) -> torch.Tensor:
-    """Losses of plain torch's steps, each table with its own settings and stored in its own type."""
+    """Losses of plain torch's steps, each table with its own settings and stored in its own type.
+
+    ``parts``: into how many the optimizers take every row to be cut.
+    """
     sparse = []
     for table in tables:
         settings = replace(config.optimizer.sparse, **table.optimizer)
         stored_as = torch.float16 if table.data_type == "fp16" else torch.float32
-        sparse.append((settings.lr, RowByRow([plain.bags[table.name].weight], settings, stored_as)))
+        sparse.append((settings.lr, RowByRow([plain.bags[table.name].weight], settings, stored_as, parts)))
     parameters: list[nn.Parameter] = list(plain.dense.values())
     dense = DENSE[config.optimizer.dense.kind](parameters, config.optimizer.dense)
     losses = []
