@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,6 +15,9 @@ from dlrm_app.config.overrides import check_overrides
 from dlrm_app.errors import ConfigError, DlrmError, SharedError, refuse_if
 
 Job = Callable[[Any], Any]
+
+SILENT_SECONDS = 10
+"""How long the other ranks leave the first to say what all of them know: a launcher ends all once one has ended."""
 
 
 def launch(command: str, schema: type[Any], job: Job) -> None:
@@ -72,6 +76,8 @@ def _or_explain(work: Callable[[], Any]) -> Any:
     except DlrmError as error:
         if _is_first_rank() or not isinstance(error, ConfigError | SharedError):
             print(f"error: {error}", file=sys.stderr)
+        else:
+            time.sleep(SILENT_SECONDS)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         if _is_first_rank():

@@ -1,8 +1,11 @@
 """The commands as a user types them: installed scripts, run from another folder."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 TRAIN = Path(sys.executable).with_name("dlrm-train")
 
@@ -16,6 +19,22 @@ def test_a_typo_ends_with_code_2_and_the_nearest_key(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "did you mean trainer.epochs?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path: Path) -> None:
+    """torchrun ends all ranks once one has ended: the message of the first would be lost."""
+    command = [str(TRAIN), "data.path=x", "trainer.epoch=3"]
+    second = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "RANK": "1"}
+    )
+    try:
+        first = run(tmp_path, *command[1:])
+        assert "did you mean trainer.epochs?" in first.stderr
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(timeout=4)
+    finally:
+        second.terminate()
+    assert second.communicate()[1] == ""
 
 
 def test_the_help_lists_keys_and_groups(tmp_path: Path) -> None:
