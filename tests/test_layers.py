@@ -20,7 +20,7 @@ LAYERS = [
     {"model", "sharding"},
     {"data"},
     {"tables", "config", "runtime", "rendezvous", "binding", "network"},
-    {"errors", "files"},
+    {"errors", "files", "display"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 BASE = LAYERS[-2]  # its parts may also import one another: specs are described by configuration

@@ -1,8 +1,6 @@
 """A plan's chart: what every rank carries, on one page that needs nothing from elsewhere."""
 
 from html import escape
-from importlib.resources import files
-from string import Template
 
 import numpy as np
 
@@ -11,8 +9,8 @@ from dlrm_app.sharding.placement import imbalance
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.plan_table import table_rows
 from dlrm_app.sharding.table_classes import size_text
-from dlrm_app.training import report
 from dlrm_app.training.report.axis import Axis, linear_axis
+from dlrm_app.training.report.charts_page import charts_page
 from dlrm_app.training.report.figure import Figure, Key, figures_html
 from dlrm_app.training.report.html_table import facts, table
 from dlrm_app.training.report.svg import Chart
@@ -30,49 +28,25 @@ EXTRA_STYLE = """
 tbody td:nth-child(4), tbody td:last-child, thead th:nth-child(4), thead th:last-child { text-align: left; }
 """
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>$title – sharding plan</title>
-<style>
-$style</style>
-</head>
-<body>
-<header>
-<h1>$title</h1>
-<p>$summary</p>
-</header>
-<main>
-$figures
-<h2>In figures</h2>
-$facts
-<h2>How tables are sharded, and why</h2>
-$tables
-</main>
-<div id="tip" hidden></div>
-<script>
-$script</script>
-</body>
-</html>
-""")
-
 
 def plan_page(plan: EstimatedPlan, title: str) -> str:
     """The page: memory by kind and time of each rank, and the tables folded by shape."""
     num_tables = len(plan.work.tables)
     figures = [memory_figure(plan), time_figure(plan)]
     headings, *rows = table_rows(plan)
-    return PAGE.substitute(
-        title=escape(title),
-        summary=escape(f"{num_tables:,} tables on {plan.cluster}. Everything here is estimated."),
-        style=_asset("style.css") + EXTRA_STYLE,
-        script=_asset("hover.js"),
-        figures=figures_html(figures, "plan"),
-        facts=facts(_facts(plan)),
-        tables=table(headings, [[escape(cell) for cell in row] for row in rows]),
+    sections = [
+        figures_html(figures, "plan"),
+        "<h2>In figures</h2>",
+        facts(_facts(plan)),
+        "<h2>How tables are sharded, and why</h2>",
+        table(headings, [[escape(cell) for cell in row] for row in rows]),
+    ]
+    return charts_page(
+        title,
+        "sharding plan",
+        summary=f"{num_tables:,} tables on {plan.cluster}. Everything here is estimated.",
+        content="\n".join(sections),
+        more_style=EXTRA_STYLE,
     )
 
 
@@ -141,7 +115,3 @@ def _facts(plan: EstimatedPlan) -> dict[str, str]:
     if np.any(loads.host):
         shown["in the hosts' memory"] = size_text(float(loads.host.sum()))
     return shown
-
-
-def _asset(name: str) -> str:
-    return files(report).joinpath(name).read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlrm_app.display.numbers import short
 from dlrm_app.training.report.axis import linear_axis, logit_axis, round_step
-from dlrm_app.training.report.numbers import percent, short
 
 numbers = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-6)
 
@@ -58,12 +58,3 @@ def test_logit_ticks_lie_where_their_probability_does(low: float, span: float) -
     assert len(axis.ticks) >= 2
     for logit, label in axis.ticks:
         assert float(label.rstrip("%")) / 100 == pytest.approx(1 / (1 + math.exp(-logit)), rel=0.01)
-
-
-def test_numbers_keep_the_digits_that_count() -> None:
-    assert [percent(v) for v in (0, 1, 0.4321, 0.0312, 0.00123, 2e-8, None)] == [
-        *("0%", "100%", "43%", "3.1%", "0.12%", "<0.0001%", "–"),
-    ]
-    assert [short(v) for v in (0, 950, 999.9, 12_345, 4.56e6, 2e9, math.nan)] == [
-        *("0", "950", "1k", "12.3k", "4.56M", "2B", "–"),
-    ]

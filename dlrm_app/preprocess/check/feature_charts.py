@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from html import escape
 
 from dlrm_app.data.manifest import DenseColumn
+from dlrm_app.display.numbers import percent, short
 from dlrm_app.preprocess.check import charts
 from dlrm_app.preprocess.check.dense_values import DenseValues
 from dlrm_app.preprocess.check.id_counts import Popularity
-from dlrm_app.preprocess.words import percent, short
 
 _NUM_POINTS = 80
 _NUM_BARS = 40

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
+from dlrm_app.display.numbers import count
 from dlrm_app.files import checksum
 from dlrm_app.preprocess.check.ordered import in_order
 from dlrm_app.preprocess.rejects import REJECTS
 from dlrm_app.preprocess.sparse import FIRST_ID
-from dlrm_app.preprocess.words import count
 
 
 def check_files(manifest: Manifest, folder: Path, num_threads: int) -> tuple[list[str], set[str]]:

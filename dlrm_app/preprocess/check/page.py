@@ -4,15 +4,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.numbers import bytes_text, percent, short
+from dlrm_app.display.page import page, text_of
 from dlrm_app.preprocess.check import charts
 from dlrm_app.preprocess.check.feature_charts import dense_card, popularity_card
 from dlrm_app.preprocess.check.scan import Findings
 from dlrm_app.preprocess.check.summary import colliding_text, distinct_text, overlap_cells, verdict
-from dlrm_app.preprocess.words import bytes_text, percent, short
 
 _MOST_BUCKETS = 80
 
@@ -21,7 +21,7 @@ def render(manifest: Manifest, findings: Findings) -> str:
     """The page."""
     name = manifest.path.resolve().name if manifest.path else manifest.dataset
     sections = [
-        _header(name, manifest, findings),
+        _overview(manifest, findings),
         _splits(manifest, findings),
         _clicks(findings) if manifest.label else "",
         _sparse(manifest, findings),
@@ -29,18 +29,23 @@ def render(manifest: Manifest, findings: Findings) -> str:
         _dense(manifest, findings),
         _origin(manifest),
     ]
-    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(name)} – dataset</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</body>\n</html>\n"
+    return page(
+        name,
+        "dataset",
+        summary=_summary(manifest, findings),
+        content="\n".join(section for section in sections if section),
+        style=text_of(__package__, "style.css"),
     )
 
 
-def _header(name: str, manifest: Manifest, findings: Findings) -> str:
+def _summary(manifest: Manifest, findings: Findings) -> str:
+    kind = "bad" if findings.problems else "good"
+    state = f'<span class="{kind}">{verdict(findings.problems)}</span>'
+    return f"A dataset of {escape(manifest.dataset)} clicks; checked: {state}"
+
+
+def _overview(manifest: Manifest, findings: Findings) -> str:
+    """What is wrong, if anything, and the dataset in a few numbers."""
     splits = manifest.splits.values()
     tiles = {
         "rows": short(sum(split.rows for split in splits)),
@@ -56,13 +61,8 @@ def _header(name: str, manifest: Manifest, findings: Findings) -> str:
         f'<div class="tile"><span>{key}</span><b>{value}</b></div>' for key, value in tiles.items()
     )
     problems = "".join(f"<li>{escape(problem)}</li>" for problem in findings.problems)
-    kind = "bad" if problems else "good"
-    state = f'<span class="{kind}">{verdict(findings.problems)}</span>'
     listed = f'<ul class="problems">{problems}</ul>' if problems else ""
-    return (
-        f"<header><h1>{escape(name)}</h1><p>A dataset of {escape(manifest.dataset)} clicks; checked: {state}</p>"
-        f'</header>{listed}<div class="tiles">{shown}</div>'
-    )
+    return f'{listed}<div class="tiles">{shown}</div>'
 
 
 def _table(head: Sequence[str | tuple[str, str]], rows: Sequence[Sequence[str]], texts: int = 0) -> str:

@@ -1,8 +1,10 @@
 """What a check found, on one page of text."""
 
+from collections.abc import Sequence
+
 from dlrm_app.data.manifest import Manifest, SparseColumn
+from dlrm_app.display.numbers import bytes_text, count, percent, short
 from dlrm_app.preprocess.check.scan import Findings
-from dlrm_app.preprocess.words import bytes_text, count, percent, short, table
 
 
 def summary(manifest: Manifest, findings: Findings) -> str:
@@ -26,7 +28,7 @@ def _split_lines(manifest: Manifest, findings: Findings) -> list[str]:
         size = bytes_text(sum(shard.bytes for shard in split.shards))
         cells = [name, f"{split.rows:,}", percent(clicks), f"{split.rejects:,}", size]
         rows.append([*cells, *overlap_cells(findings, name)])
-    lines = table(head, rows)
+    lines = _table(head, rows)
     if findings.overlap:
         lines.append("(also in train: the same values but for the label; of train itself: more than once)")
     suspicious = [name for name, overlap in findings.overlap.items() if overlap.is_suspicious]
@@ -80,7 +82,7 @@ def _sparse_lines(manifest: Manifest, findings: Findings, other: str | None) -> 
         ]
         cells += [percent(findings.unseen_share(column.name, other))] if other is not None else []
         rows.append(cells)
-    return table(head, rows)
+    return _table(head, rows)
 
 
 def _dense_lines(manifest: Manifest, findings: Findings) -> list[str]:
@@ -91,9 +93,21 @@ def _dense_lines(manifest: Manifest, findings: Findings) -> list[str]:
         numbers = ["–"] * 3 if not found.count else [short(v) for v in (found.low, found.mean, found.high)]
         zeros = percent(found.zeros / max(found.count, 1))
         rows.append([column.name, column.transform["kind"], percent(column.missing_rate), *numbers, zeros])
-    return table(head, rows)
+    return _table(head, rows)
 
 
 def verdict(problems: list[str]) -> str:
     """``no problems``, or how many there are."""
     return f"{count(len(problems), 'problem')} found" if problems else "everything is as the manifest says"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned columns, the first to the left and the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]

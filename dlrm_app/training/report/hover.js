@@ -1,5 +1,7 @@
 // Shows the text of the point nearest to the pointer.
-const tip = document.getElementById("tip");
+const tip = document.body.appendChild(document.createElement("div"));
+tip.id = "tip";
+tip.hidden = true;
 for (const svg of document.querySelectorAll("figure svg")) {
   const hits = [...svg.querySelectorAll(".hit")];
   let near = null;

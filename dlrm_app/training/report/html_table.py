@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from dlrm_app.training.report.numbers import data, percent
+from dlrm_app.display.numbers import data, percent
 
 
 def table(

@@ -1,11 +1,9 @@
 """Puts the sections together into one page that needs nothing from elsewhere."""
 
-from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 
 from dlrm_app.files import write_text
+from dlrm_app.training.report.charts_page import charts_page
 from dlrm_app.training.report.details import (
     configuration_section,
     dataset_section,
@@ -46,12 +44,11 @@ def render(record: RunRecord) -> str:
         environment_section(record),
         next_section(record),
     ]
-    return Template(_asset("page.html")).substitute(
-        title=escape(record.path.absolute().name),
-        status=escape(status(record)),
-        style=_asset("style.css"),
-        script=_asset("hover.js"),
-        sections="\n".join(f"<section>{section}</section>" for section in sections if section),
+    return charts_page(
+        record.path.absolute().name,
+        "training report",
+        summary=status(record),
+        content="\n".join(f"<section>{section}</section>" for section in sections if section),
     )
 
 
@@ -69,7 +66,3 @@ def _predictions(record: RunRecord) -> str:
     step = record.curves[split]["step"]
     figures = figures_html(prediction_figures(record, split), "predictions")
     return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{figures}"
-
-
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and as a program finds them again in the page."""
+"""Numbers as people read them, and as a program finds them again in a page."""
 
 import math
 from html import escape
@@ -43,6 +43,18 @@ def bytes_text(num_bytes: float) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def count(number: int, thing: str) -> str:
+    """``1 problem``, ``2,000 problems``."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def data(value: float | None, text: str) -> str:

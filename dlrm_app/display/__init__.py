@@ -1,0 +1,1 @@
+"""What people read: numbers in words, and the frame and common style of a page."""
