@@ -1,10 +1,7 @@
 """Evaluations during a run, and of its checkpoints by dlrm-evaluate."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,40 +14,15 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.training.evaluate_checkpoints import evaluate_checkpoints
+from tests.commands import command, run, succeed
 from tests.data.dataset_fixture import write_dataset
+from tests.small_run import SMALL, events, final_bytes, losses
 
-SMALL = [
-    "tables=dataset",
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=128",
-    "trainer.log_every_steps=1",
-    "data.lanes=8",
-    "report.enabled=false",
-]
 METRICS = ("auc", "pr_auc", "gauc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
 
 
-def start(folder: Path, command: str, *overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
-    program = [str(Path(sys.executable).with_name(f"dlrm-{command}"))]
-    if ranks > 1:
-        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        program = [sys.executable, "-m", *launcher, "-m", f"dlrm_app.cli.{command}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*program, *overrides], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
-    )
-
-
 def train(folder: Path, *overrides: str, ranks: int = 1) -> None:
-    done = start(folder, "train", *SMALL, *overrides, ranks=ranks)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def events(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
+    succeed(command("train", *SMALL, "report.enabled=false", *overrides, ranks=ranks), folder)
 
 
 def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
@@ -60,15 +32,6 @@ def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
         for event in events(run, "eval")
         if event["split"] == split
     }
-
-
-def losses(run: Path) -> list[float]:
-    return [event["loss"] for event in events(run, "train")]
-
-
-def final_bytes(run: Path) -> dict[str, bytes]:
-    last = sorted((run / "checkpoints").glob("step-*"))[-1]
-    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
 
 
 def evaluated(*overrides: str) -> dict[str, Any]:
@@ -97,17 +60,9 @@ def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
 
 def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) -> None:
     """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
-    done = start(
-        folder,
-        "evaluate",
-        "checkpoint=watched/checkpoints/step-000000020",
-        "split=val",
-        "group_by=c0",
-        "sharding.types=[row_wise]",
-        "output=found.json",
-        ranks=2,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    wishes = ["checkpoint=watched/checkpoints/step-000000020", "split=val", "group_by=c0"]
+    wishes += ["sharding.types=[row_wise]", "output=found.json"]
+    succeed(command("evaluate", *wishes, ranks=2), folder)
     found = json.loads((folder / "found.json").read_text())["models"][0]["metrics"]
     del found["seconds"]
     assert found == evals(folder / "watched")[20]
@@ -220,9 +175,8 @@ def test_patience_ends_a_run_and_a_stop_in_between_changes_nothing(folder: Path,
 
 def test_evaluations_that_the_data_does_not_allow_are_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", rows={"train": 1024})
-    done = start(
-        tmp_path, "train", *SMALL, "data.path=dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"
-    )
+    wishes = ["data.path=dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"]
+    done = run(command("train", *SMALL, *wishes), tmp_path)
     assert done.returncode == 2
     for words in ("2 problems", "evaluation.per_epoch needs a labelled val split", "evaluation.group_by=m0"):
         assert words in done.stderr

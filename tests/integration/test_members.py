@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.data.dataset_fixture import write_dataset
-from tests.integration.test_evaluate import evals, evaluated, final_bytes, losses, train
+from tests.integration.test_evaluate import evals, evaluated, train
+from tests.small_run import final_bytes, losses
 
 MEMBERS = [
     "data.path=data",

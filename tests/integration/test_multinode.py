@@ -11,27 +11,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.data.dataset_fixture import write_dataset
+from tests.small_run import SMALL, events, final_bytes
 
 pytestmark = pytest.mark.long
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "torchrun_multinode.sh"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-SMALL = [
-    "tables=dataset",
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=128",
-    "trainer.log_every_steps=1",
+WISHES = [
+    *SMALL,
     "trainer.epochs=24",
     "trainer.threads=1",
     "trainer.timeout_minutes=0.5",
-    "data.lanes=8",
     "report.enabled=false",
     "resume=auto",
     "output=run",
@@ -115,7 +109,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_to_end(machines: Machines, folder: Path, dataset: Path, *overrides: str) -> list[int]:
     """Exit codes of both launchers."""
-    started = machines.start(folder, [f"data.path={dataset}", *SMALL, *overrides])
+    started = machines.start(folder, [f"data.path={dataset}", *WISHES, *overrides])
     return wait_for_both(started)
 
 
@@ -133,19 +127,6 @@ def logs(folder: Path) -> str:
     return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("node-*.log")))
 
 
-def events(run: Path) -> list[dict[str, Any]]:
-    """All events, without what a clock decides."""
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    clock = ("samples_per_second", "seconds", "time")
-    return [{key: value for key, value in event.items() if key not in clock} for event in found]
-
-
-def final_bytes(run: Path) -> dict[str, bytes]:
-    """Every weight and optimizer state at the run's end, bit for bit."""
-    last = sorted((run / "checkpoints").glob("step-*"))[-1]
-    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
-
-
 def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the_same_end(
     machines: Machines, dataset: Path, tmp_path: Path
 ) -> None:
@@ -158,7 +139,7 @@ def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the
 
     cut = tmp_path / "cut"
     every = "checkpoint.every_steps=5"
-    started = machines.start(cut, [f"data.path={dataset}", *SMALL, every])
+    started = machines.start(cut, [f"data.path={dataset}", *WISHES, every])
     deadline = time.monotonic() + 120
     while not any(cut.glob("run/checkpoints/*/complete.json")):
         assert time.monotonic() < deadline, logs(cut)

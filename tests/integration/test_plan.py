@@ -1,9 +1,7 @@
 """dlrm-plan as it is installed, and dlrm-train under the plans it writes."""
 
-import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,16 @@ import yaml
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.training.plan_cluster import plan_cluster
+from tests.commands import command, run
 from tests.data.dataset_fixture import write_dataset
 from tests.integration.test_train import start
+from tests.small_run import losses
 
 TINY = ["tables=merlin_tiny", "trainer.global_batch_size=65536"]
 
 
 def plan(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """Runs the installed command in ``folder``."""
-    command = [str(Path(sys.executable).with_name("dlrm-plan")), *overrides]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return run(command("plan", *overrides), folder)
 
 
 def test_it_plans_prints_and_writes_from_any_folder(tmp_path: Path) -> None:
@@ -75,11 +73,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clicks") / "dataset"
     write_dataset(folder, rows={"train": 2000, "val": 500, "test": 500})
     return folder
-
-
-def losses(run: Path) -> list[float]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [line["loss"] for line in lines if line["event"] == "train"]
 
 
 CPU = ["topology=cpu_2", "topology.memory_gib=1", "trainer.global_batch_size=128"]

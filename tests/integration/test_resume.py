@@ -6,25 +6,15 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands import command, run, succeed
 from tests.data.dataset_fixture import write_dataset
-
-SMALL = [
-    "tables=dataset",
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=128",
-    "trainer.log_every_steps=1",
-    "trainer.epochs=2",
-    "data.lanes=8",
-]
+from tests.small_run import SMALL, events, final_bytes, losses
 
 
 @pytest.fixture(scope="module")
@@ -34,59 +24,20 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(dataset: Path, *overrides: str, ranks: int = 1) -> list[str]:
-    if ranks == 1:
-        start = [str(Path(sys.executable).with_name("dlrm-train")), "trainer.threads=1"]
-    else:
-        start = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(ranks),
-        ]
-        start += ["-m", "dlrm_app.cli.train"]
-    return [*start, f"data.path={dataset}", *SMALL, *overrides]
-
-
-def run(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        arguments, cwd=folder, capture_output=True, text=True, timeout=300, env=environment, check=False
+def train_command(dataset: Path, *overrides: str, ranks: int = 1) -> list[str]:
+    threads = ["trainer.threads=1"] if ranks == 1 else []
+    return command(
+        "train", *threads, f"data.path={dataset}", *SMALL, "trainer.epochs=2", *overrides, ranks=ranks
     )
 
 
 def train(folder: Path, dataset: Path, *overrides: str, ranks: int = 1) -> None:
-    done = run(folder, command(dataset, *overrides, ranks=ranks))
-    assert done.returncode == 0, done.stderr[-3000:]
+    succeed(train_command(dataset, *overrides, ranks=ranks), folder)
 
 
-def events(run_folder: Path) -> list[dict[str, Any]]:
-    """All events, without what a clock decides."""
-    found = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {key: value for key, value in event.items() if key not in ("samples_per_second", "seconds", "time")}
-        for event in found
-    ]
-
-
-def final_bytes(run_folder: Path) -> dict[str, bytes]:
-    """The last checkpoint's tensor files: every weight and optimizer state, bit for bit."""
-    return tensor_bytes(sorted((run_folder / "checkpoints").glob("step-*"))[-1])
-
-
-def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(checkpoint.glob("*.distcp"))}
-
-
-def losses(run_folder: Path) -> list[float]:
-    return kept(run_folder, "train", "loss")
-
-
-def kept(run_folder: Path, kind: str, key: str) -> list[Any]:
+def kept(run: Path, kind: str, key: str) -> list[Any]:
     """``key`` of every event of ``kind``."""
-    return [event[key] for event in events(run_folder) if event["event"] == kind]
+    return [event[key] for event in events(run, kind)]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +60,7 @@ def test_a_signal_saves_the_run_and_says_how_to_go_on(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """SIGTERM ends the run with code 75 after a step; resuming gives the undisturbed run's events and weights."""
-    stop_at_first_step(tmp_path, command(dataset, "output=run"), signal.SIGTERM, expect=75)
+    stop_at_first_step(tmp_path, train_command(dataset, "output=run"), signal.SIGTERM, expect=75)
     train(tmp_path, dataset, "output=run", "resume=auto")
     assert events(tmp_path / "run") == events(undisturbed)
     assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
@@ -181,11 +132,11 @@ def test_damage_is_named_and_only_auto_goes_back_past_it(
     flip_a_byte(next((saved / "step-000000040").glob("*.distcp")))
     next((saved / "step-000000031").glob("*.distcp")).unlink()
     (saved / "step-000000030" / "complete.json").unlink()
-    named = run(cut_run.parent, command(dataset, f"resume={saved / 'step-000000040'}", "output=other"))
+    named = run(train_command(dataset, f"resume={saved / 'step-000000040'}", "output=other"), cut_run.parent)
     assert named.returncode == 1
     assert "step-000000040 is damaged" in named.stderr
     assert "checksum" in named.stderr
-    auto = run(cut_run.parent, command(dataset, "resume=auto", "output=run"))
+    auto = run(train_command(dataset, "resume=auto", "output=run"), cut_run.parent)
     assert auto.returncode == 0, auto.stderr[-3000:]
     for words in ("step-000000040 is damaged", "is missing", "going on from", "step-000000020"):
         assert words in auto.stderr
@@ -202,18 +153,19 @@ def test_another_model_dataset_or_row_order_is_refused_by_name(
     dataset: Path, cut_run: Path, tmp_path: Path
 ) -> None:
     folder = cut_run.parent
-    model = run(folder, command(dataset, "resume=run", "output=a", "model.top_mlp=[32]"))
+    model = run(train_command(dataset, "resume=run", "output=a", "model.top_mlp=[32]"), folder)
     assert model.returncode == 1
     assert "of another model or optimizer" in model.stderr
     assert "over_arch" in model.stderr
     order = run(
-        folder, command(dataset, "resume=run", "output=b", "trainer.seed=5", "trainer.global_batch_size=256")
+        train_command(dataset, "resume=run", "output=b", "trainer.seed=5", "trainer.global_batch_size=256"),
+        folder,
     )
     assert order.returncode == 2
     assert "give trainer.seed=0" in order.stderr
     assert "give trainer.global_batch_size=128" in order.stderr
     write_dataset(tmp_path / "other", rows={"train": 4000, "val": 501}, seed=9)
-    data = run(folder, command(tmp_path / "other", "resume=run", "output=c"))
+    data = run(train_command(tmp_path / "other", "resume=run", "output=c"), folder)
     assert data.returncode == 1
     assert "was trained on another dataset" in data.stderr
 
@@ -235,7 +187,7 @@ def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
     chance = random.Random(7)
     for attempt in range(20):
         mode = f"checkpoint.asynchronous={'true' if attempt % 4 > 1 else 'false'}"
-        arguments = command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1", mode)
+        arguments = train_command(dataset, "output=run", "resume=auto", "checkpoint.every_steps=1", mode)
         with subprocess.Popen(
             arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
@@ -255,7 +207,7 @@ def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
 ) -> None:
     """A rank killed with -9 three times under --max-restarts ends with the metrics of an undisturbed run."""
     keys = ["output=run", "resume=auto", "checkpoint.every_steps=1", f"checkpoint.asynchronous={mode}"]
-    arguments = command(dataset, *keys, ranks=2)
+    arguments = train_command(dataset, *keys, ranks=2)
     arguments.insert(arguments.index("-m", 3), "--max-restarts=3")
     log = (tmp_path / "log.txt").open("w")
     with subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log, text=True) as launcher:
@@ -296,15 +248,15 @@ def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path
         "data.lanes=1",
         "trainer.log_every_steps=100",
     ]
-    done = run(tmp_path, command(folder, *small, "output=bad_input"))
+    done = run(train_command(folder, *small, "output=bad_input"), tmp_path)
     assert done.returncode == 1
     for words in ("at step 2 (epoch 1)", "dense column i1", "train/part-00000.parquet (row group 0)"):
         assert words in done.stderr
     assert not list((tmp_path / "bad_input" / "checkpoints").glob("step-*"))
     write_dataset(tmp_path / "good", rows={"train": 1024, "val": 128})
     done = run(
+        train_command(tmp_path / "good", *small, "optimizer=sgd", "optimizer.dense.lr=1e30", "output=wild"),
         tmp_path,
-        command(tmp_path / "good", *small, "optimizer=sgd", "optimizer.dense.lr=1e30", "output=wild"),
     )
     assert done.returncode == 1
     for words in ("its inputs are finite", "dense_arch", "optimizer.dense.lr (1e+30)"):

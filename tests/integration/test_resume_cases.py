@@ -4,15 +4,15 @@ import json
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
+from tests.commands import torchrun
 from tests.data.dataset_fixture import write_dataset
-from tests.integration.test_resume import events, final_bytes, losses
+from tests.small_run import events, final_bytes, losses
 
 NUM_STEPS = 30  # two epochs of 15
 PLANS = {
@@ -86,11 +86,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def launch(folder: Path, ranks: int) -> None:
     script = Path(__file__).with_name("resume_cases.py")
-    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=10"]
     root = str(Path(__file__).parents[2])
     with (folder / "log.txt").open("w") as log:
         done = subprocess.run(
-            [sys.executable, *start, str(script), str(folder / "cases.json"), str(folder)],
+            [*torchrun(ranks), "--max-restarts=10", str(script), str(folder / "cases.json"), str(folder)],
             stdout=log,
             stderr=log,
             env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},

@@ -1,9 +1,6 @@
 """One, two and four ranks train like one process of plain torch, whatever the sharding."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.runtime import start_runtime
 from dlrm_app.sharding.constraints import COLUMN_TYPES, ROW_STATISTICS
 from dlrm_app.training.build import build_trainable
+from tests.commands import succeed, torchrun
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
@@ -70,13 +68,9 @@ def sharded(
     cases: Sequence[tuple[str, ...]], num_ranks: int, folder: Path, ranks_per_node: int | None = None
 ) -> list[dict[str, Any]]:
     output = folder / "runs.pt"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
     script = [str(ROOT / "tests/integration/sharded_losses.py"), json.dumps(cases), str(output)]
     node = [] if ranks_per_node is None else [str(ranks_per_node)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launch, *script, *node]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    succeed([*torchrun(num_ranks), *script, *node], folder, timeout=1800, PYTHONPATH=str(ROOT))
     return torch.load(output)
 
 

@@ -1,20 +1,12 @@
 """What cannot be sharded is refused before any work, on every rank, in one message."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import command, run
 from tests.data.dataset_fixture import write_dataset
-
-SMALL = [
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=192",
-]
+from tests.small_run import SMALL
 
 
 @pytest.mark.long
@@ -44,21 +36,8 @@ def test_a_refusal_is_one_message_and_no_rank_starts(
     ranks: int, wishes: list[str], words: list[str], tmp_path: Path
 ) -> None:
     write_dataset(tmp_path / "data", rows={"train": 1000})
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [
-        sys.executable,
-        *launch,
-        "-m",
-        "dlrm_app.cli.train",
-        "data.path=data",
-        "output=run",
-        *SMALL,
-        *wishes,
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment, check=False
-    )
+    asked = ["data.path=data", "output=run", *SMALL, "trainer.global_batch_size=192", *wishes]
+    done = run(command("train", *asked, ranks=ranks), tmp_path)
     assert done.returncode != 0
     assert done.stderr.count("1 problem in the configuration") == 1, done.stderr[-3000:]
     for part in words:

@@ -1,29 +1,18 @@
 """dlrm-train from a dataset folder to a run folder, by hand and under torchrun."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.commands import command, run
 from tests.data.dataset_fixture import write_dataset
+from tests.small_run import SMALL, events, losses
 from tests.training.run_fixture import read_report
 
-SMALL = [
-    "tables=dataset",
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=128",
-    "trainer.log_every_steps=1",
-    "data.lanes=8",
-    "optimizer.dense.lr=0.005",
-    "optimizer.sparse.lr=0.05",
-]
+RATES = ["optimizer.dense.lr=0.005", "optimizer.sparse.lr=0.05"]
 
 
 @pytest.fixture(scope="module")
@@ -34,37 +23,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(folder: Path, *overrides: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
-    """Runs the installed command, or torchrun with the module, in ``folder``."""
-    if ranks == 1:
-        command = [str(Path(sys.executable).with_name("dlrm-train"))]
-    else:
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(ranks),
-        ]
-        command += ["-m", "dlrm_app.cli.train"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, *SMALL, *overrides],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-    )
-
-
-def events(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
-
-
-def losses(run: Path) -> list[float]:
-    return [event["loss"] for event in events(run, "train")]
+    """Runs a small training in ``folder``."""
+    return run(command("train", *SMALL, *RATES, *overrides, ranks=ranks), folder)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from tests.data.dataset_fixture import write_dataset
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
 from tests.slurm.cluster import Cluster, send, wait_until
+from tests.small_run import SMALL, events, final_bytes
 
 pytestmark = pytest.mark.long
 
@@ -24,19 +24,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "slurm"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 PATIENCE = 300
 """Seconds, for a machine with much else to do."""
-SMALL = [
-    "tables=dataset",
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=128",
-    "trainer.log_every_steps=1",
-    "trainer.epochs=8",
-    "trainer.threads=1",
-    "data.lanes=8",
-    "report.enabled=false",
-    "output=run",
-]
+WISHES = [*SMALL, "trainer.epochs=8", "trainer.threads=1", "report.enabled=false", "output=run"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +46,7 @@ def submit(cluster: Cluster, folder: Path, script: str, *arguments: str) -> int:
 
 
 def train(cluster: Cluster, folder: Path, dataset: Path, *overrides: str) -> int:
-    return submit(cluster, folder, "train.sbatch", f"data.path={dataset}", *SMALL, *overrides)
+    return submit(cluster, folder, "train.sbatch", f"data.path={dataset}", *WISHES, *overrides)
 
 
 def wait_for_end(cluster: Cluster, job: int, log: Path) -> None:
@@ -87,21 +75,7 @@ def start_now(cluster: Cluster, job: int) -> None:
 
 
 def num_steps(run: Path) -> int:
-    return sum(event["event"] == "train" for event in events(run))
-
-
-def events(run: Path) -> list[dict[str, Any]]:
-    """All events, without what a clock decides."""
-    log = run / "metrics.jsonl"
-    found = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    clock = ("samples_per_second", "seconds", "time")
-    return [{key: value for key, value in event.items() if key not in clock} for event in found]
-
-
-def final_bytes(run: Path) -> dict[str, bytes]:
-    """Every weight and optimizer state at the run's end, bit for bit."""
-    last = sorted((run / "checkpoints").glob("step-*"))[-1]
-    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
+    return len(events(run, "train")) if (run / "metrics.jsonl").exists() else 0
 
 
 def assert_same_end(run: Path, undisturbed: Path) -> None:

@@ -1,8 +1,6 @@
 """Train pipelines: no batch under way is lost, taken twice or seen by an evaluation."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,19 +16,15 @@ from tests.data.dataset_fixture import write_dataset
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.plain_training import BATCH, NUM_STEPS, compose_train, plain_copy, run_sharded
 from tests.random_batches import NUM_DENSE, TABLES, draw
+from tests.small_run import SMALL, events, final_bytes, losses
 
 EXACT = ("base", "sparse_dist", "fused_sparse_dist")
 ON_CPU = (*EXACT, "semi_sync")
 VAL_ROWS = 333
-SMALL = [
-    "tables.embedding_dim=8",
-    "model.bottom_mlp=[16]",
-    "model.top_mlp=[16]",
-    "trainer.global_batch_size=128",
-    "trainer.log_every_steps=1",
+WISHES = [
+    *SMALL,
     "trainer.epochs=2",
     "trainer.threads=1",
-    "data.lanes=8",
     "evaluation.batch_size=64",
     "report.enabled=false",
 ]
@@ -44,23 +38,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(dataset: Path, output: Path, *overrides: str) -> Path:
-    arguments = [*SMALL, f"data.path={dataset}", f"output={output}", *overrides]
+    arguments = [*WISHES, f"data.path={dataset}", f"output={output}", *overrides]
     train(compose_config("train", TrainConfig, arguments))
     return output
-
-
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [event for event in found if event["event"] == kind]
-
-
-def losses(folder: Path) -> list[float]:
-    return [event["loss"] for event in events(folder, "train")]
-
-
-def last_tensors(folder: Path) -> dict[str, bytes]:
-    last = sorted((folder / "checkpoints").glob("step-*"))[-1]
-    return {path.name: path.read_bytes() for path in last.glob("*.distcp")}
 
 
 @pytest.mark.parametrize("pipeline", ON_CPU)
@@ -73,7 +53,7 @@ def test_evaluating_in_mid_epoch_leaves_training_as_it_was(
     within = run(dataset, tmp_path / "within", wish, "evaluation.every_steps=2")
     assert len(events(within, "eval")) == 8
     assert losses(within) == losses(without)
-    assert last_tensors(within) == last_tensors(without)
+    assert final_bytes(within) == final_bytes(without)
 
 
 @pytest.mark.parametrize("pipeline", ON_CPU)
@@ -92,8 +72,8 @@ def test_an_evaluation_in_mid_epoch_sees_the_split_and_nothing_else(
 
 def test_pipelines_that_are_exact_train_alike_to_the_bit(dataset: Path, tmp_path: Path) -> None:
     runs = {name: run(dataset, tmp_path / name, f"trainer.pipeline={name}") for name in EXACT}
-    expected = last_tensors(runs["sparse_dist"])
-    assert all(last_tensors(folder) == expected for folder in runs.values())
+    expected = final_bytes(runs["sparse_dist"])
+    assert all(final_bytes(folder) == expected for folder in runs.values())
 
 
 @pytest.mark.parametrize("pipeline", EXACT)
@@ -103,7 +83,7 @@ def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path,
     run(dataset, tmp_path / "cut", wish, "trainer.max_steps=4")
     cut = run(dataset, tmp_path / "cut", wish, "resume=auto")
     assert losses(cut) == losses(whole)
-    assert last_tensors(cut) == last_tensors(whole)
+    assert final_bytes(cut) == final_bytes(whole)
 
 
 def test_semi_sync_reads_rows_as_they_were_one_step_before() -> None:

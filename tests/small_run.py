@@ -1,0 +1,37 @@
+"""A run that is small enough for a test: what it is asked for, and what it leaves in its folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+SMALL = [
+    "tables=dataset",
+    "tables.embedding_dim=8",
+    "model.bottom_mlp=[16]",
+    "model.top_mlp=[16]",
+    "trainer.global_batch_size=128",
+    "trainer.log_every_steps=1",
+    "data.lanes=8",
+]
+CLOCK = ("samples_per_second", "seconds", "time")
+
+
+def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """All events, or those of ``kind``, without what a clock decides."""
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {key: value for key, value in event.items() if key not in CLOCK}
+        for event in found
+        if kind in (None, event["event"])
+    ]
+
+
+def losses(run: Path) -> list[float]:
+    """Of every logged step."""
+    return [event["loss"] for event in events(run, "train")]
+
+
+def final_bytes(run: Path) -> dict[str, bytes]:
+    """The last checkpoint's tensor files: every weight and optimizer state, bit for bit."""
+    last = max((run / "checkpoints").glob("step-*"))
+    return {path.name: path.read_bytes() for path in sorted(last.glob("*.distcp"))}
