@@ -53,6 +53,8 @@ class Table:
     sharding: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     hotness: tuple[float, ...] = ()
+    precision_by: str | None = None
+    """What chose ``data_type``: a pattern of tables.data_types, "" for the table's spec; None: tables.data_type."""
 
     @property
     def pooling_factors(self) -> list[float]:
@@ -65,7 +67,7 @@ class Table:
         return self.rows * self.dim * BYTES_PER_WEIGHT[self.data_type]
 
 
-SPEC_KEYS = (*(f.name for f in fields(Table)), "count")
+SPEC_KEYS = (*(f.name for f in fields(Table) if f.name != "precision_by"), "count")
 MAX_MISFITS = 5
 
 
@@ -128,12 +130,14 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
     if faults:
         return []
     expanded = _expand(table, spec.get("count"))
-    return expanded if "data_type" in spec else [_of_pattern(one, config.data_types) for one in expanded]
+    if "data_type" in spec:
+        return [replace(one, precision_by="") for one in expanded]
+    return [_of_pattern(one, config.data_types) for one in expanded]
 
 
 def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
-    fitting = [kind for pattern, kind in data_types.items() if fnmatchcase(table.name, pattern)]
-    return replace(table, data_type=fitting[-1]) if fitting else table
+    fitting = [pattern for pattern in data_types if fnmatchcase(table.name, pattern)]
+    return replace(table, data_type=data_types[fitting[-1]], precision_by=fitting[-1]) if fitting else table
 
 
 def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[str]:

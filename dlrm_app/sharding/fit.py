@@ -1,12 +1,15 @@
 """When tables do not fit: what is needed, what there is, and settings that were tried and work."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.constraints import sharding_problems, wishes_of
 from dlrm_app.sharding.estimate import KINDS, Option, Options, Workload, estimate_options
 from dlrm_app.sharding.placement import rank_loads
 from dlrm_app.sharding.search import fits, largest_share, search
@@ -23,14 +26,17 @@ LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 
 @dataclass(frozen=True)
 class Cure:
-    """A setting as it is typed, and what is planned with it."""
+    """A setting as it is typed behind what was typed already, and what is planned with it."""
 
     setting: str
     work: Workload
     cluster: Cluster
 
     def works(self) -> bool:
-        """Whether the planner finds a plan with it."""
+        """Whether it is allowed for every table, and the planner finds a plan with it."""
+        tables, sharding = list(self.work.tables.values()), self.work.sharding
+        if sharding_problems(tables, sharding, self.cluster.device):
+            return False
         return can_fit(self.work, self.cluster)
 
     def slowest(self) -> float | None:
@@ -162,15 +168,16 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
 
 def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     """Every table split by rows; every table split by columns, into the widest parts that work."""
-    by_rows = _respecified("sharding.types=[row_wise]", work, cluster, types=["row_wise"])
-    if by_rows.works():
-        yield by_rows
-    for width in COLUMN_WIDTHS:
-        typed = f"'sharding.tables={{*:{{types:[column_wise],min_partition:{width}}}}}'"
-        by_columns = _respecified(typed, work, cluster, types=["column_wise"], min_partition=width)
-        if by_columns.works():
-            yield by_columns
-            return
+    for_all = replace(work.sharding, types=["row_wise"])
+    by_rows = Cure("sharding.types=[row_wise]", replace(work, sharding=for_all), cluster)
+    rows_by_pattern = _by_pattern(work, cluster, types=["row_wise"])
+    yield from islice((cure for cure in (by_rows, *rows_by_pattern) if cure.works()), 1)
+    by_columns = (
+        cure
+        for width in COLUMN_WIDTHS
+        for cure in _by_pattern(work, cluster, types=["column_wise"], min_partition=width)
+    )
+    yield from islice((cure for cure in by_columns if cure.works()), 1)
 
 
 def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
@@ -180,29 +187,57 @@ def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     kernels = ["fused", "fused_uvm_caching"]
     cures = []
     for share in LOAD_FACTORS:
-        typed = f"'sharding.tables={{*:{{kernels:[{','.join(kernels)}],cache_load_factor:{share:g}}}}}'"
-        cure = _respecified(typed, work, cluster, kernels=kernels, cache_load_factor=share)
-        if cure.works():
-            cures.append(cure)
+        tried = _by_pattern(work, cluster, kernels=kernels, cache_load_factor=share)
+        cures += list(islice((cure for cure in tried if cure.works()), 1))
     if cures:
         yield min(cures, key=lambda cure: cure.slowest() or inf)
 
 
 def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    """Weights of two bytes, where fbgemm has the optimizer for them."""
-    if work.dense_kernel or all(table.data_type != "fp32" for table in work.tables.values()):
+    """Weights of two bytes for all tables whose own specs leave it open, where fbgemm has the optimizer for them."""
+    tables = work.tables.values()
+    may_be_copied = any(
+        "data_parallel" in wishes_of(table, work.sharding).get("types", ()) for table in tables
+    )
+    if work.dense_kernel or may_be_copied:  # neither is fused, and fp16 beside a torch optimizer is refused
         return
-    tables = {name: replace(table, data_type="fp16") for name, table in work.tables.items()}
-    cure = Cure("tables.data_type=fp16", replace(work, tables=tables), cluster)
-    if cure.works():
+    changed = {
+        table.name: table if table.precision_by == "" else replace(table, data_type="fp16")
+        for table in tables
+    }
+    patterns = {table.precision_by for table in tables if table.precision_by}
+    setting = f"'tables.data_types={{{_all_but(patterns)}:fp16}}'" if patterns else "tables.data_type=fp16"
+    cure = Cure(setting, replace(work, tables=changed), cluster)
+    if changed != work.tables and cure.works():
         yield cure
 
 
-def _respecified(setting: str, work: Workload, cluster: Cluster, **wishes: object) -> Cure:
-    """All tables with ``wishes``, in place of what their own specs ask for."""
-    tables = {
-        name: replace(table, sharding={**table.sharding, **wishes}) for name, table in work.tables.items()
-    }
-    asking = sum(bool(table.sharding.keys() & wishes.keys()) for table in work.tables.values())
-    also = f", in place of what {asking} tables' own specs ask for" if asking else ""
-    return Cure(setting + also, replace(work, tables=tables), cluster)
+def _by_pattern(work: Workload, cluster: Cluster, **wishes: Any) -> Iterator[Cure]:
+    """All tables with ``wishes`` as one pattern more asks for them; then so without what their specs ask instead."""
+    pattern = _all_but(work.sharding.tables)
+    sharding = replace(work.sharding, tables={**work.sharding.tables, pattern: wishes})
+    typed = (
+        f"'sharding.tables={{{pattern}:{{{','.join(f'{key}:{_typed(wishes[key])}' for key in wishes)}}}}}'"
+    )
+    yield Cure(typed, replace(work, sharding=sharding), cluster)
+    asking = [table for table in work.tables.values() if table.sharding.keys() & wishes.keys()]
+    if asking:
+        freed = {
+            name: replace(table, sharding={k: v for k, v in table.sharding.items() if k not in wishes})
+            for name, table in work.tables.items()
+        }
+        some = asking[0].name + (f" and {len(asking) - 1} more" if len(asking) > 1 else "")
+        without = f", and without {' and '.join(wishes)} in the specs of {some}"
+        yield Cure(typed + without, replace(work, sharding=sharding, tables=freed), cluster)
+
+
+def _all_but(patterns: Container[str]) -> str:
+    """A pattern that fits every table and is none of ``patterns``, for the last one given is the one that counts."""
+    pattern = "*"
+    while pattern in patterns:
+        pattern += "*"
+    return pattern
+
+
+def _typed(value: Any) -> str:
+    return f"[{','.join(value)}]" if isinstance(value, list) else f"{value:g}"

@@ -3,6 +3,7 @@
 import logging
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -72,9 +73,49 @@ def test_every_cure_works_as_it_is_typed(
     cures = [line.strip()[2:] for line in str(error.value).splitlines() if line.startswith("    - ")]
     assert cures
     for cure in cures:
-        kept = [o for o in common if not (o.startswith("sharding.types") and "types" in cure)]
-        plan_cluster(compose_config("plan", PlanConfig, [*kept, *as_typed(cure)]))
+        plan_cluster(compose_config("plan", PlanConfig, [*common, *as_typed(cure)]))
         assert "sharding plan for" in capsys.readouterr().out
+
+
+UNEVEN = """
+specs:
+  - {name: wide, count: 4, rows: 400_000, dim: 128, features: [w]%s}
+  - {name: narrow, count: 4, rows: 10_000, dim: 16, features: [n]}
+"""
+KEPT_WHOLE = "sharding.tables={wide*:{types:[table_wise]},*:{min_partition:16}}"
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "expected"),
+    [
+        ("", ["sharding.types=[table_wise]"], ["types:[column_wise],min_partition:16", "data_type=fp16"]),
+        ("", [KEPT_WHOLE], ["{**:{types:[row_wise]}}", "{**:{types:[column_wise],min_partition:16}}"]),
+        ("", ["sharding.types=[table_wise]", "tables.data_types={*:fp32}"], ["data_types={**:fp16}"]),
+        (", data_type: fp32", ["sharding.types=[table_wise]"], ["sharding.types=[row_wise]"]),
+        ("", ["sharding.types=[table_wise,data_parallel]"], ["sharding.types=[row_wise]"]),
+    ],
+)
+def test_cures_work_behind_what_was_typed_already(
+    own: str, asked: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """Narrow tables, patterns and tables' own specs have their say in what is tried, as they have when it is typed."""
+    (tmp_path / "uneven.yaml").write_text(UNEVEN % own)
+    cluster = ["topology=a100_80g_8", "topology.memory_gib=0.15", "topology.host_memory_gib=0"]
+    common = [f"tables={tmp_path}/uneven.yaml", *cluster, "smallest=false", *asked]
+    with pytest.raises(DlrmError) as error:
+        plan_cluster(compose_config("plan", PlanConfig, common))
+    cures = [line.strip()[2:] for line in str(error.value).splitlines() if line.startswith("    - ")]
+    for part in expected:
+        assert any(part in cure for cure in cures), cures
+    assert any("fp16" in cure for cure in cures) == (not own and "data_parallel" not in asked[0])
+    for cure in cures:
+        plan_cluster(compose_config("plan", PlanConfig, [*common, *as_typed(cure)]))
+
+
+def test_a_cure_says_which_specs_must_give_way() -> None:
+    tables = [one_hot(2**22, 64, "large", sharding={"types": ["table_wise"]}), one_hot(10, 64, "small")]
+    text = explain_misfit(workload(tables, "sgd"), cluster(2, memory=0.9 * GIB))
+    assert "'sharding.tables={*:{types:[row_wise]}}', and without types in the specs of large  (" in text
 
 
 def smaller(found: Cluster, width: int) -> Cluster | None:
