@@ -1,18 +1,16 @@
 """DeLong's variance and paired test against the pairs counted one by one, on one process and on three."""
 
 import math
-import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlrm_app.training.delong import auc_covariance, auc_interval, compare_aucs
+from tests.ranks import on_ranks
 
 NUM_RANKS = 3
 
@@ -108,36 +106,20 @@ CASES: list[tuple[int, float | None, list[int]]] = [
 ]
 
 
-def measure_on_rank(rank: int, folder: str, results: Any) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=NUM_RANKS
-    )
+def measure_on_rank(rank: int) -> list[tuple[list[float], list[list[float]]]]:
+    """One of three processes: its rows of every case."""
     found = []
     for size, step, cuts in CASES:
         rows = slice(cuts[rank], cuts[rank + 1])
         first, second, labels = (values[rows] for values in draw(size, step, seed=3))
         found.append(auc_covariance([first, second], labels))
-    results.put((rank, found))
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 def test_three_ranks_find_what_one_does(tmp_path: Path) -> None:
     """Rows split unevenly over gloo processes: the slow values, the same on every rank to the bit."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    results = context.Queue()
-    ranks = [
-        context.Process(target=measure_on_rank, args=(rank, str(tmp_path), results), daemon=True)
-        for rank in range(NUM_RANKS)
-    ]
-    for process in ranks:
-        process.start()
-    by_rank = dict(results.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join(timeout=60)
-    assert {repr(found) for found in by_rank.values()} == {repr(by_rank[0])}
+    by_rank = on_ranks(measure_on_rank, NUM_RANKS, tmp_path)
+    assert {repr(found) for found in by_rank} == {repr(by_rank[0])}
     for (size, step, _), (aucs, covariance) in zip(CASES, by_rank[0], strict=True):
         first, second, labels = draw(size, step, seed=3)
         expected_aucs, expected_covariance = slow([first, second], labels)

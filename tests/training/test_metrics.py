@@ -2,19 +2,17 @@
 
 import logging
 import math
-import multiprocessing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, roc_auc_score
 
 from dlrm_app.training.metrics import ClickMetrics
+from tests.ranks import on_ranks
 
 NUM_RANKS = 4
 
@@ -185,12 +183,8 @@ CASES: list[tuple[int, float | None, list[int]]] = [
 """(rows, step of the scores, where the ranks' rows begin and end)."""
 
 
-def measure_on_rank(rank: int, folder: str, results: Any) -> None:
-    """One of four processes: its rows of every case, the last case with one class only."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=NUM_RANKS
-    )
+def measure_on_rank(rank: int) -> list[dict[str, float]]:
+    """One of four processes: its rows of every case, then one class only, then no rows."""
     found = []
     for size, step, cuts in CASES:
         logits, labels = draw_rows(size, step, seed=7)
@@ -199,27 +193,13 @@ def measure_on_rank(rank: int, folder: str, results: Any) -> None:
         found.append(measured(logits[rows], labels[rows], groups=groups))
     found.append(measured(torch.ones(rank), torch.ones(rank)))
     found.append(measured(torch.empty(0), torch.empty(0)))
-    results.put((rank, found))
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 def test_four_ranks_measure_what_one_does(tmp_path: Path) -> None:
     """Rows split unevenly over gloo processes: scikit-learn's values, the same on every rank to the bit."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # torch is imported once, not by each process
-    results = context.Queue()
-    ranks = [
-        context.Process(target=measure_on_rank, args=(rank, str(tmp_path), results), daemon=True)
-        for rank in range(NUM_RANKS)
-    ]
-    for process in ranks:
-        process.start()
-    by_rank = dict(results.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join(timeout=60)
-    assert [process.exitcode for process in ranks] == [0] * NUM_RANKS
-    assert {str(found) for found in by_rank.values()} == {str(by_rank[0])}
+    by_rank = on_ranks(measure_on_rank, NUM_RANKS, tmp_path)
+    assert {str(found) for found in by_rank} == {str(by_rank[0])}
     *measured_cases, one_class, no_rows = by_rank[0]
     for (size, step, _), found in zip(CASES, measured_cases, strict=True):
         rows = draw_rows(size, step, seed=7)
