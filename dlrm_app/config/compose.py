@@ -12,6 +12,8 @@ from dlrm_app.config.overrides import check_overrides
 from dlrm_app.errors import ConfigError
 
 Schema = TypeVar("Schema")
+BUILDS_ON = {"plan": "train"}
+"""Commands whose file begins with another's: one schema, which extends the other's, is that of both."""
 
 
 def conf_dir() -> Path:
@@ -22,8 +24,10 @@ def conf_dir() -> Path:
 
 
 def register_schema(command: str, schema: type[Any]) -> None:
-    """Lets conf/<command>.yaml name ``<command>_schema`` in its defaults list."""
-    ConfigStore.instance().store(name=f"{command}_schema", node=schema)
+    """Lets conf/<command>.yaml, or that of the command it builds on, name its schema in its defaults list."""
+    for name in (command, BUILDS_ON.get(command)):
+        if name is not None:
+            ConfigStore.instance().store(name=f"{name}_schema", node=schema)
 
 
 def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> Schema:

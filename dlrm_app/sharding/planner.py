@@ -14,17 +14,18 @@ from torchrec.distributed.planner.types import PlannerError
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.runtime import Runtime
 from dlrm_app.sharding.constraints import use_dense_kernel
 from dlrm_app.sharding.estimate import Options, Workload, estimate_options
-from dlrm_app.sharding.fit import explain_misfit
+from dlrm_app.sharding.fit import can_fit, explain_misfit
 from dlrm_app.sharding.optimizer_state import optimizer_kinds
-from dlrm_app.sharding.placement import Assignment
+from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_assignment, to_plan
 from dlrm_app.sharding.plan_file import load_plan
 from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.table_classes import size_text
 from dlrm_app.sharding.topology import Cluster, running_cluster
 from dlrm_app.tables import Table
 
@@ -51,12 +52,7 @@ def make_plan(
     cluster = _least_of_all(running_cluster(topology, runtime))
     work = make_workload(tables, dense_kernel_tables, sparse, sharding, global_batch_size)
 
-    def plan() -> tuple[Assignment, Options]:
-        if sharding.planner == "torchrec" and sharding.plan is None:
-            return _ask_torchrec(model, work, cluster)
-        return find_assignment(work, cluster)
-
-    assignment, options = _decided_by_first(plan, runtime)
+    assignment, options = _decided_by_first(lambda: find_assignment(work, cluster, lambda: model), runtime)
     return to_plan(assignment, options, module_paths(model), work, cluster)
 
 
@@ -77,16 +73,43 @@ def make_workload(
     )
 
 
-def find_assignment(work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
-    """What ``sharding.plan`` says, or else what our own search finds, and what it chose from. Raises DlrmError."""
-    if work.sharding.plan is not None:
-        return load_plan(Path(work.sharding.plan), work, cluster), {}
+def find_assignment(
+    work: Workload, cluster: Cluster, model: Callable[[], nn.Module]
+) -> tuple[Assignment, Options]:
+    """What ``sharding.plan`` says, or else what the planner finds, and what it chose from (none for a file).
+
+    ``model`` makes what torchrec's planner asks for: tables on the meta device, their optimizers attached.
+    Raises DlrmError if there is no plan, or the file's is for something else or for more memory.
+    """
+    sharding = work.sharding
+    if sharding.plan is not None:
+        loaded = load_plan(Path(sharding.plan), work, cluster)
+        refuse_if(_overfull(loaded, sharding.plan, cluster))
+        return loaded, {}
+    if sharding.planner == "torchrec":
+        return _ask_torchrec(model(), work, cluster)
     options = estimate_options(work, cluster)
     found = search(options, cluster)
     if found is None:
         logger.info("the tables do not fit; looking for settings that would make them …")
         raise DlrmError(explain_misfit(work, cluster))
     return found, options
+
+
+def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
+    """The fullest rank, if a plan that was made elsewhere gives it more than it has room for."""
+    loads = rank_loads(assignment, cluster.num_ranks)
+    for what, needed, room in (
+        ("", loads.device, cluster.usable),
+        (" of its host", loads.host, cluster.usable_host),
+    ):
+        if needed.max() > room:
+            return [
+                f"sharding.plan={path} gives rank {needed.argmax()} {size_text(needed.max())} of tables, for which "
+                f"{size_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is kept for "
+                "the rest): plan again for ranks like these, or leave sharding.plan out"
+            ]
+    return []
 
 
 def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
@@ -99,9 +122,11 @@ def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[A
     try:
         plan = planner.plan(model, [AnyShardingSharder()])
     except PlannerError as error:
-        raise DlrmError(
-            f"{explain_misfit(work, cluster)}\n  torchrec's planner, in its words: {str(error).strip().splitlines()[0]}"
-        ) from error
+        words = f"torchrec's planner, in its words: {str(error).strip().splitlines()[0]}"
+        if can_fit(work, cluster):
+            cure = "use sharding.planner=fast, which finds one"
+            raise DlrmError(f"sharding.planner=torchrec found no plan: {cure}; {words}") from error
+        raise DlrmError(f"{explain_misfit(work, cluster)}\n  {words}") from error
     use_dense_kernel(plan, work.dense_kernel)
     options = estimate_options(work, cluster)
     return to_assignment(plan, options), options

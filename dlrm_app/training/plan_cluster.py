@@ -4,11 +4,15 @@ import time
 from pathlib import Path
 
 import torch
+from torch import nn
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.data.lanes import check_lanes
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
+from dlrm_app.sharding.collectives import collective_problems
 from dlrm_app.sharding.constraints import dense_by_wish, sharding_problems
 from dlrm_app.sharding.estimate import Workload
 from dlrm_app.sharding.fit import smallest_cluster
@@ -17,8 +21,9 @@ from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.plan_table import plan_text
 from dlrm_app.sharding.planner import find_assignment, make_workload
 from dlrm_app.sharding.topology import Cluster, described_cluster
-from dlrm_app.tables import Table, resolve_tables
-from dlrm_app.training.optimizers import dense_kernel_tables, table_problems
+from dlrm_app.tables import Table, resolve_tables, to_bag_config
+from dlrm_app.training.optimizers import attach_fused_optimizers, dense_kernel_tables, table_problems
+from dlrm_app.training.pipelines import pipeline_problems, plan_problems
 from dlrm_app.training.plan_page import plan_page
 from dlrm_app.training.quiet import quiet_libraries
 
@@ -33,18 +38,21 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     tables = _open_tables(config, cluster)
     work = _workload(config, tables, cluster)
     started = time.perf_counter()
-    assignment, options = find_assignment(work, cluster)
+    assignment, options = find_assignment(work, cluster, lambda: _on_paper(config, tables))
     seconds = time.perf_counter() - started
     plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
+    refuse_if(plan_problems(config.trainer.pipeline, plan))
     print(plan_text(plan))
-    print(
-        f"found in {seconds:.1f} s: {len(tables):,} tables, {len(set(map(id, options.values()))):,} classes"
-    )
+    if options:
+        num_classes = len(set(map(id, options.values())))
+        print(
+            f"found in {seconds:.1f} s: {len(tables):,} tables, {num_classes:,} class{'es' * (num_classes > 1)}"
+        )
     if config.smallest:
         _say_smallest(work, cluster)
     if config.output is not None:
         _write(Path(config.output), plan)
-    _say_next(config)
+    _say_next(config, cluster)
     return plan
 
 
@@ -57,8 +65,20 @@ def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
     tables = resolve_tables(config.tables, feature_rows)
     device = torch.device(cluster.device)
     problems = table_problems(tables, config.optimizer.sparse, config.sharding, device)
-    refuse_if([*problems, *sharding_problems(tables, config.sharding, cluster.device)])
+    problems += sharding_problems(tables, config.sharding, cluster.device)
+    problems += pipeline_problems(config.trainer.pipeline, config.evaluation, device)
+    refuse_if(problems)
     return tables
+
+
+def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
+    """The tables as torchrec's planner reads them, without weights."""
+    model = nn.Module()
+    model.sparse = EmbeddingBagCollection(
+        [to_bag_config(table) for table in tables], device=torch.device("meta")
+    )
+    attach_fused_optimizers(model, tables, config.optimizer.sparse)
+    return model
 
 
 def _workload(config: PlanConfig, tables: list[Table], cluster: Cluster) -> Workload:
@@ -66,9 +86,8 @@ def _workload(config: PlanConfig, tables: list[Table], cluster: Cluster) -> Work
     dense = dense_kernel_tables(tables, config.optimizer.sparse, device) | dense_by_wish(
         tables, config.sharding
     )
-    return make_workload(
-        tables, dense, config.optimizer.sparse, config.sharding, config.trainer.global_batch_size
-    )
+    batch_size = config.trainer.global_batch_size * config.model.members  # each member reads rows of its own
+    return make_workload(tables, dense, config.optimizer.sparse, config.sharding, batch_size)
 
 
 def _say_smallest(work: Workload, cluster: Cluster) -> None:
@@ -89,14 +108,25 @@ def _write(folder: Path, plan: EstimatedPlan) -> None:
     print(f"wrote {folder / 'plan.yaml'} and {folder / 'plan.html'}")
 
 
-def _say_next(config: PlanConfig) -> None:
+def _say_next(config: PlanConfig, cluster: Cluster) -> None:
     if config.output is None:
         print(
             "next: add output=FOLDER for plan.yaml, which dlrm-train takes, and a chart of every rank's load"
         )
         return
-    topology = config.topology
     print(
-        f"next: torchrun --nnodes {topology.nodes} --nproc-per-node {topology.devices_per_node} … dlrm-train, with the "
+        f"next: torchrun --nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node} … dlrm-train, with the "
         f"same tables and optimizer, data.path=DIR and sharding.plan={Path(config.output) / 'plan.yaml'}"
     )
+    for problem in _batch_problems(config, cluster):
+        print(f"      dlrm-train will want more: {problem}")
+
+
+def _batch_problems(config: PlanConfig, cluster: Cluster) -> list[str]:
+    """What dlrm-train would refuse of rows and ranks; no reason not to plan, for it does not change the plan."""
+    batch_size, num_ranks = config.trainer.global_batch_size, cluster.num_ranks
+    rows_per_rank = batch_size * config.model.members // num_ranks
+    return [
+        *check_lanes(batch_size, config.data.lanes, num_ranks, rows=batch_size),
+        *collective_problems(config.sharding.collectives, rows_per_rank, config.evaluation.batch_size),
+    ]

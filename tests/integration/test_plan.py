@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 
-from dlrm_app.config.compose import compose_config
+from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.plan_table import plan_text
 from dlrm_app.training.plan_cluster import plan_cluster
 from tests.commands import command, run
 from tests.data.dataset_fixture import write_dataset
@@ -126,6 +130,70 @@ def test_a_cluster_that_was_not_started_is_refused_by_training(dataset: Path, tm
     done = start(tmp_path, f"data.path={dataset}", "output=run", "topology=a100_80g_8")
     assert done.returncode == 2
     assert "topology describes 1 × 8 cuda ranks, but 1 × 1 cpu ranks were started" in done.stderr
+
+
+RECIPE = ["model=dcn", "model.members=2", "tables.embedding_dim=16", "optimizer=adagrad", "trainer.epochs=3"]
+
+
+@pytest.mark.long
+def test_the_words_of_dlrm_train_plan_what_it_trains(dataset: Path, tmp_path: Path) -> None:
+    """Type for type: the model's, the optimizer's and the trainer's keys, on ranks that are described for both."""
+    common = [f"data.path={dataset}", *CPU, *RECIPE]
+    planned = plan_cluster(compose_config("plan", PlanConfig, [*common, f"output={tmp_path}/made"]))
+    assert planned.work.global_batch_size == 2 * 128  # each member has rows of its own
+    done = start(tmp_path, *common, "trainer.max_steps=1", "report.enabled=false", "output=run", ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/plan.yaml").read_bytes() == (tmp_path / "made/plan.yaml").read_bytes()
+    printed = plan_text(planned).splitlines()
+    assert set(printed[:5]) <= set(done.stderr.splitlines())  # what each rank carries
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "experiment").glob("*.yaml")))
+def test_every_training_recipe_can_be_planned(name: str) -> None:
+    config = compose_config("plan", PlanConfig, [f"experiment={name}", "data.path=DATASET"])
+    assert config.problems() == []
+    trained = compose_config("train", TrainConfig, [f"experiment={name}", "data.path=DATASET"])
+    for part in ("tables", "model", "optimizer", "sharding", "trainer"):
+        assert getattr(config, part) == getattr(trained, part)
+
+
+def test_a_plan_for_more_memory_than_there_is_is_refused(tmp_path: Path) -> None:
+    """By the fullest rank, before anything is allocated."""
+    made = [*TINY, "topology=a100_80g_8", "smallest=false"]
+    plan_cluster(compose_config("plan", PlanConfig, [*made, f"output={tmp_path}"]))
+    smaller = [*made, f"sharding.plan={tmp_path}/plan.yaml", "topology.memory_gib=1"]
+    with pytest.raises(ConfigError, match=r"gives rank \d 1\.\d GiB of tables, for which 870 MiB are free"):
+        plan_cluster(compose_config("plan", PlanConfig, smaller))
+
+
+def test_the_next_step_says_what_training_on_so_many_ranks_wants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [*TINY, "topology=a100_80g", "topology.nodes=16", "smallest=false", f"output={tmp_path}"]
+    plan_cluster(compose_config("plan", PlanConfig, overrides))
+    assert "128 ranks do not divide data.lanes (64)" in capsys.readouterr().out
+    plan_cluster(compose_config("plan", PlanConfig, [*overrides, "data.lanes=128"]))
+    assert "data.lanes" not in capsys.readouterr().out
+
+
+def test_torchrecs_planner_can_be_asked_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spy(planner: EmbeddingShardingPlanner, *arguments: object) -> object:
+        asked.append(planner)
+        return find(planner, *arguments)
+
+    find = EmbeddingShardingPlanner.plan
+    monkeypatch.setattr(EmbeddingShardingPlanner, "plan", spy)
+    overrides = [
+        "tables=criteo_kaggle",
+        "tables.embedding_dim=16",
+        "smallest=false",
+        "sharding.planner=torchrec",
+    ]
+    found = plan_cluster(compose_config("plan", PlanConfig, overrides))
+    assert len(asked) == 1
+    assert len(found.assignment) == 26
 
 
 @pytest.mark.long
