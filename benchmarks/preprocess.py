@@ -30,15 +30,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from preprocess_engines import DENSE, ENGINES, NUM_EMBEDDINGS, NUM_ZIPPED, SAME_JOB, SPARSE, Engine
+
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.config.preprocess import PreprocessConfig
 
-NUM_EMBEDDINGS = 100_000
-DENSE = [f"int_{place}" for place in range(13)]
-SPARSE = [f"cat_{place}" for place in range(26)]
 WARM_ROWS = 2000
-NUM_ZIPPED = 2
 CRITEO_1TB_ROWS = 4_373_472_329
 CORES = (2, 16, 64)
 
@@ -53,110 +50,6 @@ class Options:
     engines: str = "all"
     memory: bool = False
     folder: str = ""
-
-
-# the engines: each reads the Criteo files ``inputs`` and writes into ``output``
-
-
-def this_project(inputs: Sequence[Path], output: Path) -> None:
-    from dlrm_app.preprocess.run import preprocess
-
-    names = ",".join(f'"{path}"' for path in inputs)
-    overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
-    overrides.append(f"encoding.num_embeddings={NUM_EMBEDDINGS}")
-    preprocess(compose_config("preprocess", PreprocessConfig, overrides))
-
-
-def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> None:
-    from dlrm_app.preprocess import units
-
-    class PythonGzip:
-        IGzipFile = gzip.GzipFile
-
-    units.igzip = PythonGzip
-    this_project(inputs, output)
-
-
-def polars(inputs: Sequence[Path], output: Path) -> None:
-    import polars as pl
-
-    schema = {"label": pl.UInt8, **dict.fromkeys(DENSE, pl.Int64), **dict.fromkeys(SPARSE, pl.String)}
-    dense = [
-        pl.col(name).fill_null(0).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32)
-        for name in DENSE
-    ]
-    numbers = [pl.col(name).str.to_integer(base=16, dtype=pl.UInt32) for name in SPARSE]
-    sparse = [
-        pl.when(number.is_null()).then(0).otherwise(number.hash() % (NUM_EMBEDDINGS - 1) + 1).cast(pl.Int32)
-        for number in numbers
-    ]
-    sparse = [column.alias(name) for column, name in zip(sparse, SPARSE, strict=True)]
-    frame = pl.scan_csv(list(inputs), separator="\t", has_header=False, schema=schema, quote_char=None)
-    frame.select("label", *dense, *sparse).sink_parquet(
-        output / "train.parquet", compression="zstd", compression_level=1
-    )
-
-
-def duckdb(inputs: Sequence[Path], output: Path) -> None:
-    import duckdb as db
-
-    types = {"label": "UTINYINT", **dict.fromkeys(DENSE, "BIGINT"), **dict.fromkeys(SPARSE, "VARCHAR")}
-    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
-    dense = [f"CAST(ln(greatest(coalesce({name}, 0), 0) + 1.0) AS FLOAT) AS {name}" for name in DENSE]
-    sparse = [
-        f"CAST(CASE WHEN {name} IS NULL THEN 0 ELSE 1 + hash(CAST('0x' || {name} AS UINTEGER)) "
-        f"% {NUM_EMBEDDINGS - 1} END AS INTEGER) AS {name}"
-        for name in SPARSE
-    ]
-    files = ", ".join(f"'{path}'" for path in inputs)
-    db.sql(
-        f"COPY (SELECT label, {', '.join(dense + sparse)} FROM read_csv([{files}], delim='\t', header=false, "
-        f"quote='', escape='', auto_detect=false, columns={{{columns}}})) TO '{output}/train.parquet' "
-        "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
-    )
-
-
-def torchrec(inputs: Sequence[Path], output: Path) -> None:
-    from torchrec.datasets.criteo import BinaryCriteoUtils
-
-    for path in inputs:
-        outputs = [str(output / f"{path.name}_{part}.npy") for part in ("dense", "sparse", "labels")]
-        BinaryCriteoUtils.tsv_to_npys(str(path), *outputs, dataset_name="criteo_kaggle")
-
-
-def pyarrow_parse(inputs: Sequence[Path], output: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    types = {"label": pa.uint8(), **dict.fromkeys(DENSE, pa.int64()), **dict.fromkeys(SPARSE, pa.string())}
-    for path in inputs:
-        csv.read_csv(
-            path,
-            read_options=csv.ReadOptions(column_names=list(types)),
-            parse_options=csv.ParseOptions(delimiter="\t", quote_char=False),
-            convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True),
-        )
-
-
-@dataclass(frozen=True)
-class Engine:
-    """``input``: which file it gets: all rows, a part of them, or the gzip files."""
-
-    name: str
-    run: Callable[[Sequence[Path], Path], None]
-    input: str = "all"
-
-
-ENGINES = {
-    "ours": Engine("this project", this_project),
-    "polars": Engine("polars", polars),
-    "duckdb": Engine("duckdb", duckdb),
-    "torchrec": Engine("torchrec tsv_to_npys (on a part)", torchrec, "part"),
-    "pyarrow": Engine("pyarrow.csv, parse alone", pyarrow_parse),
-    "ours-gz": Engine(f"this project, {NUM_ZIPPED} gzip files", this_project, "gzip"),
-    "python-gz": Engine("the same by Python's gzip", this_project_by_python_gzip, "gzip"),
-}
-SAME_JOB = ("ours", "polars", "duckdb")
 
 
 # measuring
