@@ -11,13 +11,6 @@ import pytest
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import CRITEO, NO_CRITEO
 
-GOOD = (
-    b"1\t"
-    + b"\t".join(b"%d" % n for n in range(13))
-    + b"\t"
-    + b"\t".join(b"%08x" % n for n in range(26))
-    + b"\n"
-)
 COMMAND = Path(sys.executable).with_name("dlrm-preprocess")
 
 

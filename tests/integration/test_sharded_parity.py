@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.runtime import start_runtime
@@ -21,16 +22,7 @@ from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
 
 ROOT = Path(__file__).parents[2]
-OPTIMIZERS = (
-    "sgd",
-    "adagrad",
-    "rowwise_adagrad",
-    "adam",
-    "partial_rowwise_adam",
-    "lamb",
-    "partial_rowwise_lamb",
-)
-MATRIX = [(kind, name) for kind in (*SHARDING_TYPES, "mixed") for name in OPTIMIZERS]
+MATRIX = [(kind, name) for kind in (*SHARDING_TYPES, "mixed") for name in SPARSE_OPTIMIZERS]
 QUICK = [
     ("data_parallel", "partial_rowwise_adam"),
     ("table_wise", "rowwise_adagrad"),
