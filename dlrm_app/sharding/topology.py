@@ -17,7 +17,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Bandwidths:
-    """Bytes a millisecond (torchrec's unit) that each rank moves; its own defaults are those of a V100."""
+    """Bytes a millisecond (torchrec's unit) that each rank moves; torchrec's defaults, those of V100s."""
 
     memory: float = constants.HBM_MEM_BW
     host_memory: float = constants.DDR_MEM_BW
@@ -84,6 +84,10 @@ class Cluster:
         return TopologyFactory.create_topology(ranks, hardware, kernel)
 
 
+CPU_BANDWIDTHS = Bandwidths(memory=constants.DDR_MEM_BW, intra_node=10e6, inter_node=1e6)
+"""gloo's between processes: with NVLink's in its place every table would be split, for exchanges cost nothing."""
+
+
 def described_cluster(config: TopologyConfig) -> Cluster:
     """The cluster that ``config`` describes. Raises ConfigError if it describes none."""
     if not config.is_described:
@@ -136,7 +140,7 @@ def _contradiction(described: Cluster, started: Cluster) -> str:
 
 
 def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:
-    defaults = Bandwidths(memory=constants.DDR_MEM_BW) if device == "cpu" else Bandwidths()
+    defaults = CPU_BANDWIDTHS if device == "cpu" else Bandwidths()
     given = {
         "memory": config.memory_gbps,
         "host_memory": config.host_memory_gbps,
@@ -161,13 +165,25 @@ def host_bytes(runtime: Runtime) -> int:
 
 def _machine_bytes() -> int:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(total, _control_group_limit() or total)
+    return min([total, *memory_limits(Path("/"))])
 
 
-def _control_group_limit() -> int | None:
-    """The memory that a container or a Slurm job allows, if it sets a limit."""
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        path = Path(name)
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            return int(text)
-    return None
+def memory_limits(root: Path) -> list[int]:
+    """What a container or a Slurm job allows: the limits of this process's control group and of all above it."""
+    limits = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, own = root / "sys/fs/cgroup" / controllers, Path(path.lstrip("/"))
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        limits += [_read(top / group / name).strip() for group in (own, *own.parents)]
+    return [int(limit) for limit in limits if limit.isdigit()]
+
+
+def _read(path: Path) -> str:
+    """A file's text; empty where this kernel or container has no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
