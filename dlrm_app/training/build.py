@@ -12,6 +12,7 @@ from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.hotness import expect_hotness
 from dlrm_app.data.lanes import check_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.reader import verify_shards
@@ -82,6 +83,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
         problems += error.problems
     refuse_if(problems)
     verify_shards(manifest, checksums=config.data.verify)
+    tables = expect_hotness(tables, manifest)
     unused = sorted(set(feature_rows) - {name for table in tables for name in table.features})
     if unused:
         logger.warning("no table reads %s: these features are left out", ", ".join(unused))

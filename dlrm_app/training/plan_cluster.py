@@ -8,6 +8,7 @@ from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.data.hotness import expect_hotness
 from dlrm_app.data.lanes import check_lanes
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import DlrmError, refuse_if
@@ -58,11 +59,12 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
 
 def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
     """The tables, checked as dlrm-train would. Raises ConfigError with all problems."""
-    feature_rows = None
-    if config.data.path is not None:
+    if config.data.path is None:
+        tables = resolve_tables(config.tables, None)
+    else:
         manifest = read_manifest(Path(config.data.path))
         feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
-    tables = resolve_tables(config.tables, feature_rows)
+        tables = expect_hotness(resolve_tables(config.tables, feature_rows), manifest)
     device = torch.device(cluster.device)
     problems = table_problems(tables, config.optimizer.sparse, config.sharding, device)
     problems += sharding_problems(tables, config.sharding, cluster.device)

@@ -6,6 +6,7 @@ from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.tables import resolve_tables
 
 # Criteo's distinct values per column: Kaggle, and 1TB capped at 40 million as MLPerf does
 KAGGLE_ROWS = [
@@ -107,3 +108,11 @@ def test_the_mlperf_encodings_fit_the_mlperf_tables() -> None:
     for name in ("mlperf_dlrm_v1", "mlperf_dcnv2"):
         assert compose_preprocess(f"experiment={name}").encoding.num_embeddings == MLPERF_ROWS
     assert compose_preprocess("experiment=mlperf_dcnv2").multi_hot.sizes == MULTI_HOT
+
+
+def test_plans_of_mlperfs_models_expect_the_ids_that_their_rows_hold() -> None:
+    """214 a row in DLRM-DCNv2, one a feature in the DLRM before it; without a dataset the specs have to say so."""
+    expected = {"mlperf_dcnv2": [float(size) for size in MULTI_HOT], "mlperf_dlrm_v1": [1.0] * 26}
+    for name, sizes in expected.items():
+        tables = resolve_tables(compose_train(f"experiment={name}").tables, None)
+        assert [ids for table in tables for ids in table.pooling_factors] == sizes
