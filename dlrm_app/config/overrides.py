@@ -4,13 +4,13 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import OverrideParseException
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 
+from dlrm_app.config.files import register_file
+from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 from dlrm_app.errors import ConfigError, refuse_if
 
 
@@ -36,7 +36,7 @@ def check_overrides(overrides: list[str], schema: type[Any], conf: Path, command
         if key.split(".")[0].split("/")[0] == "hydra":
             checked.append(text)
         elif key in groups and isinstance(override.value(), str | None):
-            checked.append(_choose(text, key, override, conf, command, problems))
+            checked.append(_choose(text, key, override, conf, command, tree, problems))
         else:
             _check_value(key, override, tree, groups, problems)
             checked.append(f"++{text}" if _adds_keys(key, override, tree) else text)
@@ -44,7 +44,9 @@ def check_overrides(overrides: list[str], schema: type[Any], conf: Path, command
     return checked
 
 
-def _choose(text: str, group: str, override: Override, conf: Path, command: str, problems: list[str]) -> str:
+def _choose(
+    text: str, group: str, override: Override, conf: Path, command: str, tree: DictConfig, problems: list[str]
+) -> str:
     choice = override.value()
     if not isinstance(choice, str) or choice in ("null", ""):
         return text
@@ -53,8 +55,7 @@ def _choose(text: str, group: str, override: Override, conf: Path, command: str,
         if not path.is_file():
             problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
             return text
-        ConfigStore.instance().store(group=group, name=path.stem, node=_load(path, problems))
-        return f"{group}={path.stem}"
+        return f"{group}={register_file(path, group, conf, tree, problems)}"
     own = f"{command}/" if command and (conf / group / command).is_dir() else ""
     choices = sorted(file.stem for file in (conf / group / own).glob("*.yaml"))
     if choice not in choices:
@@ -67,50 +68,20 @@ def _choose(text: str, group: str, override: Override, conf: Path, command: str,
     return f"{group}={own}{choice}" if own else text
 
 
-def _load(path: Path, problems: list[str]) -> DictConfig | ListConfig | None:
-    try:
-        return OmegaConf.load(path)
-    except (
-        Exception
-    ) as error:  # the parser's errors have no common class; each is the file's author's to mend
-        problems.append(f"{path} is not readable YAML: {error}")
-        return None
-
-
 def _check_value(
     key: str, override: Override, tree: DictConfig, groups: set[str], problems: list[str]
 ) -> None:
-    if not _is_known(key, tree):
-        known = known_keys(tree) + sorted(groups)
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-        if not near:  # the last word may be right and its section wrong or left out
-            near = [name for name in known if name.split(".")[-1] == key.split(".")[-1]][:1]
-        hint = f"did you mean {near[0]}?" if near else "see --help for the keys"
-        problems.append(f"{key} is not a known key: {hint}")
+    if not is_known(key, tree):
+        problems.append(unknown_key(key, tree, sorted(groups)))
         return
     if override.is_delete() or override.is_sweep_override() or override.value_type is None:
         return
     value = override.value()
     if override.value_type == ValueType.ELEMENT and isinstance(value, str) and "${" in value:
         return
-    try:
-        OmegaConf.update(tree.copy(), key, value)
-    except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0]
+    reason = wrong_value(key, value, tree)
+    if reason is not None:
         problems.append(f"{key}={override.get_value_element_as_str()}: {reason}")
-
-
-def _is_known(key: str, tree: DictConfig) -> bool:
-    node: Any = tree
-    for part in key.split("."):
-        if not isinstance(node, DictConfig):
-            return node is None  # a field typed Any or a list: anything below it is its own business
-        if OmegaConf.is_missing(node, part):
-            return True
-        if part not in node:
-            return _is_free_form(node)
-        node = node[part]
-    return True
 
 
 def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:
@@ -118,23 +89,6 @@ def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:
     return (
         isinstance(override.value(), dict)
         and not (override.is_add() or override.is_force_add() or override.is_delete())
-        and _is_known(key, tree)
-        and _is_free_form(OmegaConf.select(tree, key))
+        and is_known(key, tree)
+        and is_free_form(OmegaConf.select(tree, key))
     )
-
-
-def _is_free_form(node: DictConfig) -> bool:
-    return OmegaConf.get_type(node) is dict
-
-
-def known_keys(tree: DictConfig, prefix: str = "") -> list[str]:
-    """Every dotted key of ``tree``, sections included, for suggestions."""
-    keys: list[str] = []
-    for name in map(str, tree):
-        keys.append(f"{prefix}{name}")
-        if OmegaConf.is_missing(tree, name):
-            continue
-        node = tree[name]
-        if isinstance(node, DictConfig):
-            keys += known_keys(node, f"{prefix}{name}.")
-    return keys

@@ -47,7 +47,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     if options:
         num_classes = len(set(map(id, options.values())))
         print(
-            f"found in {seconds:.1f} s: {len(tables):,} tables, {num_classes:,} class{'es' * (num_classes > 1)}"
+            f"found in {seconds:.1f} s: {len(tables):,} table{'s' * (len(tables) > 1)}, {num_classes:,} class{'es' * (num_classes > 1)}"
         )
     if config.smallest:
         _say_smallest(work, cluster)

@@ -62,6 +62,63 @@ def test_a_group_takes_the_path_of_a_yaml_file(tmp_path: Path) -> None:
     assert config.tables.specs == [{"name": "t", "rows": 3, "features": ["f"]}]
 
 
+def test_a_file_named_like_one_of_ours_is_not_taken_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "merlin_tiny.yaml"
+    file.write_text("specs:\n  - {name: t, rows: 3, features: [f]}\n")
+    config = compose_config("train", TrainConfig, ["data.path=x", f"tables={file}"])
+    assert config.tables.specs == [{"name": "t", "rows": 3, "features": ["f"]}]
+
+
+RECIPE = """# @package _global_
+defaults:
+  - override /model: dcn
+trainer:
+  epochs: 2
+"""
+
+
+@pytest.mark.parametrize("text", [RECIPE, RECIPE.split("\n", 1)[1]])
+def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
+    """It sets keys of all sections and chooses from groups; what is typed besides wins."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    config = compose_config("train", TrainConfig, ["data.path=x", f"experiment={file}", "model.members=3"])
+    assert (config.model.kind, config.model.members, config.trainer.epochs) == ("dcn", 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("group", "text", "expected"),
+    [
+        (
+            "topology",
+            "memory_gb: 24",
+            "topology.memory_gb is not a known key: did you mean topology.memory_gib?",
+        ),
+        (
+            "topology",
+            "nodes: two",
+            "topology.nodes=two: Value 'two' of type 'str' could not be converted to Int",
+        ),
+        ("topology", "- nodes", "the file must hold keys and their values"),
+        ("model", "kind: [", "is not readable YAML"),
+        (
+            "experiment",
+            "trainer: {epoch: 2}",
+            "trainer.epoch is not a known key: did you mean trainer.epochs?",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_name_and_all_else(
+    group: str, text: str, expected: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    typo, problem = problems_of("data.pat=x", f"{group}={file}")
+    assert "did you mean data.path?" in typo
+    assert str(file) in problem
+    assert expected in problem
+
+
 def test_a_missing_group_file_is_refused() -> None:
     (problem,) = problems_of("data.path=x", "tables=nowhere/mine.yaml")
     assert "no such file" in problem

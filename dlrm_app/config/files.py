@@ -1,0 +1,60 @@
+"""A user's own YAML file as the choice of a group: ``tables=my_tables.yaml``, ``experiment=my_recipe.yaml``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
+
+NOT_VALUES = ("defaults", "hydra")
+"""Top-level keys of a recipe that are Hydra's own business."""
+
+
+def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems: list[str]) -> str:
+    """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``tree`` has no place for."""
+    name = path.stem
+    while (conf / group / f"{name}.yaml").exists():  # else ours would be taken for it
+        name += "_"
+    try:
+        content = OmegaConf.load(path)
+    except (
+        Exception
+    ) as error:  # the parser's errors have no common class; each is the file's author's to mend
+        problems.append(f"{path} is not readable YAML: {error}")
+        return name
+    if not isinstance(content, DictConfig):
+        problems.append(f"{group}={path}: the file must hold keys and their values, got a list or a word")
+        return name
+    is_recipe = group == "experiment"
+    plain = OmegaConf.to_container(content, resolve=False)
+    assert isinstance(plain, dict)
+    values = {str(key): value for key, value in plain.items() if key not in NOT_VALUES}
+    problems += [
+        f"{group}={path}: {fault}" for fault in _faults(values, "" if is_recipe else f"{group}.", tree)
+    ]
+    # what a recipe sets stands at the top, which a file in conf/ says by its first line
+    package = "_global_" if is_recipe else None
+    ConfigStore.instance().store(group=group, name=name, node=content, package=package)
+    return name
+
+
+def _faults(values: Mapping[str, Any], prefix: str, tree: DictConfig) -> list[str]:
+    faults = []
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if not is_known(key, tree):
+            faults.append(unknown_key(key, tree))
+        elif isinstance(value, Mapping) and _has_fields(tree, key):
+            faults += _faults({str(k): v for k, v in value.items()}, f"{key}.", tree)
+        elif not (isinstance(value, str) and "${" in value):
+            reason = wrong_value(key, value, tree)
+            faults += [f"{key}={value}: {reason}"] if reason else []
+    return faults
+
+
+def _has_fields(tree: DictConfig, key: str) -> bool:
+    node = OmegaConf.select(tree, key)
+    return isinstance(node, DictConfig) and not is_free_form(node)

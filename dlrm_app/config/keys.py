@@ -1,0 +1,59 @@
+"""Which keys a schema has, and what their values may be."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+def is_known(key: str, tree: DictConfig) -> bool:
+    """Whether the schema ``tree`` has the dotted ``key``, or leaves open what it has there."""
+    node: Any = tree
+    for part in key.split("."):
+        if not isinstance(node, DictConfig):
+            return node is None  # a field typed Any or a list: anything below it is its own business
+        if OmegaConf.is_missing(node, part):
+            return True
+        if part not in node:
+            return is_free_form(node)
+        node = node[part]
+    return True
+
+
+def is_free_form(node: Any) -> bool:
+    """Whether any keys may stand in ``node``."""
+    return isinstance(node, DictConfig) and OmegaConf.get_type(node) is dict
+
+
+def unknown_key(key: str, tree: DictConfig, groups: Sequence[str] = ()) -> str:
+    """The refusal of ``key``, with the nearest one of ``tree`` or ``groups``."""
+    known = [*known_keys(tree), *groups]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:  # the last word may be right and its section wrong or left out
+        near = [name for name in known if name.split(".")[-1] == key.split(".")[-1]][:1]
+    hint = f"did you mean {near[0]}?" if near else "see --help for the keys"
+    return f"{key} is not a known key: {hint}"
+
+
+def wrong_value(key: str, value: Any, tree: DictConfig) -> str | None:
+    """Why ``key``, which ``tree`` has, cannot be ``value``."""
+    try:
+        OmegaConf.update(tree.copy(), key, value)
+    except OmegaConfBaseException as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def known_keys(tree: DictConfig, prefix: str = "") -> list[str]:
+    """Every dotted key of ``tree``, sections included, for suggestions."""
+    keys: list[str] = []
+    for name in map(str, tree):
+        keys.append(f"{prefix}{name}")
+        if OmegaConf.is_missing(tree, name):
+            continue
+        node = tree[name]
+        if isinstance(node, DictConfig):
+            keys += known_keys(node, f"{prefix}{name}.")
+    return keys
