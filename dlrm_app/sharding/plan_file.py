@@ -1,5 +1,6 @@
 """A sharding plan as a file that people read and compare: plan.yaml."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,14 +63,14 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     """
     content = _read(path)
     problems = _rank_problems(content, cluster)
+    num_ranks = math.inf if problems else cluster.num_ranks  # once is enough
     entries: Mapping[str, Any] = content["tables"]
     problems += _named("it places what is no table here", [n for n in entries if n not in work.tables])
     problems += _named("it does not place", [n for n in work.tables if n not in entries])
     for name, entry in entries.items():
         if name in work.tables:
-            problems += [
-                f"table {name}: {fault}" for fault in _entry_faults(entry, work.tables[name], cluster)
-            ]
+            faults = _entry_faults(entry, work.tables[name], cluster.device, num_ranks)
+            problems += [f"table {name}: {fault}" for fault in faults]
     if not problems:
         assignment, problems = _assign(entries, work, cluster)
     refuse_if([f"sharding.plan={path}: {problem}" for problem in _first(problems)])
@@ -94,7 +95,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 def _named(problem: str, names: Sequence[str], limit: int = 5) -> list[str]:
     """One problem of many tables."""
     more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
-    return [f"{problem}: {', '.join(map(str, names[:limit]))}{more}"] if names else []
+    cure = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
+    return [f"{problem}: {', '.join(map(str, names[:limit]))}{more}; {cure}"] if names else []
 
 
 def _first(problems: Sequence[str], limit: int = 12) -> list[str]:
@@ -123,7 +125,7 @@ def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
     return []
 
 
-def _entry_faults(entry: Any, table: Table, cluster: Cluster) -> list[str]:
+def _entry_faults(entry: Any, table: Table, device: str, num_ranks: float) -> list[str]:
     if not isinstance(entry, Mapping) or not {"sharding_type", "compute_kernel", "ranks", "shards"} <= set(
         entry
     ):
@@ -132,7 +134,7 @@ def _entry_faults(entry: Any, table: Table, cluster: Cluster) -> list[str]:
     for key, choices in (("sharding_type", SHARDING_TYPES), ("compute_kernel", KERNELS)):
         if entry[key] not in choices:
             faults.append(f"{key} must be one of {', '.join(choices)}, got {entry[key]!r}")
-    if "uvm" in str(entry["compute_kernel"]) and cluster.device == "cpu":
+    if "uvm" in str(entry["compute_kernel"]) and device == "cpu":
         faults.append(f"the kernel {entry['compute_kernel']} needs CUDA, these ranks compute on CPU")
     share = entry.get("cache_load_factor", 1)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
@@ -142,9 +144,9 @@ def _entry_faults(entry: Any, table: Table, cluster: Cluster) -> list[str]:
     shards = entry["shards"]
     if not isinstance(shards, list) or not shards or not all(_is_shard(shard) for shard in shards):
         return ["shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0"]
-    outside = sorted({shard[4] for shard in shards if shard[4] >= cluster.num_ranks})
+    outside = sorted({shard[4] for shard in shards if shard[4] >= num_ranks})
     if outside:
-        faults.append(f"it lies on rank {outside[0]}, the last rank here is {cluster.num_ranks - 1}")
+        faults.append(f"it lies on rank {outside[0]}, the last rank here is {num_ranks - 1}")
     if entry["ranks"] != [shard[4] for shard in shards]:
         faults.append("ranks must be the last numbers of its shards, in their order")
     return faults + _cover_faults(np.array(shards, dtype=np.int64), table)
@@ -163,7 +165,9 @@ def _cover_faults(shards: np.ndarray, table: Table) -> list[str]:
     shards = shards[(shards[:, 2] > 0) & (shards[:, 3] > 0)]
     rows, columns = ((shards[:, k] + shards[:, k + 2]).max(initial=0) for k in (0, 1))
     if (rows, columns) != (table.rows, table.dim):
-        return [f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}"]
+        return [
+            f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}: plan again"
+        ]
     faults = []
     for place, one in enumerate(shards):
         later = shards[place + 1 :]

@@ -89,13 +89,16 @@ def refused(path: Path, change: Callable[[dict[str, Any]], Any], tables: list[Ta
     return [problem.removeprefix(f"sharding.plan={path}: ") for problem in error.value.problems]
 
 
+CURE = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
+
+
 def test_a_plan_for_other_tables_is_refused_with_every_difference(plan_path: Path) -> None:
     here = [one_hot(100, 32, "whole"), one_hot(11, 32, "rows"), *TABLES[2:3], one_hot(9, 8, "new")]
     assert sorted(refused(plan_path, lambda content: None, here)) == [
-        "it does not place: new",
-        "it places what is no table here: copies",
-        "table rows: it is made for 10 × 32, the table has 11 × 32",
-        "table whole: it is made for 100 × 16, the table has 100 × 32",
+        f"it does not place: new; {CURE}",
+        f"it places what is no table here: copies; {CURE}",
+        "table rows: it is made for 10 × 32, the table has 11 × 32: plan again",
+        "table whole: it is made for 100 × 16, the table has 100 × 32: plan again",
     ]
 
 
@@ -103,6 +106,19 @@ def test_a_plan_for_other_ranks_is_refused(plan_path: Path) -> None:
     assert refused(plan_path, lambda content: content.update(nodes=2)) == [
         "it is made for 2 × 4 = 8 ranks, here are 4: start as many, or plan again"
     ]
+
+
+def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path: Path) -> None:
+    where = cluster(8, device="cpu")
+    work = workload(TABLES, types=["table_wise"])
+    found = search(estimate_options(work, where), where)
+    assert found is not None
+    assert max(rank for placed in found.values() for rank in placed.ranks) > 1
+    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, dict.fromkeys(found, "bags"), work, where))
+    with pytest.raises(ConfigError) as error:
+        load_plan(tmp_path / "plan.yaml", work, cluster(2, device="cpu"))
+    (problem,) = error.value.problems
+    assert "it is made for 1 × 8 = 8 ranks, here are 2" in problem
 
 
 def edit_shards(table: str, change: Callable[[list[list[int]]], Any]) -> Callable[[dict[str, Any]], None]:
