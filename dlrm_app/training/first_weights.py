@@ -27,8 +27,7 @@ class FirstWeights:
         self._tables = {table.name: table for table in tables}
         self._device = device
         self._hashes = [
-            torch.cat([hash_rows(rows) for rows in chunks]) if counts_rows else None
-            for _, counts_rows, chunks in self._parts()
+            hash_chunks(chunks) if counts_rows else None for _, counts_rows, chunks in self._parts()
         ]
 
     @torch.no_grad()
@@ -56,6 +55,16 @@ class FirstWeights:
             if isinstance(weight, ShardedTensor) or own_rank() == 0:
                 for part, _, column in local_parts(weight):
                     yield name, column == 0, torch.split(part.detach(), max(1, CHUNK // part.shape[1]))
+
+
+def hash_chunks(chunks: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``hash_rows`` of all rows of at least one chunk, one after another."""
+    # into one tensor made beforehand: many small ones would lie behind the work space of each chunk, where malloc
+    # may then find no room for the next one's, and memory grow by as much as the table
+    hashes = torch.empty(sum(map(len, chunks)), dtype=torch.int32, device=chunks[0].device)
+    for part, rows in zip(hashes.split([len(rows) for rows in chunks]), chunks, strict=True):
+        part.copy_(hash_rows(rows))
+    return hashes
 
 
 def hash_rows(rows: torch.Tensor) -> torch.Tensor:
