@@ -62,7 +62,7 @@ def hash_chunks(chunks: Sequence[torch.Tensor]) -> torch.Tensor:
     # into one tensor made beforehand: many small ones would lie behind the work space of each chunk, where malloc
     # may then find no room for the next one's, and memory grow by as much as the table
     hashes = torch.empty(sum(map(len, chunks)), dtype=torch.int32, device=chunks[0].device)
-    for part, rows in zip(hashes.split([len(rows) for rows in chunks]), chunks, strict=True):
+    for part, rows in zip(torch.split(hashes, [len(rows) for rows in chunks]), chunks, strict=True):
         part.copy_(hash_rows(rows))
     return hashes
 
