@@ -90,9 +90,24 @@ KEPT_WHOLE = "sharding.tables={wide*:{types:[table_wise]},*:{min_partition:16}}"
     [
         ("", ["sharding.types=[table_wise]"], ["types:[column_wise],min_partition:16", "data_type=fp16"]),
         ("", [KEPT_WHOLE], ["{**:{types:[row_wise]}}", "{**:{types:[column_wise],min_partition:16}}"]),
-        ("", ["sharding.types=[table_wise]", "tables.data_types={*:fp32}"], ["data_types={**:fp16}"]),
-        (", data_type: fp32", ["sharding.types=[table_wise]"], ["sharding.types=[row_wise]"]),
-        ("", ["sharding.types=[table_wise,data_parallel]"], ["sharding.types=[row_wise]"]),
+        pytest.param(
+            "",
+            ["sharding.types=[table_wise]", "tables.data_types={*:fp32}"],
+            ["data_types={**:fp16}"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ", data_type: fp32",
+            ["sharding.types=[table_wise]"],
+            ["sharding.types=[row_wise]"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "",
+            ["sharding.types=[table_wise,data_parallel]"],
+            ["sharding.types=[row_wise]"],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_cures_work_behind_what_was_typed_already(
