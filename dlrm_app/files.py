@@ -16,16 +16,26 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     The temporary file lies beside the final one (same file system), so the rename is atomic.
     """
-    # random, for processes of several machines, of one number even, may write the same file at the same time
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = temporary_name(path)
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        give_name(temporary, path)
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def temporary_name(path: Path) -> Path:
+    """A name beside ``path`` that no other writer has."""
+    # random, for processes of several machines, of one number even, may write the same file at the same time
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def give_name(temporary: Path, path: Path) -> None:
+    """Gives a written file its final name once its bytes are on the disk."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,7 +20,8 @@ from distributed.scheduler import KilledWorker
 
 from dlrm_app.config.dask import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
-from dlrm_app.preprocess.executor import Executor, Feed, Result, Work
+from dlrm_app.preprocess.executor import Executor, Feed, Work
+from dlrm_app.preprocess.journal import Result
 from dlrm_app.preprocess.units import UnitText
 
 logger = logging.getLogger(__name__)
@@ -156,4 +157,4 @@ def _do_once(work: Work, item: Any) -> Result:
         with suppress(FileNotFoundError):
             landed: Result = journal.load(item.source, item.unit)
             return landed
-    return work(item)
+    return work(item)()

@@ -7,6 +7,7 @@ none         x
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.preprocess.indexing import Columns
+
 _TABLE_SIZE = 1 << 16
+_ADDENDS = {"log1p": 1.0, "log3": 3.0}
 
 
 @lru_cache
@@ -22,31 +26,52 @@ def _log_table(addend: float) -> NDArray[np.float32]:
     return np.log(np.arange(_TABLE_SIZE) + addend).astype(np.float32)
 
 
-class DenseTransform:
-    """``transform`` as the manifest states it, ready to apply. Logarithms of small integers come from a table."""
+class DenseTransforms:
+    """The ``transforms`` of columns, as the manifest states them, ready to apply.
 
-    def __init__(self, transform: dict[str, Any]) -> None:
-        kind = transform["kind"]
-        self._shift, self._scale, self._is_log = 0.0, 1.0, kind in ("log1p", "log3")
-        self._addend = {"log1p": 1.0, "log3": 3.0}.get(kind, 0.0)
-        self._table = np.empty(0, np.float32)
-        self._missing = 0.0
-        if self._is_log:
-            self._table = _log_table(self._addend)
-            self._missing = math.log(self._addend)
-        elif kind == "standardize":
-            self._shift, self._scale = transform["mean"], 1.0 / transform["deviation"]
-        elif kind != "none":
-            raise ValueError(f"no such dense transform: {transform}")
+    Logarithms of small integers come from a table.
+    """
 
-    def apply(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float32], int]:
-        """(float32 of every value, how many are missing)."""
-        out = np.empty(len(values), np.float32)
-        if self._is_log:
-            missing = _logarithms(values, self._addend, self._table, np.float32(self._missing), out)
+    def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
+        self._rules = np.array([_rule(transform) for transform in transforms], np.float64).reshape(-1, 3)
+
+    def apply(self, columns: Columns, first: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """(float32 of every value, one column behind the other, how many of each column are missing).
+
+        ``columns`` [C]: float64, of the transforms from number ``first`` on.
+        """
+        out = np.empty(int((columns.ends - columns.begins).sum()), np.float32)
+        missing = np.zeros(len(columns), np.int64)
+        rules = self._rules[first : first + len(columns)]
+        tables = _log_table(1.0), _log_table(3.0)
+        _transform(columns.values, columns.begins, columns.ends, rules, tables, out, missing)
+        return out, missing
+
+
+def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
+    """(what a logarithm adds or 0, shift, scale)."""
+    kind = transform["kind"]
+    if kind in _ADDENDS:
+        return _ADDENDS[kind], 0.0, 1.0
+    if kind == "standardize":
+        return 0.0, transform["mean"], 1.0 / transform["deviation"]
+    if kind == "none":
+        return 0.0, 0.0, 1.0
+    raise ValueError(f"no such dense transform: {transform}")
+
+
+@njit(nogil=True, cache=True)
+def _transform(values, begins, ends, rules, tables, out, missing):  # type: ignore[no-untyped-def]  # compiled
+    at = 0
+    for c in range(len(begins)):
+        own, behind = values[begins[c] : ends[c]], at + ends[c] - begins[c]
+        addend, shift, scale = rules[c]
+        if addend > 0.0:
+            table = tables[0] if addend == 1.0 else tables[1]
+            missing[c] = _logarithms(own, addend, table, np.float32(math.log(addend)), out[at:behind])
         else:
-            missing = _scaled(values, self._shift, self._scale, out)
-        return out, int(missing)
+            missing[c] = _scaled(own, shift, scale, out[at:behind])
+        at = behind
 
 
 @njit(nogil=True, cache=True)

@@ -1,17 +1,18 @@
 """Raw columns → the columns of a dataset, by the transforms and encodings that its manifest states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
-from dlrm_app.preprocess.dense import DenseTransform
+from dlrm_app.preprocess.dense import DenseTransforms
 from dlrm_app.preprocess.hashing import MISSING_KEY
-from dlrm_app.preprocess.indexing import Index, Indexer, count_code
+from dlrm_app.preprocess.indexing import Columns, Indexed, Indexer
 from dlrm_app.preprocess.multi_hot import expand
 from dlrm_app.preprocess.parser import RawColumns
 from dlrm_app.preprocess.sparse import SparseEncoder
@@ -19,20 +20,23 @@ from dlrm_app.preprocess.spec import Spec
 
 _IDS = pa.int32()
 _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
+_NAN = np.array(np.nan).view(np.uint64)
 
 
 @dataclass(frozen=True)
 class Encoded:
     """Rows of a dataset.
 
-    ``columns`` are plain, or indexed where values repeat; ``missing`` [N + F] says how many values of each dense and
-    sparse column are missing; ``keys`` holds for each sparse column of the format every key at least once.
+    A column is plain, or the number of a column of ``indexed``, whose distinct values are the bits of 32-bit ones.
+    ``missing`` [N + F] says how many values of each dense and sparse column are missing. ``keys``: keys of columns, and
+    which of the format's sparse columns they are of; every key of each is there at least once.
     """
 
     schema: pa.Schema
-    columns: Sequence[pa.Array | Index]
+    columns: Sequence[pa.Array | int]
+    indexed: Indexed
     missing: NDArray[np.int64]
-    keys: Sequence[NDArray[np.uint64]]
+    keys: Sequence[tuple[Columns, Sequence[int]]]
     num_rows: int
 
     def __len__(self) -> int:
@@ -42,10 +46,51 @@ class Encoded:
     def table(self) -> pa.Table:
         """The rows as plain columns."""
         plain = [
-            pa.array(column.distinct[column.codes]) if isinstance(column, Index) else column
-            for column in self.columns
+            self._plain(column, field.type) if isinstance(column, int) else column
+            for column, field in zip(self.columns, self.schema, strict=True)
         ]
         return pa.Table.from_arrays(plain, schema=self.schema)
+
+    def _plain(self, column: int, kind: pa.DataType) -> pa.Array:
+        distinct = self.indexed.distinct[column].view(kind.to_pandas_dtype())
+        return pa.array(distinct[self.indexed.codes[column]])
+
+
+@dataclass(frozen=True)
+class _OneHot:
+    """The parser's keys number ``slot``, made multi-hot by ``rule`` if there is one."""
+
+    feature: int
+    slot: int
+    num_embeddings: int
+    rule: dict[str, Any] | None
+
+    def expanded(self, ids: NDArray[np.int32]) -> pa.Array:
+        if self.rule is None:
+            return pa.array(ids)
+        size = self.rule["size"]
+        out = expand(ids, size, self.num_embeddings, self.rule["column"])
+        return _lists(np.arange(0, len(out) + 1, size), out)
+
+
+@dataclass(frozen=True)
+class _List:
+    """The parser's lists number ``slot``."""
+
+    feature: int
+    slot: int
+    encoder: SparseEncoder
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """The buckets of dense column number ``dense``."""
+
+    dense: int
+    boundaries: NDArray[np.float64]
+
+
+_Source = _OneHot | _List | _Bucket
 
 
 class Encoder:
@@ -58,8 +103,16 @@ class Encoder:
         self, spec: Spec, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], folder: Path
     ) -> None:
         self._label = spec.label
-        self._dense = [_DenseSource(column) for column in dense]
-        self._sparse = [_SparseSource(column, spec, folder) for column in sparse]
+        self._num_dense = len(dense)
+        self._transforms = DenseTransforms([column.transform for column in dense])
+        self._sources = [_source(column, spec, folder) for column in sparse]
+        found = [
+            (s, column) for s, column in zip(self._sources, sparse, strict=True) if isinstance(s, _OneHot)
+        ]
+        found.sort(key=lambda pair: pair[0].slot)
+        self._features = [source.feature for source, _ in found]
+        self._ids = SparseEncoder([column for _, column in found], folder)
+        self._indexer = Indexer(np.array([_NAN] * len(dense) + [MISSING_KEY] * len(found), np.uint64))
         fields = [(self._label, pa.uint8())] if self._label else []
         fields += [(column.name, pa.float32()) for column in dense]
         fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
@@ -67,84 +120,69 @@ class Encoder:
 
     def encode(self, raw: RawColumns) -> Encoded:
         """The rows of ``raw``, which may be used again afterwards."""
+        found = self._indexer.index(raw.one_hot)
+        keys = [(found.distinct.part(self._num_dense, len(found.distinct)), self._features)]
+        indexed = replace(found, distinct=self._encode_distinct(found.distinct))
         columns = [pa.array(raw.labels.copy())] if self._label else []
-        missing, keys = [], []
-        for values, dense in zip(raw.dense, self._dense, strict=True):
-            column, count = dense.encode(values)
+        missing = []
+        for place in range(self._num_dense):
+            column, count = self._dense_column(place, raw, indexed)
             columns.append(column)
             missing.append(count)
-        for sparse in self._sparse:
-            column, count, seen = sparse.encode(raw)
+        for source in self._sources:
+            column, count = self._sparse_column(source, raw, indexed, keys)
             columns.append(column)
             missing.append(count)
-            keys += [] if seen is None else [seen]
-        return Encoded(self.schema, columns, np.array(missing, np.int64), keys, len(raw.labels))
+        return Encoded(self.schema, columns, indexed, np.array(missing, np.int64), keys, len(raw.labels))
+
+    def _encode_distinct(self, distinct: Columns) -> Columns:
+        """The bits of what distinct raw values become."""
+        dense, _ = self._transforms.apply(distinct.part(0, self._num_dense).view(np.float64))
+        ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)))
+        return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
+
+    def _dense_column(self, place: int, raw: RawColumns, indexed: Indexed) -> tuple[pa.Array | int, int]:
+        if indexed.has(place):
+            return place, int(indexed.num_missing[place])
+        values, missing = self._transforms.apply(raw.one_hot.part(place, place + 1).view(np.float64), place)
+        return pa.array(values), int(missing[0])
+
+    def _sparse_column(
+        self, source: _Source, raw: RawColumns, indexed: Indexed, keys: list[Any]
+    ) -> tuple[pa.Array | int, int]:
+        """(ids or lists of ids, how many are missing); adds the column's keys to ``keys``, if they are not there."""
+        if isinstance(source, _Bucket):
+            return _buckets(raw.dense[source.dense], source.boundaries)
+        if isinstance(source, _List):
+            ends = raw.list_ends[source.slot]
+            own = Columns.joined([raw.list_keys[source.slot, : ends[-1]]])
+            keys.append((own, [source.feature]))
+            ids, _ = source.encoder.apply(own)
+            return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
+        place = self._num_dense + source.slot
+        if indexed.has(place):
+            count = int(indexed.num_missing[place])
+            if source.rule is None:
+                return place, count
+            ids = indexed.distinct[place].view(np.int32)[indexed.codes[place]]
+            return source.expanded(ids), count
+        own = raw.one_hot.part(place, place + 1)
+        keys.append((own, [source.feature]))
+        ids, missing = self._ids.apply(own, source.slot)
+        return source.expanded(ids), int(missing[0])
 
 
-class _DenseSource:
-    """One dense column: what its raw values become."""
-
-    def __init__(self, column: DenseColumn) -> None:
-        self._transform = DenseTransform(column.transform)
-        self._indexer = Indexer()
-
-    def encode(self, values: NDArray[np.float64]) -> tuple[pa.Array | Index, int]:
-        """(float32 values, how many are missing)."""
-        index = self._indexer.index(values.view(np.uint64))
-        if index is None:
-            found, count = self._transform.apply(values)
-            return pa.array(found), count
-        distinct = index.distinct.view(np.float64)
-        found, _ = self._transform.apply(distinct)
-        return Index(index.codes, found), _occurrences(index, np.isnan(distinct))
-
-
-class _SparseSource:
-    """One sparse column: where its raw values are and what they become."""
-
-    def __init__(self, column: SparseColumn, spec: Spec, folder: Path) -> None:
-        self._num_embeddings = column.num_embeddings
-        self._synthetic = column.encoding.get("multi_hot")
-        self._indexer = Indexer()
-        self._bucket_of = None
-        if column.encoding["kind"] == "bucket":
-            self._bucket_of = [dense.name for dense in spec.dense].index(column.encoding["column"])
-            self._boundaries = np.array(column.encoding["boundaries"], np.float64)
-        else:
-            self._is_list, self._slot = list_slots(spec)[column.name]
-            self._encoder = SparseEncoder(column.encoding, column.num_embeddings, folder)
-
-    def encode(self, raw: RawColumns) -> tuple[pa.Array | Index, int, NDArray[np.uint64] | None]:
-        """(ids or lists of ids, how many are missing, the keys behind them)."""
-        if self._bucket_of is not None:
-            return *_buckets(raw.dense[self._bucket_of], self._boundaries), None
-        if self._is_list:
-            ends = raw.list_ends[self._slot]
-            keys = raw.list_keys[self._slot, : ends[-1]]
-            ids, _ = self._encoder.apply(keys)
-            return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum()), keys
-        keys = raw.keys[self._slot]
-        index = self._indexer.index(keys)
-        if index is None:
-            ids, count = self._encoder.apply(keys)
-            return self._expanded(ids), count, keys
-        ids, _ = self._encoder.apply(index.distinct)
-        count = _occurrences(index, index.distinct == MISSING_KEY)
-        if self._synthetic is not None:
-            return self._expanded(ids[index.codes]), count, index.distinct
-        return Index(index.codes, ids), count, index.distinct
-
-    def _expanded(self, ids: NDArray[np.int32]) -> pa.Array:
-        if self._synthetic is None:
-            return pa.array(ids)
-        size = self._synthetic["size"]
-        expanded = expand(ids, size, self._num_embeddings, self._synthetic["column"])
-        return _lists(np.arange(0, len(expanded) + 1, size), expanded)
-
-
-def _occurrences(index: Index, wanted: NDArray[np.bool_]) -> int:
-    """How many values are one of the ``wanted`` distinct ones."""
-    return sum(int(count_code(index.codes, place)) for place in np.flatnonzero(wanted))
+def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:
+    """Where the raw values of a column are, and what is its own in how they are encoded."""
+    encoding = column.encoding
+    if encoding["kind"] == "bucket":
+        dense = [dense.name for dense in spec.dense].index(encoding["column"])
+        return _Bucket(dense, np.array(encoding["boundaries"], np.float64))
+    feature = [sparse.name for sparse in spec.sparse].index(column.name)
+    is_list, slot = list_slots(spec)[column.name]
+    if is_list:
+        return _List(feature, slot, SparseEncoder([column], folder))
+    return _OneHot(feature, slot, column.num_embeddings, encoding.get("multi_hot"))
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:

@@ -1,8 +1,8 @@
 """The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
-from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode import Encoded, Encoder
-from dlrm_app.preprocess.journal import Journal
+from dlrm_app.preprocess.executor import Finish
+from dlrm_app.preprocess.journal import Journal, Unit
 from dlrm_app.preprocess.parser import Parser
 from dlrm_app.preprocess.passes import Cursor, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.rejects import write_entries
-from dlrm_app.preprocess.shards import ShardWriter, open_shard
+from dlrm_app.preprocess.shards import open_shard
 from dlrm_app.preprocess.shuffle import row_keys, write_run
-from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketch, SketchFile
+from dlrm_app.preprocess.sketch import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
 from dlrm_app.preprocess.units import UnitText
 
 
@@ -47,42 +47,40 @@ class EncodeUnits:
     wants_sketch: bool
     journal: Journal
 
-    def __call__(self, text: UnitText) -> dict[str, Any]:
+    def __call__(self, text: UnitText) -> Finish:
+        unit = self.journal.unit(text.source, text.unit)
         cursor = Cursor(text, self.plan.spec)
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
-        sketches = [Sketch(max_keys) for _ in self.plan.spec.sparse]
+        sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
         entries: list[dict[str, Any]] = []
         splits = {}
         for segment in segments(self.plan, self.cuts, text):
-            splits[segment.split] = self._encode(segment, cursor, sketches)
+            splits[segment.split] = self._encode(unit, segment, cursor, sketches)
             rejects = cursor.take_rejects()
             splits[segment.split]["rejects"] = len(rejects)
             entries += rejects
         result = {**summary(text), "lines": cursor.line, "splits": splits}
         if text.unit or not text.is_last:
-            for sketch in sketches:
-                sketch.keep(UNIT_KEYS)
+            sketches.keep(UNIT_KEYS)
         if entries:
-            with written_whole(self.journal.path(text.source, text.unit, ".rejects")) as temporary:
+            with unit.write(".rejects") as temporary:
                 write_entries(temporary, entries)
         if self.wants_sketch:
-            with written_whole(self.journal.path(text.source, text.unit, ".sketch")) as temporary:
+            with unit.write(".sketch") as temporary:
                 SketchFile(temporary, len(sketches)).write(sketches)
-        self.journal.land(text.source, text.unit, result)
-        return result
+        return partial(unit.land, result)
 
-    def _encode(self, segment: Segment, cursor: Cursor, sketches: list[Sketch]) -> dict[str, Any]:
+    def _encode(self, unit: Unit, segment: Segment, cursor: Cursor, sketches: Sketches) -> dict[str, Any]:
         text, spec = cursor.text, self.plan.spec_of(segment.split)
         tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
-        if not (self.wants_sketch and segment.split in self.plan.studied):
-            sketches = []
         encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
-        parts = self._parts(cursor, segment, encoder, tally, sketches)
+        is_studied = self.wants_sketch and segment.split in self.plan.studied
+        parts = self._parts(cursor, segment, encoder, tally, sketches if is_studied else None)
         if segment.split == "train" and self.plan.shuffle != "none":
             table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts)])
-            shard = self._write_shuffled(text, table.combine_chunks())
+            shard = self._write_shuffled(unit, text, table.combine_chunks())
         else:
-            with self._open_shard(text, segment.split, encoder.schema) as writer:
+            with open_shard(unit, f".{segment.split}.parquet", self.plan.layout, encoder.schema) as writer:
                 for part in parts:
                     writer.write(part)
                 shard = writer.finish()
@@ -94,7 +92,7 @@ class EncodeUnits:
         }
 
     def _parts(
-        self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: list[Sketch]
+        self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: Sketches | None
     ) -> Iterator[Encoded]:
         """The segment's rows, a row group at a time; they are counted on the way."""
         parser = Parser(self.plan.spec_of(segment.split), self.plan.layout.row_group_rows)
@@ -103,23 +101,19 @@ class EncodeUnits:
             tally.rows += len(encoded)
             tally.positives += int(raw.labels.sum())
             tally.missing += encoded.missing
-            for sketch, keys in zip(sketches, encoded.keys, strict=False):
-                sketch.add(keys)
+            if sketches is not None:
+                for keys, features in encoded.keys:
+                    sketches.add(keys, features)
             yield encoded
 
-    def _write_shuffled(self, text: UnitText, table: pa.Table) -> dict[str, Any] | None:
+    def _write_shuffled(self, unit: Unit, text: UnitText, table: pa.Table) -> dict[str, Any] | None:
         """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
         place = (text.source, text.unit)
         keys = row_keys(self.plan.seed, *place, len(table))
         if self.plan.shuffle == "full":
-            write_run(self.journal.path(*place, ".run"), table, keys)
+            with unit.write(".run") as temporary:
+                write_run(temporary, table, keys)
             return None
-        with self._open_shard(text, "train", table.schema) as writer:
+        with open_shard(unit, ".train.parquet", self.plan.layout, table.schema) as writer:
             writer.write_table(table.take(pa.array(np.argsort(keys))))
             return writer.finish()
-
-    def _open_shard(
-        self, text: UnitText, split: str, schema: pa.Schema
-    ) -> AbstractContextManager[ShardWriter]:
-        path = self.journal.path(text.source, text.unit, f".{split}.parquet")
-        return open_shard(path, self.plan.layout, schema)

@@ -20,9 +20,10 @@ from dlrm_app.preprocess.columns import (
     hash_columns,
     per_column,
 )
-from dlrm_app.preprocess.executor import LocalExecutor, Result, Work
+from dlrm_app.preprocess.executor import LocalExecutor, Work
 from dlrm_app.preprocess.first_line import check_first_lines
 from dlrm_app.preprocess.growth import Growth, growths
+from dlrm_app.preprocess.journal import Result
 from dlrm_app.preprocess.plan import Plan, make_plan
 from dlrm_app.preprocess.source import find_sources
 from dlrm_app.preprocess.sparse import TABLE_BYTES, TABLE_FILL

@@ -1,7 +1,8 @@
 """Who does the units: threads of this process.
 
 An executor takes ``work``, a picklable function of one item (a unit's text, mostly), and the feeds that give the
-items. It gives back the results as they come, in any order; what ``work`` must leave behind is on disk by then.
+items. What that returns is called to finish the item: it waits for the disk and gives the result. An executor gives back
+results as they come, in any order; what ``work`` must leave behind is on disk by then.
 """
 
 import os
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-Result = dict[str, Any]
-Work = Callable[[Any], Result]
+from dlrm_app.preprocess.journal import Result
+
+Finish = Callable[[], Result]
+Work = Callable[[Any], Finish]
 
 
 class Feed(Protocol):
@@ -70,7 +73,7 @@ class _Stream:
 
 
 class LocalExecutor:
-    """``num_threads`` threads; each holds one item at a time."""
+    """``num_threads`` threads; each holds one item at a time. The caller's own finishes the items."""
 
     def __init__(self, num_threads: int | None = None) -> None:
         self.num_threads = num_threads or num_cores()
@@ -78,28 +81,28 @@ class LocalExecutor:
     def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
         streams = [_Stream(feed) for feed in feeds]
         guard, stop = threading.Lock(), threading.Event()
-        results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
+        done: SimpleQueue[Finish | BaseException | None] = SimpleQueue()
 
         def work_on() -> None:
             try:
                 while not stop.is_set() and (stream := _lock_stream(streams, guard)) is not None:
                     with stream.next_item(len(streams) < self.num_threads) as item:
                         if item is not None:
-                            results.put(work(item))
+                            done.put(work(item))
                             continue
                     with guard:
                         if stream in streams:
                             streams.remove(stream)
-                results.put(None)
+                done.put(None)
             except BaseException as error:  # handed to the caller's thread, which raises it
                 stop.set()
-                results.put(error)
+                done.put(error)
 
         threads = [threading.Thread(target=work_on, daemon=True) for _ in range(self.num_threads)]
         for thread in threads:
             thread.start()
         try:
-            yield from _collect(results, len(threads))
+            yield from _finish(done, len(threads))
         finally:
             stop.set()
             for thread in threads:
@@ -108,15 +111,16 @@ class LocalExecutor:
                 stream.close()
 
 
-def _collect(results: "SimpleQueue[Result | BaseException | None]", running: int) -> Iterator[Result]:
+def _finish(done: "SimpleQueue[Finish | BaseException | None]", running: int) -> Iterator[Result]:
+    """Finishes what threads have done, in the thread of the caller, which waits anyway."""
     while running:
-        result = results.get()
-        if result is None:
+        finish = done.get()
+        if finish is None:
             running -= 1
-        elif isinstance(result, BaseException):
-            raise result
+        elif isinstance(finish, BaseException):
+            raise finish
         else:
-            yield result
+            yield finish()
 
 
 def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | None:

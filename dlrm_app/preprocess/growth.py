@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.executor import Result
+from dlrm_app.preprocess.journal import Result
 from dlrm_app.preprocess.spec import Spec
 
 _ALMOST_ONE = 1 - 1e-9

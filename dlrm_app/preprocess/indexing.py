@@ -1,9 +1,12 @@
-"""The distinct values of a column, numbered: what a row group's values have in common is then done once for all.
+"""The distinct values of columns, numbered: what a row group's values have in common is then done once for all.
 
-Encoding, counting and writing all work on distinct values where there are few; see docs/preprocessing.md.
+Encoding, counting and writing all work on distinct values where there are few; see docs/preprocessing.md. All columns
+are numbered in one compiled call: threads that leave and enter Python at every column would wait for one another.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -17,45 +20,135 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: multiplied b
 _64 = np.uint64(64)
 
 
-class Index(NamedTuple):
-    """``distinct[codes]`` are the values; distinct ones stand in the order of their first occurrences."""
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """C columns in one array: column c is ``values[begins[c]:ends[c]]``."""
 
-    codes: NDArray[np.uint16]
-    distinct: NDArray[Any]
+    values: NDArray[Any]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def __getitem__(self, column: int) -> NDArray[Any]:
+        return self.values[self.begins[column] : self.ends[column]]
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def part(self, start: int, stop: int) -> "Columns":
+        """The columns from ``start`` to ``stop``, exclusive."""
+        return Columns(self.values, self.begins[start:stop], self.ends[start:stop])
+
+    def view(self, kind: type) -> "Columns":
+        """The same bits as values of another type of the same width."""
+        return Columns(self.values.view(kind), self.begins, self.ends)
+
+    @classmethod
+    def joined(cls, columns: Sequence[NDArray[Any]]) -> "Columns":
+        """Copies of ``columns``, of one type, one behind the other."""
+        lengths = np.array([len(column) for column in columns], np.int64)
+        ends = np.cumsum(lengths)
+        return cls(np.concatenate(columns), ends - lengths, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """C columns numbered: ``distinct[c][codes[c]]`` are the values of column c, ``num_missing[c]`` of them missing.
+
+    Codes are uint16. Distinct values stand in the order of their first occurrences; a column with too many has none.
+    """
+
+    codes: Columns
+    distinct: Columns
+    num_missing: NDArray[np.int64]
+
+    def has(self, column: int) -> bool:
+        """Whether the column is numbered."""
+        return bool(self.distinct.begins[column] < self.distinct.ends[column])
 
 
 class Indexer:
-    """Numbers the values of one column, row group by row group.
+    """Numbers the values of the same columns, row group by row group.
 
-    Once a row group has too many distinct ones it does not try again, so what it does depends on the values alone.
+    Once a row group of a column has too many distinct ones that column is not tried again, so what is done depends on
+    the values alone.
     """
 
-    def __init__(self) -> None:
-        self._has_given_up = False
+    def __init__(self, missing: NDArray[Any]) -> None:
+        """``missing`` [C]: the value that stands for none, of the type of the values: integers of 32 or 64 bits."""
+        self._missing = missing
+        self._has_given_up = np.zeros(len(missing), np.bool_)
 
-    def index(self, values: NDArray[Any]) -> Index | None:
-        """The distinct ones of ``values``, integers of 32 or 64 bits; None if numbering them does not pay."""
-        if self._has_given_up or not len(values):
-            return None
-        found = index_values(values, min(len(values) // _OCCURRENCES, _MAX_DISTINCT))
-        self._has_given_up = found is None
+    def index(self, columns: Columns) -> Indexed:
+        limits = np.minimum((columns.ends - columns.begins) // _OCCURRENCES, _MAX_DISTINCT)
+        limits[self._has_given_up] = 0
+        found = index_columns(columns, limits, self._missing)
+        self._has_given_up |= (found.distinct.begins == found.distinct.ends) & (columns.begins < columns.ends)
         return found
 
 
-def index_values(values: NDArray[Any], limit: int) -> Index | None:
-    """None if there are more than ``limit`` distinct ones; ``limit`` is less than 2^16."""
-    bits = max(limit, 1).bit_length() + 1
-    codes, distinct = np.empty(len(values), np.uint16), np.empty(limit, values.dtype)
-    count = int(_number(values, np.zeros(1 << bits, np.uint16), bits, codes, distinct))
-    return None if count < 0 else Index(codes, distinct[:count])
+def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[Any]) -> Indexed:
+    """Numbers the columns that have at most ``limits`` [C] distinct values, each less than 2^16."""
+    lengths = columns.ends - columns.begins
+    codes_ends = np.cumsum(lengths)
+    codes = Columns(np.empty(int(lengths.sum()), np.uint16), codes_ends - lengths, codes_ends)
+    distinct = np.empty(int(limits.sum()), columns.values.dtype)
+    bounds, num_missing = np.zeros(len(limits) + 1, np.int64), np.zeros(len(limits), np.int64)
+    table = np.empty(_table_size(int(limits.max(initial=0))), np.uint16)
+    _number_columns(
+        columns.values,
+        columns.begins,
+        columns.ends,
+        limits,
+        missing,
+        table,
+        codes.values,
+        codes.begins,
+        distinct,
+        bounds,
+        num_missing,
+    )
+    return Indexed(codes, Columns(distinct[: bounds[-1]], bounds[:-1], bounds[1:]), num_missing)
 
 
 @njit(nogil=True, cache=True)
-def _number(values, table, table_bits, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
-    """How many distinct values there are, or -1 once they do not fit; ``table`` holds numbers from 1, 0 where free."""
+def _table_size(limit):  # type: ignore[no-untyped-def]  # compiled
+    """A power of two, at least twice ``limit``."""
+    size = 4
+    while size < 2 * limit:
+        size *= 2
+    return size
+
+
+@njit(nogil=True, cache=True)
+def _number_columns(  # type: ignore[no-untyped-def]  # compiled
+    values, begins, ends, limits, missing, table, codes, codes_begins, distinct, bounds, num_missing
+):
+    """Fills the four last; the distinct values of column c go to distinct[bounds[c]:bounds[c + 1]]."""
+    for c in range(len(begins)):
+        at, count = bounds[c], 0
+        if limits[c] > 0:
+            own_codes = codes[codes_begins[c] : codes_begins[c] + ends[c] - begins[c]]
+            own_distinct = distinct[at : at + limits[c]]
+            own_table = table[: _table_size(limits[c])]
+            found = _number(values[begins[c] : ends[c]], missing[c], own_table, own_codes, own_distinct)
+            count, num_missing[c] = found
+        bounds[c + 1] = at + max(count, 0)
+
+
+@njit(nogil=True, cache=True)
+def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
+    """(how many distinct values there are, or -1 once they do not fit; how many are missing).
+
+    ``table`` gets numbers from 1 on, 0 where it is free.
+    """
+    table[:] = 0
     mask = len(table) - 1
-    shift = _64 - np.uint64(table_bits)
-    count = 0
+    shift = _64
+    size = len(table)
+    while size > 1:
+        size >>= 1
+        shift -= np.uint64(1)
+    count = num_missing = 0
     for i in range(len(values)):
         value = values[i]
         place = np.int64((np.uint64(value) * _SPREAD) >> shift)
@@ -65,19 +158,11 @@ def _number(values, table, table_bits, codes, distinct):  # type: ignore[no-unty
             number = np.int64(table[place])
         if number == 0:
             if count == len(distinct):
-                return -1
+                return -1, 0
             distinct[count] = value
             count += 1
             number = np.int64(count)
             table[place] = number
         codes[i] = number - 1
-    return count
-
-
-@njit(nogil=True, cache=True)
-def count_code(codes, code):  # type: ignore[no-untyped-def]  # compiled
-    """How often ``code`` occurs."""
-    wanted, count = np.uint16(code), 0
-    for i in range(len(codes)):
-        count += codes[i] == wanted
-    return count
+        num_missing += value == missing
+    return count, num_missing

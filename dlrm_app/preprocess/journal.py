@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DataError, DlrmError
-from dlrm_app.files import write_json
+from dlrm_app.files import give_name, sync_folder, temporary_name, write_json
+
+Result = dict[str, Any]
+"""What a unit tells of itself, as JSON."""
 
 WORK = ".work"
 UNKNOWN_BYTES = -1
@@ -33,6 +36,9 @@ class Journal:
     def land(self, source: int, unit: int, result: dict[str, Any]) -> None:
         """Records that the unit is done; its files must be under their final names."""
         write_json(self.path(source, unit, ".json"), result)
+
+    def unit(self, source: int, unit: int) -> "Unit":
+        return Unit(self, source, unit)
 
     def load(self, source: int, unit: int) -> dict[str, Any]:
         path = self.path(source, unit, ".json")
@@ -54,6 +60,38 @@ class Journal:
         prefix = f"{source:05d}-"
         names = [path.name for path in self.folder.glob(f"{prefix}*.json")]
         return sorted(int(name[len(prefix) : -len(".json")]) for name in names)
+
+
+class Unit:
+    """What one unit of work leaves behind: files under temporary names, until it lands.
+
+    Landing waits for the disk, so it may be left to a thread that has no work to do.
+    """
+
+    def __init__(self, journal: Journal, source: int, unit: int) -> None:
+        self._journal, self._place = journal, (source, unit)
+        self._written: list[tuple[Path, Path]] = []
+
+    @contextmanager
+    def write(self, suffix: str) -> Iterator[Path]:
+        """Gives the name of a file to write; it is kept if the block ends well."""
+        path = self._journal.path(*self._place, suffix)
+        temporary = temporary_name(path)
+        try:
+            yield temporary
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._written.append((temporary, path))
+
+    def land(self, result: Result) -> Result:
+        """Gives the files their names, then records that the unit is done."""
+        for temporary, path in self._written:
+            give_name(temporary, path)
+        if self._written:
+            sync_folder(self._journal.folder)
+        self._journal.land(*self._place, result)
+        return result
 
 
 def open_journal(output: Path, name: str) -> Journal:

@@ -1,4 +1,4 @@
-"""What stands in Parquet's pages, compiled: packed bits, bytes apart, levels of lists.
+"""What stands in Parquet's pages, compiled: packed bits, packed differences, bytes apart, levels of lists.
 
 Values are 32 bits wide, integers and floats alike.
 """
@@ -7,14 +7,29 @@ import numpy as np
 from numba import njit
 
 _64 = np.uint64(64)
+DELTA_BLOCK = 128
+_MINI = 32
+"""Values that DELTA_BINARY_PACKED takes together, and those of them that share a width."""
+_ROOM = 5 + DELTA_BLOCK // _MINI
+"""Bytes at most that describe a block."""
+
+
+@njit(nogil=True, cache=True)
+def pack_columns(codes, begins, ends, numbers, numbers_begins, widths, out, starts):  # type: ignore[no-untyped-def]  # compiled
+    """For each column c the lowest ``widths[c]`` bits of numbers[code] for every code, in out[starts[c]:] of uint64.
+
+    Codes of column c are codes[begins[c]:ends[c]], numbers those from numbers_begins[c] on. There must be
+    n * width // 64 + 1 words for n codes; those that are left become 0. A width of 0: nothing is done.
+    """
+    for c in range(len(widths)):
+        if widths[c] > 0:
+            own_numbers = numbers[numbers_begins[c] :]
+            pack_bits(codes[begins[c] : ends[c]], own_numbers, widths[c], out[starts[c] : starts[c + 1]])
 
 
 @njit(nogil=True, cache=True)
 def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # compiled
-    """Puts the lowest ``width`` bits of ``numbers[code]`` for every code one behind the other into ``words`` uint64.
-
-    There must be n * width // 64 + 1 words for n codes; those that are left become 0.
-    """
+    """The lowest ``width`` bits of ``numbers[code]`` for every code, one behind the other, in ``words`` uint64."""
     width = np.uint64(width)
     word, used, at = np.uint64(0), np.uint64(0), 0
     for i in range(len(codes)):
@@ -50,3 +65,79 @@ def list_levels(ends, repetition, definition):  # type: ignore[no-untyped-def]  
             definition[at] = length > 0
             at += 1
     return at
+
+
+def deltas_room(count: int) -> int:
+    """Bytes that ``pack_deltas`` may need."""
+    return 4 * count + (count // DELTA_BLOCK + 1) * (_ROOM + 4 * _MINI) + 20
+
+
+@njit(nogil=True, cache=True)
+def pack_deltas(values, out):  # type: ignore[no-untyped-def]  # compiled
+    """``values`` uint32 [n] by DELTA_BINARY_PACKED of 32-bit integers: how many bytes of ``out`` uint8 are used.
+
+    https://parquet.apache.org/docs/file-format/data-pages/encodings/#delta-encoding-delta_binary_packed--5
+    """
+    at = _put_varint(out, 0, DELTA_BLOCK)
+    at = _put_varint(out, at, DELTA_BLOCK // _MINI)
+    at = _put_varint(out, at, len(values))
+    at = _put_signed(out, at, np.int64(np.int32(values[0])) if len(values) > 0 else np.int64(0))
+    deltas = np.empty(DELTA_BLOCK, np.int32)
+    for start in range(1, len(values), DELTA_BLOCK):
+        count = min(DELTA_BLOCK, len(values) - start)
+        least = np.int32(0x7FFFFFFF)
+        for i in range(count):
+            deltas[i] = np.int32(values[start + i] - values[start + i - 1])
+            least = min(least, deltas[i])
+        at = _put_signed(out, at, np.int64(least))
+        widths = at
+        at += DELTA_BLOCK // _MINI
+        for mini in range(DELTA_BLOCK // _MINI):
+            first = mini * _MINI
+            width, at = _put_mini(deltas[first : min(first + _MINI, count)], least, out, at)
+            out[widths + mini] = width
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _put_mini(deltas, least, out, at):  # type: ignore[no-untyped-def]  # compiled
+    """(bits a value, position behind them); nothing is put where no delta is left."""
+    all_bits = np.uint32(0)
+    for i in range(len(deltas)):
+        all_bits |= _apart(deltas[i], least)
+    width = np.uint64(0)
+    while all_bits >> np.uint32(width) != 0 and width < 32:
+        width += np.uint64(1)
+    word, used = np.uint64(0), np.uint64(0)
+    for i in range(_MINI if width > 0 else 0):
+        if i < len(deltas):
+            word |= np.uint64(_apart(deltas[i], least)) << used
+        used += width
+        if used >= 32:
+            for place in range(4):
+                out[at + place] = np.uint8(word >> np.uint64(8 * place))
+            at += 4
+            word >>= np.uint64(32)
+            used -= np.uint64(32)
+    return width, at
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _apart(delta, least):  # type: ignore[no-untyped-def]  # compiled
+    return np.uint32(np.int64(delta) - np.int64(least))
+
+
+@njit(nogil=True, cache=True)
+def _put_varint(out, at, number):  # type: ignore[no-untyped-def]  # compiled
+    left = np.uint64(number)
+    while left >= 0x80:
+        out[at] = np.uint8(left & np.uint64(0x7F)) | np.uint8(0x80)
+        left >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(left)
+    return at + 1
+
+
+@njit(nogil=True, cache=True)
+def _put_signed(out, at, number):  # type: ignore[no-untyped-def]  # compiled
+    return _put_varint(out, at, np.uint64((number << 1) ^ (number >> 63)))

@@ -3,10 +3,12 @@
 Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
 
 Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
-values, and compression if it saved enough there. So a file depends on its rows alone.
+values; without one, differences packed (integers) or bytes apart and compressed (floats), if they save enough. So a file
+depends on its rows alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +17,8 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess import thrift
-from dlrm_app.preprocess.indexing import Index, Indexer, index_values
-from dlrm_app.preprocess.pages import list_levels, pack_bits, split_bytes
+from dlrm_app.preprocess.indexing import Columns, Indexed, Indexer, index_columns
+from dlrm_app.preprocess.pages import deltas_room, list_levels, pack_columns, pack_deltas, split_bytes
 
 _MAGIC = b"PAR1"
 _CODECS = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
@@ -24,17 +26,23 @@ _INT32, _FLOAT = 1, 4
 _REQUIRED, _REPEATED = 0, 2
 _UINT_8, _LIST = 11, 3
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
-_PLAIN, _RLE, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 8, 9
+_PLAIN, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 5, 8, 9
 _ENCODINGS = {
     encoding: thrift.items([thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})])
-    for encoding in (_PLAIN, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
+    for encoding in (_PLAIN, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
 }
 """All encodings of a chunk whose values have the given one."""
 _LEVELS = thrift.i32(_RLE)
 
-_WORTH = {_RLE_DICTIONARY: 0.5, _BYTE_STREAM_SPLIT: 0.9}
-"""Compression pays where it leaves at most this share of a page's bytes: numbers in a dictionary are packed already."""
-_ITSELF = np.arange(2, dtype=np.uint16)
+_WORTH = {_RLE_DICTIONARY: 0.4, _DELTA_BINARY_PACKED: 0.9, _BYTE_STREAM_SPLIT: 0.7}
+"""What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
+_SAMPLE = 1 << 11
+"""Bytes of a page that are compressed to find that out."""
+_NO_WORDS = np.empty(0, np.uint32)
+_THEMSELVES = np.arange(1 << 16, dtype=np.uint16)
+
+Piece = bytes | memoryview
+"""A part of a page."""
 
 
 class Sink(Protocol):
@@ -48,19 +56,37 @@ class ParquetWriter:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
         self._file = file
         self._columns = [_Column(field, compression, level) for field in schema]
+        self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[thrift.Value] = []
         self._rows = 0
         self._at = 0
         self._write([_MAGIC])
 
-    def write_group(self, columns: Sequence[pa.Array | Index], num_rows: int) -> None:
-        """Writes ``columns``, each plain or indexed by its 32-bit values, as one row group."""
-        chunks, start = [], self._at
-        for column, values in zip(self._columns, columns, strict=True):
-            pages, chunk = column.encode(values, self._at)
-            self._write(pages)  # at once, while they are in the core's own cache
-            chunks.append(chunk)
-        size = thrift.i64(self._at - start)
+    def write_group(
+        self, columns: Sequence[pa.Array | int], num_rows: int, indexed: Indexed | None = None
+    ) -> None:
+        """Writes ``columns`` as one row group: each plain, or the number of a column of ``indexed``.
+
+        Distinct values of ``indexed`` are 32 bits each, and need not be distinct.
+        """
+        values = [
+            _Values(num_rows, b"", _NO_WORDS) if isinstance(column, int) else _values(column)
+            for column in columns
+        ]
+        own = self._indexer.index(Columns.joined([value.words for value in values]))
+        own_pages = _dictionary_pages(own.codes, own.distinct, None)
+        given_pages = [] if indexed is None else _joined_pages(indexed)
+        pieces: list[Piece] = []
+        chunks = []
+        at = self._at
+        for place, (column, value) in enumerate(zip(columns, values, strict=True)):
+            pages = given_pages[column] if isinstance(column, int) else own_pages[place]
+            chunk = self._columns[place].encode(value, pages, at)
+            pieces += chunk.pieces
+            at += chunk.size
+            chunks.append(chunk.metadata)
+        size = thrift.i64(at - self._at)
+        self._write(pieces)
         self._groups.append(thrift.struct({1: thrift.items(chunks), 2: size, 3: thrift.i64(num_rows)}))
         self._rows += num_rows
 
@@ -79,10 +105,34 @@ class ParquetWriter:
         footer = thrift.struct(fields)[1]
         self._write([footer, len(footer).to_bytes(4, "little"), _MAGIC])
 
-    def _write(self, pieces: list[bytes]) -> None:
+    def _write(self, pieces: Sequence[Piece]) -> None:
         data = b"".join(pieces)
         self._file.write(data)
         self._at += len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """A column of a row group: ``count`` values or levels, the levels of its lists, the bits of plain values."""
+
+    count: int
+    levels: bytes
+    words: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class _DictionaryPages:
+    """Distinct values, and the numbers of all values as a page wants them."""
+
+    dictionary: NDArray[np.uint32]
+    body: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    pieces: list[Piece]
+    size: int
+    metadata: thrift.Value
 
 
 class _Column:
@@ -90,77 +140,71 @@ class _Column:
 
     def __init__(self, field: pa.Field, compression: str, level: int | None) -> None:
         kind, path = field.type, [field.name]
-        self._is_list = pa.types.is_list(kind)
-        if self._is_list:
+        if pa.types.is_list(kind):
             path += ["list", kind.value_field.name]
             kind = kind.value_type
         self._path = thrift.items([thrift.text(name) for name in path])
-        self._kind = thrift.i32(_FLOAT if kind == pa.float32() else _INT32)
+        self._is_float = kind == pa.float32()
+        self._kind = thrift.i32(_FLOAT if self._is_float else _INT32)
         self.elements = _schema_elements(path, self._kind, kind == pa.uint8())
         self._codec_number = _CODECS[compression]
         self._codec = _codec(compression, level)
-        self._indexer = Indexer()
-        self._encoding = _RLE_DICTIONARY
-        self._is_compressed: bool | None = None
+        self._pays: dict[int, bool] = {}
 
-    def encode(self, column: pa.Array | Index, place: int) -> tuple[list[bytes], thrift.Value]:
-        """(the pages of a chunk that begins at ``place`` of the file, its metadata)."""
+    def encode(self, values: _Values, coded: _DictionaryPages | None, place: int) -> _Chunk:
+        """The chunk that begins at ``place`` of the file."""
         pages = _Pages(self._codec)
-        levels = b""
-        index: Index | None
-        if isinstance(column, Index):
-            count, index = len(column.codes), column._replace(distinct=column.distinct.view(np.uint32))
+        if coded is not None:
+            body, encoding = coded.body, _RLE_DICTIONARY
+            is_compressed = self._codec is not None and self._does_pay(encoding, self._shrinks, body)
+            pages.add_dictionary(coded.dictionary, is_compressed)
         else:
-            count = len(column)
-            if self._is_list:
-                count, levels = _levels(column)
-                column = column.flatten()
-            words = _words(column)
-            index = self._indexer.index(words)
-        if index is not None:
-            body = self._add_dictionary(index, pages)
-            encoding = _RLE_DICTIONARY
-        else:
-            body, encoding = self._apart(words)
+            body, encoding, is_compressed = self._without_dictionary(values.words)
         first = pages.size
-        pages.add_data(levels + body, count, encoding, self._is_compressed)
+        if values.levels:
+            body = (values.levels, *body)
+        pages.add_data(body, values.count, encoding, is_compressed)
         fields = {
             1: self._kind,
             2: _ENCODINGS[encoding],
             3: self._path,
-            4: thrift.i32(self._codec_number if self._is_compressed else 0),
-            5: thrift.i64(count),
+            4: thrift.i32(self._codec_number if is_compressed else 0),
+            5: thrift.i64(values.count),
             6: thrift.i64(pages.raw_size),
             7: thrift.i64(pages.size),
             9: thrift.i64(place + first),
             **({11: thrift.i64(place)} if first else {}),
         }
-        return pages.pieces, thrift.struct({2: thrift.i64(place), 3: thrift.struct(fields)})
+        metadata = thrift.struct({2: thrift.i64(place), 3: thrift.struct(fields)})
+        return _Chunk(pages.pieces, pages.size, metadata)
 
-    def _add_dictionary(self, index: Index, pages: "_Pages") -> bytes:
-        """Adds the dictionary's page; gives what stands in the other one. Distinct keys may have become equal values."""
-        numbers, dictionary = index_values(index.distinct, len(index.distinct)) or index
-        width = max((len(dictionary) - 1).bit_length(), 1)
-        body = bytes([width]) + _packed(index.codes, numbers, width)
-        self._settle(_RLE_DICTIONARY, body)
-        pages.add_dictionary(dictionary.tobytes(), len(dictionary), self._is_compressed)
-        return body
+    def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
+        """(what stands in a page, its encoding, whether to compress it)."""
+        plain = words.view(np.uint8).data
+        if self._is_float and self._codec is not None:
+            apart = np.empty((4, len(words)), np.uint8)
+            split_bytes(words, apart)
+            body = tuple(plane.data for plane in apart)
+            if self._does_pay(_BYTE_STREAM_SPLIT, self._shrinks, body):
+                return body, _BYTE_STREAM_SPLIT, True
+        elif not self._is_float and self._pays.get(_DELTA_BINARY_PACKED, True):
+            packed = _deltas(words)
+            if self._does_pay(_DELTA_BINARY_PACKED, lambda _: len(packed) / len(plain), (plain,)):
+                return (packed,), _DELTA_BINARY_PACKED, False
+        return (plain,), _PLAIN, False
 
-    def _apart(self, values: NDArray[np.uint32]) -> tuple[bytes, int]:
-        """(what stands in a page without dictionary, its encoding)."""
-        apart = np.empty((4, len(values)), np.uint8)
-        split_bytes(values, apart)
-        body = apart.tobytes()
-        self._settle(_BYTE_STREAM_SPLIT, body)
-        return (body, _BYTE_STREAM_SPLIT) if self._is_compressed else (values.tobytes(), _PLAIN)
+    def _does_pay(
+        self, encoding: int, share: Callable[[tuple[Piece, ...]], float], body: tuple[Piece, ...]
+    ) -> bool:
+        """Whether what ``share`` leaves of the first page of the encoding that is not empty was little enough."""
+        if encoding not in self._pays and any(len(piece) for piece in body):
+            self._pays[encoding] = share(body) <= _WORTH[encoding]
+        return self._pays.get(encoding, False)
 
-    def _settle(self, encoding: int, body: bytes) -> None:
-        """Decides on compression, by the first page of its encoding that is not empty."""
-        if body and (self._is_compressed is None or encoding != self._encoding):
-            self._encoding = encoding
-            self._is_compressed = self._codec is not None and (
-                len(self._codec.compress(body)) <= _WORTH[encoding] * len(body)
-            )
+    def _shrinks(self, body: tuple[Piece, ...]) -> float:
+        """What compression leaves of a sample of a page."""
+        sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
+        return len(self._codec.compress(sample)) / len(sample)
 
 
 class _Pages:
@@ -168,38 +212,49 @@ class _Pages:
 
     def __init__(self, codec: Any) -> None:
         self._codec = codec
-        self.pieces: list[bytes] = []
+        self.pieces: list[Piece] = []
         self.size = self.raw_size = 0
 
-    def add_dictionary(self, body: bytes, count: int, is_compressed: bool | None) -> None:
-        header = thrift.struct({1: thrift.i32(count), 2: thrift.i32(_PLAIN)})
-        self._add(_DICTIONARY_PAGE, 7, header, body, is_compressed)
+    def add_dictionary(self, values: NDArray[np.uint32], is_compressed: bool) -> None:
+        header = thrift.struct({1: thrift.i32(len(values)), 2: thrift.i32(_PLAIN)})
+        self._add(_DICTIONARY_PAGE, 7, header, (values.view(np.uint8).data,), is_compressed)
 
-    def add_data(self, body: bytes, count: int, encoding: int, is_compressed: bool | None) -> None:
+    def add_data(self, body: tuple[Piece, ...], count: int, encoding: int, is_compressed: bool) -> None:
         header = thrift.struct({1: thrift.i32(count), 2: thrift.i32(encoding), 3: _LEVELS, 4: _LEVELS})
         self._add(_DATA_PAGE, 5, header, body, is_compressed)
 
     def _add(
-        self, kind: int, field: int, header: thrift.Value, body: bytes, is_compressed: bool | None
+        self, kind: int, field: int, header: thrift.Value, body: tuple[Piece, ...], is_compressed: bool
     ) -> None:
-        size = len(body)
+        size = stored = sum(map(len, body))
         if is_compressed:
-            body = self._codec.compress(body, asbytes=True)
-        crc = isal_zlib.crc32(body)
+            body = (self._codec.compress(b"".join(body), asbytes=True),)
+            stored = len(body[0])
+        crc = 0
+        for piece in body:
+            crc = isal_zlib.crc32(piece, crc)
         start = {
             1: thrift.i32(kind),
             2: thrift.i32(size),
-            3: thrift.i32(len(body)),
+            3: thrift.i32(stored),
             4: thrift.i32(crc - (crc >> 31 << 32)),
         }
         head = thrift.struct({**start, field: header})[1]
-        self.pieces += [head, body]
-        self.size += len(head) + len(body)
+        self.pieces += [head, *body]
+        self.size += len(head) + stored
         self.raw_size += len(head) + size
 
 
+def _values(array: pa.Array) -> _Values:
+    """A column that is plain, without nulls."""
+    if pa.types.is_list(array.type):
+        count, levels = _levels(array)
+        return _Values(count, levels, _words(array.flatten()))
+    return _Values(len(array), b"", _words(array))
+
+
 def _words(array: pa.Array) -> NDArray[np.uint32]:
-    """Values without nulls, their bits as integers."""
+    """The bits of values."""
     values = array.to_numpy()
     if values.itemsize != 4:
         return values.astype(np.uint32)
@@ -207,12 +262,48 @@ def _words(array: pa.Array) -> NDArray[np.uint32]:
     return words
 
 
-def _packed(codes: NDArray[np.uint16], numbers: NDArray[np.uint16], width: int) -> bytes:
-    """``numbers[codes]`` as one run of packed bits, of whole groups of eight, with its header."""
-    groups = -(-len(codes) // 8)
-    words = np.empty(groups * width // 8 + 1, np.uint64)
-    pack_bits(codes, numbers, width, words)
-    return thrift.varint(groups << 1 | 1) + words.view(np.uint8)[: groups * width].tobytes()
+def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
+    """The pages of ``indexed``, whose values are numbered anew: distinct keys may have become equal ones."""
+    lengths = indexed.distinct.ends - indexed.distinct.begins
+    joined = index_columns(indexed.distinct, lengths, np.zeros(len(lengths), np.uint32))
+    return _dictionary_pages(indexed.codes, joined.distinct, joined.codes)
+
+
+def _dictionary_pages(
+    codes: Columns, distinct: Columns, numbers: Columns | None
+) -> list[_DictionaryPages | None]:
+    """The pages of columns whose codes stand for ``numbers``, or themselves, of distinct values; None if there are none."""
+    sizes = distinct.ends - distinct.begins
+    widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
+    bodies = _packed(codes, numbers, widths)
+    return [
+        _DictionaryPages(distinct[c], (bytes([width]) + head, bits)) if width else None
+        for c, (width, (head, bits)) in enumerate(zip(widths, bodies, strict=True))
+    ]
+
+
+def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> list[tuple[bytes, Piece]]:
+    """The ``numbers`` of the codes of each column as one run of packed bits, of whole groups of eight: (header, bits)."""
+    groups = -(-(codes.ends - codes.begins) // 8)
+    starts = np.zeros(len(groups) + 1, np.int64)
+    np.cumsum(groups * widths // 8 + 1, out=starts[1:])
+    out = np.empty(starts[-1], np.uint64)
+    table, begins = (
+        (_THEMSELVES, np.zeros(len(groups), np.int64))
+        if numbers is None
+        else (numbers.values, numbers.begins)
+    )
+    pack_columns(codes.values, codes.begins, codes.ends, table, begins, np.array(widths), out, starts)
+    stored = out.view(np.uint8).data
+    return [
+        (thrift.varint(count << 1 | 1), stored[start : start + count * width])
+        for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
+    ]
+
+
+def _deltas(words: NDArray[np.uint32]) -> memoryview:
+    out = np.empty(deltas_room(len(words)), np.uint8)
+    return out.data[: pack_deltas(words, out)]
 
 
 def _levels(array: pa.Array) -> tuple[int, bytes]:
@@ -220,7 +311,8 @@ def _levels(array: pa.Array) -> tuple[int, bytes]:
     room = len(array.flatten()) + len(array)
     repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
     count = list_levels(array.offsets.to_numpy(), repetition, definition)
-    runs = [_packed(levels[:count], _ITSELF, 1) for levels in (repetition, definition)]
+    parts = _packed(Columns.joined([repetition[:count], definition[:count]]), None, [1, 1])
+    runs = [b"".join(part) for part in parts]
     return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess import fields, lines
+from dlrm_app.preprocess.indexing import Columns
 from dlrm_app.preprocess.spec import Spec
 
 _KEY_KINDS = {"integer": fields.KEY_INTEGER, "hex": fields.KEY_HEX, "string": fields.KEY_STRING}
@@ -39,6 +40,8 @@ class RawColumns:
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: NDArray[np.uint64]
+    one_hot: Columns
+    """The bits of the dense columns, then the keys, all uint64."""
     spans: NDArray[np.int64]
     list_ends: NDArray[np.int64]
     list_keys: NDArray[np.uint64]
@@ -58,8 +61,9 @@ class Parser:
         self._columns = _column_codes(spec)
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
-        self._dense = np.empty((len(spec.dense), capacity + _STAGGER), np.float64)
-        self._keys = np.empty((len(one_hot), capacity + _STAGGER), np.uint64)
+        values = np.empty((len(spec.dense) + len(one_hot), capacity + _STAGGER), np.uint64)
+        self._values = values.reshape(-1)
+        self._dense, self._keys = values[: len(spec.dense)].view(np.float64), values[len(spec.dense) :]
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
         self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
         self._rejects = np.empty((_MAX_REJECTS, 5), np.int64)
@@ -106,6 +110,10 @@ class Parser:
             self._make_list_room()
         return at, count, [Reject(*row) for row in self._rejects[:num_rejects].tolist()]
 
+    def _columns_of(self, rows: int) -> Columns:
+        begins = np.arange(len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
+        return Columns(self._values, begins, begins + rows)
+
     def take(self) -> RawColumns:
         """The rows collected, as views that hold until the next parse, which begins anew."""
         rows, self.rows = self.rows, 0
@@ -113,6 +121,7 @@ class Parser:
             self._labels[:rows],
             self._dense[:, :rows],
             self._keys[:, :rows],
+            self._columns_of(rows),
             self._spans[:, :rows],
             self._list_ends[:, : rows + 1],
             self._list_keys,

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dlrm_app.preprocess import lines
+from dlrm_app.preprocess.executor import Finish
 from dlrm_app.preprocess.journal import Journal
 from dlrm_app.preprocess.parser import Parser, RawColumns
 from dlrm_app.preprocess.plan import Cuts, Plan, Segment
@@ -90,8 +92,7 @@ class CountLines:
     plan: Plan
     journal: Journal
 
-    def __call__(self, text: UnitText) -> dict[str, Any]:
+    def __call__(self, text: UnitText) -> Finish:
         count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
         result = {**summary(text), "lines": count}
-        self.journal.land(text.source, text.unit, result)
-        return result
+        return partial(self.journal.unit(text.source, text.unit).land, result)

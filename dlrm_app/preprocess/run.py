@@ -114,7 +114,7 @@ def _open_work(config: PreprocessConfig, plan: Plan) -> None:
 
 def _remove_leftovers(output: Path) -> None:
     """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
-    for pattern in (".*.tmp", "*/.*.tmp"):
+    for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
         for path in output.glob(pattern):
             path.unlink()
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from isal import isal_zlib
@@ -14,6 +13,7 @@ from dlrm_app.data.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess import lines
 from dlrm_app.preprocess.counting import Counts
 from dlrm_app.preprocess.encode import Encoder, list_slots
+from dlrm_app.preprocess.executor import Finish
 from dlrm_app.preprocess.hashing import MISSING_KEY
 from dlrm_app.preprocess.parser import Parser, RawColumns
 from dlrm_app.preprocess.passes import Cursor
@@ -55,9 +55,10 @@ def choose_blocks(sources: Sequence[Source], num_blocks: int) -> list[TextFeed]:
     return feeds + [TextFeed(zipped[at], BLOCK_BYTES, last=_GZIP_BLOCKS) for at in picked]
 
 
-def count_lines(text: UnitText) -> dict[str, Any]:
+def count_lines(text: UnitText) -> Finish:
     """The first pass of a run that cuts splits."""
-    return {"lines": int(lines.count_lines(*text.whole()))}
+    result = {"lines": int(lines.count_lines(*text.whole()))}
+    return lambda: result
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Study:
 
     plan: Plan
 
-    def __call__(self, text: UnitText) -> dict[str, Any]:
+    def __call__(self, text: UnitText) -> Finish:
         spec = self.plan.spec_of(self.plan.sources[text.source].split)
         counts = [Counts() for _ in spec.sparse]
         rows = 0
@@ -76,7 +77,8 @@ class Study:
                 count.add(keys, np.empty((0, 2), np.int64))
             for values in raw.dense:
                 moments_of(values)
-        return {"rows": rows, "keys": [count.sorted().keys for count in counts]}
+        result = {"rows": rows, "keys": [count.sorted().keys for count in counts]}
+        return lambda: result
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Encode:
     sparse: tuple[SparseColumn, ...]
     vocabularies: Path
 
-    def __call__(self, text: UnitText) -> dict[str, Any]:
+    def __call__(self, text: UnitText) -> Finish:
         split = self.plan.sources[text.source].split
         spec = self.plan.spec_of(split)
         encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies)
@@ -97,13 +99,14 @@ class Encode:
         for raw in cursor.rows(Parser(spec, self.plan.layout.row_group_rows), None):
             writer.write(encoder.encode(raw))
         shard = writer.finish()
-        return {
+        result = {
             "split": split,
             "text": text.size,
             "rows": shard["rows"],
             "bytes": shard["bytes"],
             "rejects": len(cursor.take_rejects()),
         }
+        return lambda: result
 
 
 def _rows(text: UnitText, spec: Spec, plan: Plan) -> Iterator[RawColumns]:

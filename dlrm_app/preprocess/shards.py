@@ -4,13 +4,12 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode import Encoded
+from dlrm_app.preprocess.journal import Unit
 from dlrm_app.preprocess.parquet import ParquetWriter
 
 
@@ -48,7 +47,7 @@ class ShardWriter:
 
     def write(self, rows: Encoded) -> None:
         """Adds ``rows`` as one row group."""
-        self._writer.write_group(rows.columns, len(rows))
+        self._writer.write_group(rows.columns, len(rows), rows.indexed)
         self.row_groups.append(len(rows))
 
     def write_table(self, table: pa.Table) -> None:
@@ -70,7 +69,7 @@ class ShardWriter:
 
 
 @contextmanager
-def open_shard(path: Path, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
-    """A shard that gets its name only if the block ends well; call ``finish`` in it."""
-    with written_whole(path) as temporary, temporary.open("wb") as file:
+def open_shard(unit: Unit, suffix: str, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
+    """A shard among the files of ``unit``; call ``finish`` in the block."""
+    with unit.write(suffix) as temporary, temporary.open("wb") as file:
         yield ShardWriter(HashedFile(file), layout, schema)

@@ -5,16 +5,16 @@ disk, then every shard gathers the rows of one range of keys from all units.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numba import njit
 from numpy.typing import NDArray
 
-from dlrm_app.files import written_whole
+from dlrm_app.preprocess.executor import Finish
 from dlrm_app.preprocess.hashing import mix
 from dlrm_app.preprocess.journal import Journal
 from dlrm_app.preprocess.shards import ShardLayout, open_shard
@@ -39,14 +39,10 @@ def _row_keys(seed, source, unit, num_rows):  # type: ignore[no-untyped-def]  # 
 
 
 def write_run(path: Path, table: pa.Table, keys: NDArray[np.uint64]) -> None:
-    """Writes rows in the order of their keys, keys included, for ``Gather`` to read by ranges."""
+    """Writes rows into ``path`` in the order of their keys, keys included, for ``Gather`` to read by ranges."""
     order = np.argsort(keys)
     run = table.take(pa.array(order)).append_column(KEY, pa.array(keys[order])).combine_chunks()
-    with (
-        written_whole(path) as temporary,
-        pa.OSFile(str(temporary), "wb") as file,
-        pa.ipc.new_file(file, run.schema) as writer,
-    ):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.schema) as writer:
         writer.write_table(run)
 
 
@@ -65,17 +61,17 @@ class Gather:
     layout: ShardLayout
     journal: Journal
 
-    def __call__(self, part: int) -> dict[str, Any]:
+    def __call__(self, part: int) -> Finish:
         start, stop = key_ranges(self.num_parts)[part]
         rows = pa.concat_tables(_rows_between(self.runs, start, stop)).combine_chunks()
         order = np.argsort(rows.column(KEY).to_numpy())
         rows = rows.drop_columns([KEY]).take(pa.array(order))
-        with open_shard(self.journal.path(0, part, ".train.parquet"), self.layout, rows.schema) as writer:
+        unit = self.journal.unit(0, part)
+        with open_shard(unit, ".train.parquet", self.layout, rows.schema) as writer:
             writer.write_table(rows)
             shard = writer.finish()
         result = {"source": 0, "unit": part, "size": shard["rows"], "shard": shard}
-        self.journal.land(0, part, result)
-        return result
+        return partial(unit.land, result)
 
 
 def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]:

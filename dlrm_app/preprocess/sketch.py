@@ -16,99 +16,100 @@ from numpy.typing import NDArray
 
 from dlrm_app.preprocess.fields import trailing_zeros
 from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
+from dlrm_app.preprocess.indexing import Columns
 
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
 _NUM_REGISTERS = 1 << 14
+_FREE = np.uint64(0)
+_GIVEN_UP = -1
 _1, _14, _INDEX, _LAST = (np.uint64(value) for value in (1, 14, _NUM_REGISTERS - 1, 1 << 50))
 
 
-class Sketch:
-    """The distinct keys of one feature, ``exact`` while they are at most ``max_keys``."""
+class Sketches:
+    """The distinct keys of features, ``is_exact`` for one while they are at most ``max_keys``."""
 
-    def __init__(self, max_keys: int) -> None:
-        self.exact = True
-        self.registers = np.zeros(_NUM_REGISTERS, np.uint8)
-        self._max_keys = max_keys
-        self._used = 0
-        self._keys = np.full(1 << 10, MISSING_KEY, np.uint64)
+    def __init__(self, num_features: int, max_keys: int) -> None:
+        self.registers = np.zeros((num_features, _NUM_REGISTERS), np.uint8)
+        # what stands in a table is a key's difference from MISSING_KEY, so that memory never touched is free places
+        self._tables = np.zeros((num_features, 2 * max_keys), np.uint64)
+        self._used = np.zeros(num_features, np.int64)
 
-    def add(self, keys: NDArray[np.uint64]) -> None:
-        """Adds ``keys`` [n]; missing ones are left out."""
-        at = 0
-        while self.exact and at < len(keys):
-            at, self._used = _insert(keys, at, self._keys, self._used, self.registers)
-            if at < len(keys):
-                self._make_room()
-        if not self.exact:
-            _register(keys, at, self.registers)
+    def __len__(self) -> int:
+        return len(self._used)
 
-    def _make_room(self) -> None:
-        if self._used >= self._max_keys:
-            self._give_up()
-            return
-        keys = self.keys()
-        self._keys = np.full(4 * len(self._keys), MISSING_KEY, np.uint64)
-        _insert(keys, 0, self._keys, 0, self.registers)
+    def add(self, keys: Columns, features: Sequence[int]) -> None:
+        """Adds ``keys`` [C] of ``features`` [C]; missing ones are left out."""
+        places = np.array(features, np.int64)
+        _add(keys.values, keys.begins, keys.ends, places, self._tables, self._used, self.registers)
 
-    def _give_up(self) -> None:
-        self.exact = False
-        self._keys = self._keys[:0]
+    def is_exact(self, feature: int) -> bool:
+        return bool(self._used[feature] >= 0)
 
     def keep(self, max_keys: int) -> None:
-        """Keeps only registers if there are more than ``max_keys`` keys."""
-        if self._used > max_keys:
-            self._give_up()
+        """Keeps only registers of features with more than ``max_keys`` keys."""
+        self._used[self._used > max_keys] = _GIVEN_UP
 
-    def keys(self) -> NDArray[np.uint64]:
-        """The keys seen, in no particular order; none if the sketch is not exact."""
-        return self._keys[self._keys != MISSING_KEY]
+    def keys(self, feature: int) -> NDArray[np.uint64]:
+        """The keys seen, in no particular order; none if the feature is not exact."""
+        if not self.is_exact(feature):
+            return np.empty(0, np.uint64)
+        table = self._tables[feature]
+        return table[table != _FREE] ^ MISSING_KEY
 
-    def join(self, keys: NDArray[np.uint64], registers: NDArray[np.uint8] | None) -> None:
-        """Adds what another sketch has seen: its ``keys``, or its ``registers`` if it is not exact."""
-        if registers is None:
-            self.add(keys)
-        else:
-            self._give_up()
-            np.maximum(self.registers, registers, out=self.registers)
+    def raise_registers(self, feature: int, registers: NDArray[np.uint8]) -> None:
+        """Adds what another sketch has seen that is not exact."""
+        self._used[feature] = _GIVEN_UP
+        np.maximum(self.registers[feature], registers, out=self.registers[feature])
 
-    def distinct(self) -> int:
-        """How many distinct keys were added; an estimate if not ``exact``."""
-        if self.exact:
-            return self._used
-        count = len(self.registers)
-        raw = 0.7213 / (1 + 1.079 / count) * count * count / np.exp2(-self.registers.astype(np.float64)).sum()
-        empty = int((self.registers == 0).sum())
+    def distinct(self, feature: int) -> int:
+        """How many distinct keys were added; an estimate if not exact."""
+        if self.is_exact(feature):
+            return int(self._used[feature])
+        registers = self.registers[feature]
+        count = len(registers)
+        raw = 0.7213 / (1 + 1.079 / count) * count * count / np.exp2(-registers.astype(np.float64)).sum()
+        empty = int((registers == 0).sum())
         return round(count * math.log(count / empty) if raw <= 2.5 * count and empty else raw)
 
 
 @njit(nogil=True, cache=True)
-def _insert(keys, start, table, used, registers):  # type: ignore[no-untyped-def]  # compiled
-    """Adds keys until the table is half full: (how far it came, keys in the table)."""
-    size = len(table)
-    for i in range(start, len(keys)):
-        key = keys[i]
-        if key == MISSING_KEY:
-            continue
-        hashed = mix(key)
-        place = np.int64(reduce_hash(hashed, size))
-        while table[place] != key and table[place] != MISSING_KEY:
-            place = next_place(place, size)
-        if table[place] == key:
-            continue
-        if 2 * used >= size:
-            return i, used
-        table[place] = key
-        used += 1
-        _raise(hashed, registers)
-    return len(keys), used
+def _add(keys, begins, ends, features, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
+    for c in range(len(features)):
+        feature, at = features[c], begins[c]
+        if used[feature] >= 0:
+            at, used[feature] = _insert(keys, at, ends[c], tables[feature], used[feature], registers[feature])
+        _register(keys, at, ends[c], registers[feature])
 
 
 @njit(nogil=True, cache=True)
-def _register(keys, start, registers):  # type: ignore[no-untyped-def]  # compiled
-    for i in range(start, len(keys)):
-        if keys[i] != MISSING_KEY:
-            _raise(mix(keys[i]), registers)
+def _insert(keys, at, end, table, used, registers):  # type: ignore[no-untyped-def]  # compiled
+    """Adds keys[at:end] until the table is half full: (how far it came, keys in the table or _GIVEN_UP)."""
+    size = len(table)
+    while at < end:
+        key = keys[at]
+        stored = key ^ MISSING_KEY
+        if stored != _FREE:
+            hashed = mix(key)
+            place = np.int64(reduce_hash(hashed, size))
+            while table[place] != stored and table[place] != _FREE:
+                place = next_place(place, size)
+            if table[place] == _FREE:
+                if 2 * used >= size:
+                    return at, _GIVEN_UP
+                table[place] = stored
+                used += 1
+                _raise(hashed, registers)
+        at += 1
+    return at, used
+
+
+@njit(nogil=True, cache=True)
+def _register(keys, at, end, registers):  # type: ignore[no-untyped-def]  # compiled
+    while at < end:
+        if keys[at] != MISSING_KEY:
+            _raise(mix(keys[at]), registers)
+        at += 1
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -120,13 +121,13 @@ def _raise(hashed, registers):  # type: ignore[no-untyped-def]  # compiled
         registers[index] = rank
 
 
-def count_collisions(sketch: Sketch, num_embeddings: int) -> int:
+def count_collisions(sketches: Sketches, feature: int, num_embeddings: int) -> int:
     """How many distinct values share their hashed id with another one; expected rather than counted if not exact."""
     size = num_embeddings - 1
-    distinct = sketch.distinct()
-    if not sketch.exact:
+    distinct = sketches.distinct(feature)
+    if not sketches.is_exact(feature):
         return round(-distinct * math.expm1((distinct - 1) * math.log1p(-1 / size))) if size > 1 else distinct
-    _, counts = np.unique(_ids(sketch.keys(), size), return_counts=True)
+    _, counts = np.unique(_ids(sketches.keys(feature), size), return_counts=True)
     return int(counts[counts > 1].sum())
 
 
@@ -145,21 +146,24 @@ class SketchFile:
     path: Path
     num_features: int
 
-    def write(self, sketches: Sequence[Sketch]) -> None:
-        sizes = np.array([len(s.keys()) if s.exact else -1 for s in sketches], np.int64)
+    def write(self, sketches: Sketches) -> None:
+        exact = [sketches.is_exact(feature) for feature in range(len(sketches))]
+        parts = [sketches.keys(f) if exact[f] else sketches.registers[f] for f in range(len(sketches))]
+        sizes = [len(part) if is_exact else -1 for part, is_exact in zip(parts, exact, strict=True)]
         with self.path.open("wb") as file:
-            sizes.tofile(file)
-            for sketch in sketches:
-                (sketch.keys() if sketch.exact else sketch.registers).tofile(file)
+            file.write(b"".join([np.array(sizes, np.int64).tobytes(), *(part.tobytes() for part in parts)]))
 
-    def join_into(self, total: Sketch, feature: int) -> None:
-        """Adds feature number ``feature`` of the unit to ``total``."""
+    def join_into(self, totals: Sketches, first: int) -> None:
+        """Adds the features from number ``first`` on to ``totals``."""
         sizes = np.fromfile(self.path, np.int64, self.num_features)
-        offset = 8 * self.num_features
-        offset += int(np.where(sizes < 0, _NUM_REGISTERS, 8 * sizes)[:feature].sum())
-        if sizes[feature] < 0:
-            total.join(
-                np.empty(0, np.uint64), np.fromfile(self.path, np.uint8, _NUM_REGISTERS, offset=offset)
-            )
-        else:
-            total.join(np.fromfile(self.path, np.uint64, int(sizes[feature]), offset=offset), None)
+        ends = 8 * self.num_features + np.cumsum(np.where(sizes < 0, _NUM_REGISTERS, 8 * sizes))
+        start = int(ends[first - 1]) if first else 8 * self.num_features
+        own = slice(first, first + len(totals))
+        data = np.fromfile(self.path, np.uint8, int(ends[own][-1]) - start, offset=start)
+        bounds = np.array([start, *ends[own]]) - start
+        for place, size in enumerate(sizes[own]):
+            part = data[bounds[place] : bounds[place + 1]]
+            if size < 0:
+                totals.raise_registers(place, part)
+            else:
+                totals.add(Columns.joined([part.view(np.uint64)]), [place])

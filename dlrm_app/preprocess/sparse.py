@@ -5,6 +5,7 @@ vocab  0 for a missing value, 1 for one that is not in the vocabulary, else the 
 """
 
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pyarrow.parquet as pq
 from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.data.manifest import SparseColumn
 from dlrm_app.preprocess.fields import parse_string
 from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
+from dlrm_app.preprocess.indexing import Columns
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 """Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""
@@ -28,24 +31,37 @@ TABLE_BYTES = 12
 
 
 class SparseEncoder:
-    """``encoding`` as the manifest states it, ready to apply. ``folder`` is the dataset's, with its vocabularies."""
+    """Columns as the manifest states them, ready to apply. ``folder`` is the dataset's, with its vocabularies."""
 
-    def __init__(self, encoding: dict[str, Any], num_embeddings: int, folder: Path) -> None:
-        self._num_embeddings = num_embeddings
-        self._table: tuple[NDArray[np.uint64], NDArray[np.int32]] | None = None
-        if encoding["kind"] == "vocab":
-            self._table = load_vocabulary(folder / encoding["file"])
-        elif encoding["kind"] != "hash":
-            raise ValueError(f"no such sparse encoding: {encoding}")
+    def __init__(self, columns: Sequence[SparseColumn], folder: Path) -> None:
+        for column in columns:
+            if column.encoding["kind"] not in ("hash", "vocab"):
+                raise ValueError(f"no such sparse encoding: {column.encoding}")
+        self._sizes = np.array([column.num_embeddings for column in columns], np.int64)
+        self._tables = [
+            load_vocabulary(folder / column.encoding["file"]) if column.encoding["kind"] == "vocab" else None
+            for column in columns
+        ]
 
-    def apply(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
-        """(the id of every key, how many are missing)."""
-        ids = np.empty(len(keys), np.int32)
-        if self._table is None:
-            missing = _hashed(keys, self._num_embeddings, ids)
-        else:
-            missing = _looked_up(keys, *self._table, ids)
-        return ids, int(missing)
+    def apply(self, keys: Columns, first: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(the id of every key, one column behind the other, how many of each column are missing).
+
+        ``keys`` [C]: of the columns from number ``first`` on.
+        """
+        ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
+        missing = np.zeros(len(keys), np.int64)
+        sizes, tables = self._sizes[first : first + len(keys)], self._tables[first : first + len(keys)]
+        if not any(tables):
+            _hash_columns(keys.values, keys.begins, keys.ends, sizes, ids, missing)
+            return ids, missing
+        at = 0
+        for c, table in enumerate(tables):
+            own = ids[at : at + len(keys[c])]
+            missing[c] = (
+                _hashed(keys[c], sizes[c], own) if table is None else _looked_up(keys[c], *table, own)
+            )
+            at += len(own)
+        return ids, missing
 
 
 def load_vocabulary(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -98,6 +114,15 @@ def _hashed(keys, num_embeddings, ids):  # type: ignore[no-untyped-def]  # compi
         ids[i] = MISSING_ID if is_missing else hashed
         count += is_missing
     return count
+
+
+@njit(nogil=True, cache=True)
+def _hash_columns(keys, begins, ends, sizes, ids, missing):  # type: ignore[no-untyped-def]  # compiled
+    at = 0
+    for c in range(len(begins)):
+        behind = at + ends[c] - begins[c]
+        missing[c] = _hashed(keys[begins[c] : ends[c]], sizes[c], ids[at:behind])
+        at = behind
 
 
 @njit(nogil=True, cache=True)

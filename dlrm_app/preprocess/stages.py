@@ -23,9 +23,9 @@ from dlrm_app.preprocess.columns import (
 )
 from dlrm_app.preprocess.distinct import CountDistinct
 from dlrm_app.preprocess.encode_pass import EncodeUnits
-from dlrm_app.preprocess.executor import Executor, Result, Single, Work
+from dlrm_app.preprocess.executor import Executor, Single, Work
 from dlrm_app.preprocess.finish import MadeShard, Results, finish, made_shards, refuse_if_many_rejects
-from dlrm_app.preprocess.journal import Journal, expect_another_file, open_journal, passes_over
+from dlrm_app.preprocess.journal import Journal, Result, expect_another_file, open_journal, passes_over
 from dlrm_app.preprocess.passes import CountLines
 from dlrm_app.preprocess.plan import Cuts, Plan, cut_lines, identity
 from dlrm_app.preprocess.shuffle import Gather
@@ -119,8 +119,9 @@ class Stages:
         num_features = len(self.plan.spec.sparse)
         journal = open_journal(self.plan.output, "distinct")
         units = tuple((r["source"], r["unit"]) for r in results)
-        work = CountDistinct(encoded, units, tuple(sparse), num_features, journal)
-        found = self._over_numbers("counting distinct values", work, journal, num_features)
+        work = CountDistinct(encoded, units, tuple(sparse[:num_features]), journal)
+        groups = self._over_numbers("counting distinct values", work, journal, work.num_groups)
+        found = [feature for group in groups for feature in group["features"]]
         return [replace(c, **r) for c, r in zip(sparse, found, strict=False)] + sparse[num_features:]
 
     def _gather(self, encoded: Journal, results: Results) -> list[MadeShard]:

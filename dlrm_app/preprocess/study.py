@@ -3,16 +3,17 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.files import written_whole
 from dlrm_app.preprocess.count_file import gather_strings, write_counts
 from dlrm_app.preprocess.counting import Counts
 from dlrm_app.preprocess.encode import list_slots
-from dlrm_app.preprocess.journal import Journal
+from dlrm_app.preprocess.executor import Finish
+from dlrm_app.preprocess.journal import Journal, Unit
 from dlrm_app.preprocess.parser import Parser, RawColumns
 from dlrm_app.preprocess.passes import Cursor, segments, summary
 from dlrm_app.preprocess.plan import Cuts, Plan
@@ -75,7 +76,7 @@ class Study:
     wants_counts: bool
     journal: Journal
 
-    def __call__(self, text: UnitText) -> dict[str, Any]:
+    def __call__(self, text: UnitText) -> Finish:
         spec = self.plan.spec
         counts = [Counts() for _ in spec.sparse]
         moments = [Moments()] * len(spec.dense)
@@ -94,12 +95,12 @@ class Study:
                     total.joined(moments_of(values)) for total, values in zip(moments, raw.dense, strict=True)
                 ]
         result = {**summary(text), "moments": [[m.count, m.mean, m.squares] for m in moments]}
+        unit = self.journal.unit(text.source, text.unit)
         if self.wants_counts:
-            result["entries"] = self._write_counts(text, counts)
-        self.journal.land(text.source, text.unit, result)
-        return result
+            result["entries"] = self._write_counts(unit, text, counts)
+        return partial(unit.land, result)
 
-    def _write_counts(self, text: UnitText, counts: Sequence[Counts]) -> list[int]:
+    def _write_counts(self, unit: Unit, text: UnitText, counts: Sequence[Counts]) -> list[int]:
         spec = self.plan.spec
         found = [count.sorted() for count in counts]
         strings = None
@@ -112,7 +113,7 @@ class Study:
             strings = gather_strings(
                 text.whole().text, np.concatenate(spans), ord(spec.quote) if spec.quote else -1
             )
-        with written_whole(self.journal.path(text.source, text.unit, ".counts")) as temporary:
+        with unit.write(".counts") as temporary:
             write_counts(temporary, found, strings)
         return [len(part.keys) for part in found]
 

@@ -7,8 +7,8 @@ many buckets at a time as memory allows. Ids go by falling count, equal counts b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.files import written_whole
 from dlrm_app.preprocess.count_file import CountFile, Strings
 from dlrm_app.preprocess.counting import NUM_BUCKETS
+from dlrm_app.preprocess.executor import Finish
 from dlrm_app.preprocess.journal import Journal
 from dlrm_app.preprocess.plan import Plan
 from dlrm_app.preprocess.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
@@ -46,7 +47,7 @@ class AddUp:
     memory_bytes: int
     journal: Journal
 
-    def __call__(self, place: int) -> dict[str, Any]:
+    def __call__(self, place: int) -> Finish:
         column = self.plan.spec.sparse[place]
         files = [
             CountFile(self.counted.path(source, unit, ".counts"), len(entries), sum(entries))
@@ -68,8 +69,7 @@ class AddUp:
         with written_whole(path) as temporary:
             pq.write_table(table, temporary, compression="zstd")
         result = {"feature": column.name, "distinct": distinct, "kept": len(keys)}
-        self.journal.land(0, place, result)
-        return result
+        return partial(self.journal.unit(0, place).land, result)
 
     def _add(
         self, place: int, files: Sequence[CountFile], total: int

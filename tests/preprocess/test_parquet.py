@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from dlrm_app.preprocess.indexing import index_values
-from dlrm_app.preprocess.pages import pack_bits
+from dlrm_app.preprocess.indexing import Columns, Indexed, index_columns
+from dlrm_app.preprocess.pages import deltas_room, pack_bits, pack_deltas
 from dlrm_app.preprocess.parquet import ParquetWriter
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
@@ -112,16 +112,115 @@ def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> No
     assert sum(int(word) << (64 * place) for place, word in enumerate(words)) == expected
 
 
+def by_the_specification(data: bytes) -> list[int]:
+    """The integers of 32 bits that DELTA_BINARY_PACKED bytes stand for, read slowly; fails on bytes left over."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        number = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+
+    def signed() -> int:
+        number = varint()
+        return number >> 1 ^ -(number & 1)
+
+    block, minis, count, value = varint(), varint(), varint(), signed()
+    values = [value][:count]
+    while len(values) < count:
+        least, widths = signed(), data[at : at + minis]
+        at += minis
+        for width in widths:
+            size = block // minis * width // 8
+            bits = int.from_bytes(data[at : at + size], "little")
+            at += size
+            for place in range(block // minis):
+                if len(values) < count:
+                    delta = bits >> (place * width) & ((1 << width) - 1)
+                    values.append((values[-1] + least + delta + (1 << 31)) % (1 << 32) - (1 << 31))
+    assert at == len(data)
+    return values
+
+
 @settings(deadline=None)
 @given(
-    st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30), st.sampled_from([np.uint32, np.uint64])
+    st.integers(0, 300),
+    st.sampled_from([0, 1, 2, 1000, 2**31 - 1]),
+    st.integers(0, 99),
 )
-def test_values_are_numbered_by_their_first_occurrences(values: list[int], limit: int, kind: type) -> None:
-    order = list(dict.fromkeys(values))
-    given = np.array(values, kind) * kind(0x193193)
-    found = index_values(given, limit)
-    if len(order) > limit:
-        assert found is None
-    else:
-        assert found.distinct.tolist() == [value * 0x193193 for value in order]
-        assert found.codes.tolist() == [order.index(value) for value in values]
+def test_differences_are_packed_as_the_format_states(count: int, spread: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    values = draw.integers(-spread - 1, spread + 1, count).astype(np.int32)
+    if count % 3 == 0:
+        values = np.sort(values)
+    out = np.full(deltas_room(count), 255, np.uint8)
+    size = pack_deltas(values.view(np.uint32), out)
+    assert by_the_specification(out[:size].tobytes()) == values.tolist()
+    bits = (4 * spread + 2).bit_length()  # of how far differences of such values can lie apart
+    assert size <= 15 + (-(-count // 32) * 32) * min(bits, 32) / 8 + -(-count // 128) * 9
+
+
+def test_differences_are_written_for_many_different_integers_and_read_back() -> None:
+    draw = np.random.default_rng(3)
+    table = make_table(5000).set_column(
+        2, SCHEMA.field("many"), pa.array(draw.integers(0, 100_000, 5000).astype(np.int32))
+    )
+    data = written([table], "zstd")
+    column = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0).column(2)
+    assert "DELTA_BINARY_PACKED" in column.encodings
+    assert column.total_compressed_size < 0.65 * 4 * 5000
+    assert read(data).equals(table)
+
+
+def test_indexed_columns_are_written_with_equal_values_joined() -> None:
+    """Distinct keys that were encoded to one id have one place in the dictionary."""
+    draw = np.random.default_rng(5)
+    table = make_table(5000)
+    keys = draw.integers(0, 900, (2, 5000)).astype(np.uint32)
+    found = index_columns(Columns.joined(list(keys)), np.array([900, 900]), np.zeros(2, np.uint32))
+    words = np.concatenate([found.distinct[0] % 7, found.distinct[1] % 300]).astype(np.uint32)
+    indexed = Indexed(
+        found.codes, Columns(words, found.distinct.begins, found.distinct.ends), found.num_missing
+    )
+    file = io.BytesIO()
+    writer = ParquetWriter(file, SCHEMA, "zstd", 1)
+    plain = [column.combine_chunks() for column in table.columns]
+    writer.write_group([plain[0], 1, 0, *plain[3:]], 5000, indexed)
+    writer.close()
+    found_table = read(file.getvalue())
+    assert found_table["few"].to_pylist() == (keys[1] % 300).tolist()
+    assert found_table["many"].to_pylist() == (keys[0] % 7).tolist()
+    assert found_table.drop_columns(["few", "many"]).equals(table.drop_columns(["few", "many"]))
+    row_group = pq.ParquetFile(file).metadata.row_group(0)
+    sizes = [row_group.column(place).total_uncompressed_size for place in (1, 2)]
+    assert sizes[0] == pytest.approx(300 * 4 + 5000 * 9 / 8, rel=0.03)
+    assert sizes[1] == pytest.approx(7 * 4 + 5000 * 3 / 8, rel=0.05)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30)), min_size=1, max_size=4
+    ),
+    st.sampled_from([np.uint32, np.uint64]),
+)
+def test_values_are_numbered_by_their_first_occurrences(
+    columns: list[tuple[list[int], int]], kind: type
+) -> None:
+    given = Columns.joined([np.array(values, kind) * kind(0x193193) for values, _ in columns])
+    limits = np.array([limit for _, limit in columns])
+    found = index_columns(given, limits, np.full(len(columns), 3 * 0x193193, kind))
+    for place, (values, limit) in enumerate(columns):
+        order = list(dict.fromkeys(values))
+        if len(order) > limit:
+            assert not found.has(place)
+        else:
+            assert found.distinct[place].tolist() == [value * 0x193193 for value in order]
+            assert found.codes[place].tolist() == [order.index(value) for value in values]
+            assert found.num_missing[place] == values.count(3)
