@@ -9,6 +9,8 @@ depends on its rows alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,12 +29,20 @@ _REQUIRED, _REPEATED = 0, 2
 _UINT_8, _LIST = 11, 3
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 _PLAIN, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 5, 8, 9
-_ENCODINGS = {
-    encoding: thrift.items([thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})])
+_OPEN = thrift.I32_SLOT
+
+
+def _page_header(kind: int, field: int, more: dict[int, thrift.Value]) -> thrift.Value:
+    """To be filled with the page's size, its size in the file, its checksum and its number of values."""
+    own = thrift.struct({1: _OPEN, **more})
+    return thrift.struct({1: thrift.i32(kind), 2: _OPEN, 3: _OPEN, 4: _OPEN, field: own})
+
+
+_DICTIONARY_HEADER = _page_header(_DICTIONARY_PAGE, 7, {2: thrift.i32(_PLAIN)})
+_DATA_HEADERS = {
+    encoding: _page_header(_DATA_PAGE, 5, {2: thrift.i32(encoding), 3: thrift.i32(_RLE), 4: thrift.i32(_RLE)})
     for encoding in (_PLAIN, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
 }
-"""All encodings of a chunk whose values have the given one."""
-_LEVELS = thrift.i32(_RLE)
 
 _WORTH = {_RLE_DICTIONARY: 0.4, _DELTA_BINARY_PACKED: 0.9, _BYTE_STREAM_SPLIT: 0.7}
 """What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
@@ -55,7 +65,8 @@ class ParquetWriter:
     def __init__(self, file: Sink, schema: pa.Schema, compression: str, level: int | None) -> None:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
         self._file = file
-        self._columns = [_Column(field, compression, level) for field in schema]
+        codec = _codec(compression, level)
+        self._columns = [_Column(field, compression, codec) for field in schema]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[thrift.Value] = []
         self._rows = 0
@@ -92,17 +103,17 @@ class ParquetWriter:
 
     def close(self) -> None:
         """Writes the footer; ``file`` stays open."""
-        elements = [{4: thrift.text("schema"), 5: thrift.i32(len(self._columns))}]
+        elements = [thrift.struct({4: thrift.text("schema"), 5: thrift.i32(len(self._columns))})]
         for column in self._columns:
             elements += column.elements
         fields = {
             1: thrift.i32(2),
-            2: thrift.items([thrift.struct(element) for element in elements]),
+            2: thrift.items(elements),
             3: thrift.i64(self._rows),
             4: thrift.items(self._groups),
             6: thrift.text("dlrm-app"),
         }
-        footer = thrift.struct(fields)[1]
+        footer = thrift.data_of(thrift.struct(fields))
         self._write([footer, len(footer).to_bytes(4, "little"), _MAGIC])
 
     def _write(self, pieces: Sequence[Piece]) -> None:
@@ -135,20 +146,49 @@ class _Chunk:
     metadata: thrift.Value
 
 
+@dataclass(frozen=True)
+class _Format:
+    """What is the same in all files about a column: its entries of the schema, and its chunks' metadata.
+
+    ``metadata`` by encoding and by compression is to be filled with a chunk's place, its values, its sizes, and the
+    places of its pages.
+    """
+
+    is_float: bool
+    elements: list[thrift.Value]
+    metadata: dict[tuple[int, bool], thrift.Value]
+
+
+@lru_cache(maxsize=4096)
+def _format(field: pa.Field, codec: int) -> _Format:
+    kind, path = field.type, [field.name]
+    if pa.types.is_list(kind):
+        path += ["list", kind.value_field.name]
+        kind = kind.value_type
+    stored = thrift.i32(_FLOAT if kind == pa.float32() else _INT32)
+    names = thrift.items([thrift.text(name) for name in path])
+    metadata = {}
+    for encoding, is_compressed in product(_DATA_HEADERS, (False, True)):
+        encodings = [thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})]
+        fields = {
+            1: stored,
+            2: thrift.items(encodings),
+            3: names,
+            4: thrift.i32(codec if is_compressed else 0),
+            **dict.fromkeys((5, 6, 7, 9), thrift.I64_SLOT),
+            **({11: thrift.I64_SLOT} if encoding == _RLE_DICTIONARY else {}),
+        }
+        metadata[encoding, is_compressed] = thrift.struct({2: thrift.I64_SLOT, 3: thrift.struct(fields)})
+    return _Format(kind == pa.float32(), _schema_elements(path, stored, kind == pa.uint8()), metadata)
+
+
 class _Column:
     """A column, and what its row groups have settled on."""
 
-    def __init__(self, field: pa.Field, compression: str, level: int | None) -> None:
-        kind, path = field.type, [field.name]
-        if pa.types.is_list(kind):
-            path += ["list", kind.value_field.name]
-            kind = kind.value_type
-        self._path = thrift.items([thrift.text(name) for name in path])
-        self._is_float = kind == pa.float32()
-        self._kind = thrift.i32(_FLOAT if self._is_float else _INT32)
-        self.elements = _schema_elements(path, self._kind, kind == pa.uint8())
-        self._codec_number = _CODECS[compression]
-        self._codec = _codec(compression, level)
+    def __init__(self, field: pa.Field, compression: str, codec: Any) -> None:
+        self._format = _format(field, _CODECS[compression])
+        self.elements = self._format.elements
+        self._codec = codec
         self._pays: dict[int, bool] = {}
 
     def encode(self, values: _Values, coded: _DictionaryPages | None, place: int) -> _Chunk:
@@ -164,30 +204,21 @@ class _Column:
         if values.levels:
             body = (values.levels, *body)
         pages.add_data(body, values.count, encoding, is_compressed)
-        fields = {
-            1: self._kind,
-            2: _ENCODINGS[encoding],
-            3: self._path,
-            4: thrift.i32(self._codec_number if is_compressed else 0),
-            5: thrift.i64(values.count),
-            6: thrift.i64(pages.raw_size),
-            7: thrift.i64(pages.size),
-            9: thrift.i64(place + first),
-            **({11: thrift.i64(place)} if first else {}),
-        }
-        metadata = thrift.struct({2: thrift.i64(place), 3: thrift.struct(fields)})
+        form = self._format.metadata[encoding, is_compressed]
+        numbers = [place, values.count, pages.raw_size, pages.size, place + first]
+        metadata = thrift.fill(form, *numbers, *([place] if first else []))
         return _Chunk(pages.pieces, pages.size, metadata)
 
     def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
         """(what stands in a page, its encoding, whether to compress it)."""
         plain = words.view(np.uint8).data
-        if self._is_float and self._codec is not None:
+        if self._format.is_float and self._codec is not None and self._pays.get(_BYTE_STREAM_SPLIT, True):
             apart = np.empty((4, len(words)), np.uint8)
             split_bytes(words, apart)
             body = tuple(plane.data for plane in apart)
             if self._does_pay(_BYTE_STREAM_SPLIT, self._shrinks, body):
                 return body, _BYTE_STREAM_SPLIT, True
-        elif not self._is_float and self._pays.get(_DELTA_BINARY_PACKED, True):
+        elif not self._format.is_float and self._pays.get(_DELTA_BINARY_PACKED, True):
             packed = _deltas(words)
             if self._does_pay(_DELTA_BINARY_PACKED, lambda _: len(packed) / len(plain), (plain,)):
                 return (packed,), _DELTA_BINARY_PACKED, False
@@ -216,16 +247,12 @@ class _Pages:
         self.size = self.raw_size = 0
 
     def add_dictionary(self, values: NDArray[np.uint32], is_compressed: bool) -> None:
-        header = thrift.struct({1: thrift.i32(len(values)), 2: thrift.i32(_PLAIN)})
-        self._add(_DICTIONARY_PAGE, 7, header, (values.view(np.uint8).data,), is_compressed)
+        self._add(_DICTIONARY_HEADER, (values.view(np.uint8).data,), len(values), is_compressed)
 
     def add_data(self, body: tuple[Piece, ...], count: int, encoding: int, is_compressed: bool) -> None:
-        header = thrift.struct({1: thrift.i32(count), 2: thrift.i32(encoding), 3: _LEVELS, 4: _LEVELS})
-        self._add(_DATA_PAGE, 5, header, body, is_compressed)
+        self._add(_DATA_HEADERS[encoding], body, count, is_compressed)
 
-    def _add(
-        self, kind: int, field: int, header: thrift.Value, body: tuple[Piece, ...], is_compressed: bool
-    ) -> None:
+    def _add(self, header: thrift.Value, body: tuple[Piece, ...], count: int, is_compressed: bool) -> None:
         size = stored = sum(map(len, body))
         if is_compressed:
             body = (self._codec.compress(b"".join(body), asbytes=True),)
@@ -233,13 +260,7 @@ class _Pages:
         crc = 0
         for piece in body:
             crc = isal_zlib.crc32(piece, crc)
-        start = {
-            1: thrift.i32(kind),
-            2: thrift.i32(size),
-            3: thrift.i32(stored),
-            4: thrift.i32(crc - (crc >> 31 << 32)),
-        }
-        head = thrift.struct({**start, field: header})[1]
+        head = thrift.data_of(thrift.fill(header, size, stored, crc - (crc >> 31 << 32), count))
         self.pieces += [head, *body]
         self.size += len(head) + stored
         self.raw_size += len(head) + size
@@ -324,13 +345,14 @@ def _codec(compression: str, level: int | None) -> Any:
     return pa.Codec("lz4_raw" if compression == "lz4" else compression)
 
 
-def _schema_elements(path: list[str], kind: thrift.Value, is_uint8: bool) -> list[dict[int, thrift.Value]]:
+def _schema_elements(path: list[str], kind: thrift.Value, is_uint8: bool) -> list[thrift.Value]:
     """The schema's entries for a column: one, or those of a list and its element."""
     leaf = {1: kind, 3: thrift.i32(_REQUIRED), 4: thrift.text(path[-1])}
     if is_uint8:
         leaf[6] = thrift.i32(_UINT_8)
     if len(path) == 1:
-        return [leaf]
+        return [thrift.struct(leaf)]
     one = thrift.i32(1)
     whole = {3: thrift.i32(_REQUIRED), 4: thrift.text(path[0]), 5: one, 6: thrift.i32(_LIST)}
-    return [whole, {3: thrift.i32(_REPEATED), 4: thrift.text(path[1]), 5: one}, leaf]
+    middle = {3: thrift.i32(_REPEATED), 4: thrift.text(path[1]), 5: one}
+    return [thrift.struct(element) for element in (whole, middle, leaf)]
