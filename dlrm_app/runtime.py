@@ -185,9 +185,15 @@ def _end_now(error: BaseException, runtime: Runtime) -> None:
     os._exit(code)
 
 
+_LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset",
+    "gloo/transport",
+    "Application timeout",  # gloo, of a connection that an earlier collective has given up
+    "NCCL",
+)
+
+
 def _is_lost_peer(error: BaseException) -> bool:
     """Whether ``error`` is a collective's complaint that its other end is gone (gloo has no class for it)."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        sign in text for sign in ("Connection closed by peer", "gloo/transport", "Connection reset", "NCCL")
-    )
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST_PEER)

@@ -30,7 +30,7 @@ from dlrm_app.preprocess.sparse import TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.spec import Spec, read_spec
 from dlrm_app.preprocess.study import has_strings
 from dlrm_app.preprocess.units import TextFeed
-from dlrm_app.preprocess.words import bytes_text, count, duration, percent, short
+from dlrm_app.display.numbers import bytes_text, count, duration, percent, short
 
 _MIN_BLOCKS = 12
 _GATHERING = 0.7
