@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import DenseColumn, SparseColumn, read_manifest
+from dlrm_app.display.numbers import bytes_text, count, duration, percent, short
 from dlrm_app.preprocess import sample
 from dlrm_app.preprocess.columns import (
     check_columns,
@@ -30,7 +31,6 @@ from dlrm_app.preprocess.sparse import TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.spec import Spec, read_spec
 from dlrm_app.preprocess.study import has_strings
 from dlrm_app.preprocess.units import TextFeed
-from dlrm_app.display.numbers import bytes_text, count, duration, percent, short
 
 _MIN_BLOCKS = 12
 _GATHERING = 0.7
