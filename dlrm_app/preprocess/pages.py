@@ -6,6 +6,8 @@ Values are 32 bits wide, integers and floats alike.
 import numpy as np
 from numba import njit
 
+from dlrm_app.preprocess.varints import put_signed, put_varint
+
 _64 = np.uint64(64)
 DELTA_BLOCK = 128
 _MINI = 32
@@ -78,10 +80,10 @@ def pack_deltas(values, out):  # type: ignore[no-untyped-def]  # compiled
 
     https://parquet.apache.org/docs/file-format/data-pages/encodings/#delta-encoding-delta_binary_packed--5
     """
-    at = _put_varint(out, 0, DELTA_BLOCK)
-    at = _put_varint(out, at, DELTA_BLOCK // _MINI)
-    at = _put_varint(out, at, len(values))
-    at = _put_signed(out, at, np.int64(np.int32(values[0])) if len(values) > 0 else np.int64(0))
+    at = put_varint(out, 0, DELTA_BLOCK)
+    at = put_varint(out, at, DELTA_BLOCK // _MINI)
+    at = put_varint(out, at, len(values))
+    at = put_signed(out, at, np.int64(np.int32(values[0])) if len(values) > 0 else np.int64(0))
     deltas = np.empty(DELTA_BLOCK, np.int32)
     for start in range(1, len(values), DELTA_BLOCK):
         count = min(DELTA_BLOCK, len(values) - start)
@@ -89,7 +91,7 @@ def pack_deltas(values, out):  # type: ignore[no-untyped-def]  # compiled
         for i in range(count):
             deltas[i] = np.int32(values[start + i] - values[start + i - 1])
             least = min(least, deltas[i])
-        at = _put_signed(out, at, np.int64(least))
+        at = put_signed(out, at, np.int64(least))
         widths = at
         at += DELTA_BLOCK // _MINI
         for mini in range(DELTA_BLOCK // _MINI):
@@ -125,19 +127,3 @@ def _put_mini(deltas, least, out, at):  # type: ignore[no-untyped-def]  # compil
 @njit(nogil=True, cache=True, inline="always")
 def _apart(delta, least):  # type: ignore[no-untyped-def]  # compiled
     return np.uint32(np.int64(delta) - np.int64(least))
-
-
-@njit(nogil=True, cache=True)
-def _put_varint(out, at, number):  # type: ignore[no-untyped-def]  # compiled
-    left = np.uint64(number)
-    while left >= 0x80:
-        out[at] = np.uint8(left & np.uint64(0x7F)) | np.uint8(0x80)
-        left >>= np.uint64(7)
-        at += 1
-    out[at] = np.uint8(left)
-    return at + 1
-
-
-@njit(nogil=True, cache=True)
-def _put_signed(out, at, number):  # type: ignore[no-untyped-def]  # compiled
-    return _put_varint(out, at, np.uint64((number << 1) ^ (number >> 63)))

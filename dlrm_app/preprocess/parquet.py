@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dlrm_app.preprocess import thrift
 from dlrm_app.preprocess.indexing import Columns, Indexed, Indexer, index_columns
 from dlrm_app.preprocess.pages import deltas_room, list_levels, pack_columns, pack_deltas, split_bytes
+from dlrm_app.preprocess.varints import varint
 
 _MAGIC = b"PAR1"
 _CODECS = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
@@ -32,22 +33,26 @@ _PLAIN, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 
 _OPEN = thrift.I32_SLOT
 
 
-def _page_header(kind: int, field: int, more: dict[int, thrift.Value]) -> thrift.Value:
+def _page_header(kind: int, field: int, encoding: int, more: dict[int, thrift.Value]) -> thrift.Value:
     """To be filled with the page's size, its size in the file, its checksum and its number of values."""
-    own = thrift.struct({1: _OPEN, **more})
+    own = thrift.struct({1: _OPEN, 2: thrift.i32(encoding), **more})
     return thrift.struct({1: thrift.i32(kind), 2: _OPEN, 3: _OPEN, 4: _OPEN, field: own})
 
 
-_DICTIONARY_HEADER = _page_header(_DICTIONARY_PAGE, 7, {2: thrift.i32(_PLAIN)})
-_DATA_HEADERS = {
-    encoding: _page_header(_DATA_PAGE, 5, {2: thrift.i32(encoding), 3: thrift.i32(_RLE), 4: thrift.i32(_RLE)})
-    for encoding in (_PLAIN, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
-}
+_DATA_ENCODINGS = (_PLAIN, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
+_LEVELS = {3: thrift.i32(_RLE), 4: thrift.i32(_RLE)}
+_HEADERS = thrift.Forms(
+    [
+        *(_page_header(_DATA_PAGE, 5, encoding, _LEVELS) for encoding in _DATA_ENCODINGS),
+        _page_header(_DICTIONARY_PAGE, 7, _PLAIN, {}),
+    ]
+)
+_DICTIONARY_HEADER = len(_DATA_ENCODINGS)
 
 _WORTH = {_RLE_DICTIONARY: 0.4, _DELTA_BINARY_PACKED: 0.9, _BYTE_STREAM_SPLIT: 0.7}
 """What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
 _SAMPLE = 1 << 11
-"""Bytes of a page that are compressed to find that out."""
+"""Values that are looked at, and bytes that are compressed, to find that out."""
 _NO_WORDS = np.empty(0, np.uint32)
 _THEMSELVES = np.arange(1 << 16, dtype=np.uint16)
 
@@ -65,8 +70,9 @@ class ParquetWriter:
     def __init__(self, file: Sink, schema: pa.Schema, compression: str, level: int | None) -> None:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
         self._file = file
+        self._schema = _describe(schema, _CODECS[compression])
         codec = _codec(compression, level)
-        self._columns = [_Column(field, compression, codec) for field in schema]
+        self._columns = [_Column(is_float, codec) for is_float in self._schema.are_floats]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[thrift.Value] = []
         self._rows = 0
@@ -87,28 +93,44 @@ class ParquetWriter:
         own = self._indexer.index(Columns.joined([value.words for value in values]))
         own_pages = _dictionary_pages(own.codes, own.distinct, None)
         given_pages = [] if indexed is None else _joined_pages(indexed)
-        pieces: list[Piece] = []
-        chunks = []
-        at = self._at
-        for place, (column, value) in enumerate(zip(columns, values, strict=True)):
-            pages = given_pages[column] if isinstance(column, int) else own_pages[place]
-            chunk = self._columns[place].encode(value, pages, at)
-            pieces += chunk.pieces
-            at += chunk.size
-            chunks.append(chunk.metadata)
-        size = thrift.i64(at - self._at)
+        chunks = [
+            self._columns[place].encode(
+                value, given_pages[column] if isinstance(column, int) else own_pages[place]
+            )
+            for place, (column, value) in enumerate(zip(columns, values, strict=True))
+        ]
+        pieces, metadata = self._assemble(chunks)
+        before = self._at
         self._write(pieces)
-        self._groups.append(thrift.struct({1: thrift.items(chunks), 2: size, 3: thrift.i64(num_rows)}))
+        size = thrift.i64(self._at - before)
+        self._groups.append(thrift.struct({1: thrift.items(metadata), 2: size, 3: thrift.i64(num_rows)}))
         self._rows += num_rows
+
+    def _assemble(self, chunks: Sequence["_Chunk"]) -> tuple[list[Piece], list[thrift.Value]]:
+        """(the pages of a row group with their headers, the metadata of its chunks)."""
+        pages = [page for chunk in chunks for page in chunk.pages]
+        numbers = [number for page in pages for number in (page.size, page.stored, page.crc, page.count)]
+        heads = iter(_HEADERS.fill([page.form for page in pages], numbers))
+        pieces: list[Piece] = []
+        forms, numbers, at = [], [], self._at
+        for column, chunk in enumerate(chunks):
+            start, size, raw_size, places = at, 0, 0, []
+            for page in chunk.pages:
+                head = next(heads)
+                pieces += [head, *page.body]
+                places.append(start + size)
+                size += len(head) + page.stored
+                raw_size += len(head) + page.size
+            at += size
+            forms.append(self._schema.form(column, chunk.encoding, chunk.is_compressed))
+            numbers += [start, chunk.pages[-1].count, raw_size, size, *reversed(places)]
+        return pieces, [thrift.filled(data) for data in self._schema.metadata.fill(forms, numbers)]
 
     def close(self) -> None:
         """Writes the footer; ``file`` stays open."""
-        elements = [thrift.struct({4: thrift.text("schema"), 5: thrift.i32(len(self._columns))})]
-        for column in self._columns:
-            elements += column.elements
         fields = {
             1: thrift.i32(2),
-            2: thrift.items(elements),
+            2: thrift.items(self._schema.elements),
             3: thrift.i64(self._rows),
             4: thrift.items(self._groups),
             6: thrift.text("dlrm-app"),
@@ -133,92 +155,130 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _DictionaryPages:
-    """Distinct values, and the numbers of all values as a page wants them."""
+    """Distinct values, the codes that stand for all values, and what stands in the page of data."""
 
     dictionary: NDArray[np.uint32]
+    codes: NDArray[np.uint16]
     body: tuple[Piece, ...]
+
+    def is_dominated(self) -> bool:
+        """Whether a value takes up half of a sample: without one, packed numbers have little left to compress."""
+        return bool(2 * np.bincount(self.codes[:_SAMPLE]).max() >= len(self.codes[:_SAMPLE]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """``form`` of the header, what the header says, and what stands behind it."""
+
+    form: int
+    body: tuple[Piece, ...]
+    count: int
+    size: int
+    stored: int
+    crc: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    pieces: list[Piece]
-    size: int
-    metadata: thrift.Value
+    """A column of a row group: its pages, the one with the data last."""
+
+    pages: list[_Page]
+    encoding: int
+    is_compressed: bool
 
 
 @dataclass(frozen=True)
-class _Format:
-    """What is the same in all files about a column: its entries of the schema, and its chunks' metadata.
+class _Schema:
+    """What is the same in all files of a schema.
 
-    ``metadata`` by encoding and by compression is to be filled with a chunk's place, its values, its sizes, and the
-    places of its pages.
+    ``metadata`` of a chunk is to be filled with its place, its values, its sizes, and the places of its pages.
     """
 
-    is_float: bool
     elements: list[thrift.Value]
-    metadata: dict[tuple[int, bool], thrift.Value]
+    are_floats: list[bool]
+    metadata: thrift.Forms
+
+    def form(self, column: int, encoding: int, is_compressed: bool) -> int:
+        """Which of ``metadata`` a chunk has."""
+        return 2 * (len(_DATA_ENCODINGS) * column + _DATA_ENCODINGS.index(encoding)) + is_compressed
 
 
-@lru_cache(maxsize=4096)
-def _format(field: pa.Field, codec: int) -> _Format:
-    kind, path = field.type, [field.name]
-    if pa.types.is_list(kind):
-        path += ["list", kind.value_field.name]
-        kind = kind.value_type
-    stored = thrift.i32(_FLOAT if kind == pa.float32() else _INT32)
-    names = thrift.items([thrift.text(name) for name in path])
-    metadata = {}
-    for encoding, is_compressed in product(_DATA_HEADERS, (False, True)):
-        encodings = [thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})]
-        fields = {
-            1: stored,
-            2: thrift.items(encodings),
-            3: names,
-            4: thrift.i32(codec if is_compressed else 0),
-            **dict.fromkeys((5, 6, 7, 9), thrift.I64_SLOT),
-            **({11: thrift.I64_SLOT} if encoding == _RLE_DICTIONARY else {}),
-        }
-        metadata[encoding, is_compressed] = thrift.struct({2: thrift.I64_SLOT, 3: thrift.struct(fields)})
-    return _Format(kind == pa.float32(), _schema_elements(path, stored, kind == pa.uint8()), metadata)
+@lru_cache(maxsize=64)
+def _describe(schema: pa.Schema, codec: int) -> _Schema:
+    elements = [thrift.struct({4: thrift.text("schema"), 5: thrift.i32(len(schema))})]
+    are_floats, metadata = [], []
+    for field in schema:
+        kind, path = field.type, [field.name]
+        if pa.types.is_list(kind):
+            path += ["list", kind.value_field.name]
+            kind = kind.value_type
+        are_floats.append(kind == pa.float32())
+        stored = thrift.i32(_FLOAT if are_floats[-1] else _INT32)
+        elements += _schema_elements(path, stored, kind == pa.uint8())
+        metadata += [
+            _metadata(stored, path, encoding, codec if is_compressed else 0)
+            for encoding, is_compressed in product(_DATA_ENCODINGS, (False, True))
+        ]
+    return _Schema(elements, are_floats, thrift.Forms(metadata))
+
+
+def _metadata(kind: thrift.Value, path: Sequence[str], encoding: int, codec: int) -> thrift.Value:
+    own = {
+        1: kind,
+        2: thrift.items([thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})]),
+        3: thrift.items([thrift.text(name) for name in path]),
+        4: thrift.i32(codec),
+        **dict.fromkeys((5, 6, 7, 9), thrift.I64_SLOT),
+        **({11: thrift.I64_SLOT} if encoding == _RLE_DICTIONARY else {}),
+    }
+    return thrift.struct({2: thrift.I64_SLOT, 3: thrift.struct(own)})
 
 
 class _Column:
-    """A column, and what its row groups have settled on."""
+    """What the row groups of a column have settled on."""
 
-    def __init__(self, field: pa.Field, compression: str, codec: Any) -> None:
-        self._format = _format(field, _CODECS[compression])
-        self.elements = self._format.elements
+    def __init__(self, is_float: bool, codec: Any) -> None:
+        self._is_float = is_float
         self._codec = codec
         self._pays: dict[int, bool] = {}
 
-    def encode(self, values: _Values, coded: _DictionaryPages | None, place: int) -> _Chunk:
-        """The chunk that begins at ``place`` of the file."""
-        pages = _Pages(self._codec)
+    def encode(self, values: _Values, coded: _DictionaryPages | None) -> _Chunk:
+        """The chunk of a row group."""
+        pages = []
         if coded is not None:
             body, encoding = coded.body, _RLE_DICTIONARY
-            is_compressed = self._codec is not None and self._does_pay(encoding, self._shrinks, body)
-            pages.add_dictionary(coded.dictionary, is_compressed)
+            is_compressed = self._codec is not None and self._does_pay(
+                encoding, lambda body: self._shrinks(body) if coded.is_dominated() else 1.0, body
+            )
+            dictionary = (coded.dictionary.view(np.uint8).data,)
+            pages.append(self._page(_DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
         else:
             body, encoding, is_compressed = self._without_dictionary(values.words)
-        first = pages.size
         if values.levels:
             body = (values.levels, *body)
-        pages.add_data(body, values.count, encoding, is_compressed)
-        form = self._format.metadata[encoding, is_compressed]
-        numbers = [place, values.count, pages.raw_size, pages.size, place + first]
-        metadata = thrift.fill(form, *numbers, *([place] if first else []))
-        return _Chunk(pages.pieces, pages.size, metadata)
+        pages.append(self._page(_DATA_ENCODINGS.index(encoding), body, values.count, is_compressed))
+        return _Chunk(pages, encoding, is_compressed)
+
+    def _page(self, form: int, body: tuple[Piece, ...], count: int, is_compressed: bool) -> _Page:
+        size = stored = sum(map(len, body))
+        if is_compressed:
+            body = (self._codec.compress(b"".join(body), asbytes=True),)
+            stored = len(body[0])
+        crc = 0
+        for piece in body:
+            crc = isal_zlib.crc32(piece, crc)
+        return _Page(form, body, count, size, stored, crc - (crc >> 31 << 32))
 
     def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
         """(what stands in a page, its encoding, whether to compress it)."""
         plain = words.view(np.uint8).data
-        if self._format.is_float and self._codec is not None and self._pays.get(_BYTE_STREAM_SPLIT, True):
+        if self._is_float and self._codec is not None and self._pays.get(_BYTE_STREAM_SPLIT, True):
             apart = np.empty((4, len(words)), np.uint8)
             split_bytes(words, apart)
             body = tuple(plane.data for plane in apart)
             if self._does_pay(_BYTE_STREAM_SPLIT, self._shrinks, body):
                 return body, _BYTE_STREAM_SPLIT, True
-        elif not self._format.is_float and self._pays.get(_DELTA_BINARY_PACKED, True):
+        elif not self._is_float and self._pays.get(_DELTA_BINARY_PACKED, True):
             packed = _deltas(words)
             if self._does_pay(_DELTA_BINARY_PACKED, lambda _: len(packed) / len(plain), (plain,)):
                 return (packed,), _DELTA_BINARY_PACKED, False
@@ -236,34 +296,6 @@ class _Column:
         """What compression leaves of a sample of a page."""
         sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
         return len(self._codec.compress(sample)) / len(sample)
-
-
-class _Pages:
-    """The pages of a chunk, headers included."""
-
-    def __init__(self, codec: Any) -> None:
-        self._codec = codec
-        self.pieces: list[Piece] = []
-        self.size = self.raw_size = 0
-
-    def add_dictionary(self, values: NDArray[np.uint32], is_compressed: bool) -> None:
-        self._add(_DICTIONARY_HEADER, (values.view(np.uint8).data,), len(values), is_compressed)
-
-    def add_data(self, body: tuple[Piece, ...], count: int, encoding: int, is_compressed: bool) -> None:
-        self._add(_DATA_HEADERS[encoding], body, count, is_compressed)
-
-    def _add(self, header: thrift.Value, body: tuple[Piece, ...], count: int, is_compressed: bool) -> None:
-        size = stored = sum(map(len, body))
-        if is_compressed:
-            body = (self._codec.compress(b"".join(body), asbytes=True),)
-            stored = len(body[0])
-        crc = 0
-        for piece in body:
-            crc = isal_zlib.crc32(piece, crc)
-        head = thrift.data_of(thrift.fill(header, size, stored, crc - (crc >> 31 << 32), count))
-        self.pieces += [head, *body]
-        self.size += len(head) + stored
-        self.raw_size += len(head) + size
 
 
 def _values(array: pa.Array) -> _Values:
@@ -298,7 +330,7 @@ def _dictionary_pages(
     widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
     bodies = _packed(codes, numbers, widths)
     return [
-        _DictionaryPages(distinct[c], (bytes([width]) + head, bits)) if width else None
+        _DictionaryPages(distinct[c], codes[c], (bytes([width]) + head, bits)) if width else None
         for c, (width, (head, bits)) in enumerate(zip(widths, bodies, strict=True))
     ]
 
@@ -317,7 +349,7 @@ def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> l
     pack_columns(codes.values, codes.begins, codes.ends, table, begins, np.array(widths), out, starts)
     stored = out.view(np.uint8).data
     return [
-        (thrift.varint(count << 1 | 1), stored[start : start + count * width])
+        (varint(count << 1 | 1), stored[start : start + count * width])
         for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
     ]
 

@@ -1,39 +1,32 @@
 """Values in Thrift's compact protocol, as Parquet's headers and footer want them, each with the code of its type.
 
-A value may have slots, left open for numbers that are filled in later: what most headers say is always the same.
+A value may have slots, left open for numbers. What headers say is mostly the same, so they are made once, and a row
+group's are filled in one compiled call: by interpreted code they would take longer than packing its values does.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numba import njit
+
+from dlrm_app.preprocess.varints import LONGEST, put_signed, signed_varint, varint
 
 Value = tuple[int, tuple[bytes, ...]]
 """(type code, the bytes between the slots: one piece more than there are slots)."""
 
-_BYTES = [bytes([number]) for number in range(256)]
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 
 I32_SLOT: Value = _I32, (b"", b"")
 I64_SLOT: Value = _I64, (b"", b"")
 
 
-def varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; all but the last byte have their high bit set."""
-    if number < 0x80:
-        return _BYTES[number]
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    if number < 0x200000:
-        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
-    return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80)) + varint(
-        number >> 21
-    )
-
-
 def i32(number: int) -> Value:
-    return _I32, (varint(number << 1 ^ number >> 31),)
+    return _I32, (signed_varint(number),)
 
 
 def i64(number: int) -> Value:
-    return _I64, (varint(number << 1 ^ number >> 63),)
+    return _I64, (signed_varint(number),)
 
 
 def text(value: str) -> Value:
@@ -55,7 +48,7 @@ def struct(fields: Mapping[int, Value]) -> Value:
     parts: list[tuple[bytes, ...]] = []
     last = 0
     for number, (kind, data) in fields.items():
-        parts += [(_BYTES[number - last << 4 | kind],), data]
+        parts += [(bytes([number - last << 4 | kind]),), data]
         last = number
     return _STRUCT, _joined([*parts, (b"\0",)])
 
@@ -69,16 +62,47 @@ def _joined(parts: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
     return tuple(b"".join(piece) for piece in pieces)
 
 
-def fill(value: Value, *numbers: int) -> Value:
-    """``value`` with a number in each of its slots."""
-    kind, pieces = value
-    out = [pieces[0]]
-    for number, piece in zip(numbers, pieces[1:], strict=True):
-        out += [varint(number << 1 ^ number >> 63), piece]
-    return kind, (b"".join(out),)
-
-
 def data_of(value: Value) -> bytes:
     """The bytes of a value without slots."""
     (data,) = value[1]
     return data
+
+
+class Forms:
+    """Structs with slots, to be filled many at a time."""
+
+    def __init__(self, structs: Sequence[Value]) -> None:
+        pieces = [piece for _, own in structs for piece in own]
+        self._text = np.frombuffer(b"".join(pieces), np.uint8)
+        self._bounds = np.cumsum([0, *map(len, pieces)])
+        self._firsts = np.cumsum([0, *(len(own) for _, own in structs)])
+        self._longest = max(sum(map(len, own)) for _, own in structs)
+
+    def fill(self, which: Sequence[int], numbers: Sequence[int]) -> list[bytes]:
+        """For each of ``which`` the bytes of that struct, with the next of ``numbers`` in its slots."""
+        out = np.empty(len(which) * self._longest + len(numbers) * LONGEST, np.uint8)
+        ends = np.zeros(len(which) + 1, np.int64)
+        wanted, given = np.array(which, np.int64), np.array(numbers, np.int64)
+        _fill(self._text, self._bounds, self._firsts, wanted, given, out, ends)
+        data = out[: ends[-1]].tobytes()
+        return [data[start:end] for start, end in pairwise(ends.tolist())]
+
+
+@njit(nogil=True, cache=True)
+def _fill(text, bounds, firsts, which, numbers, out, ends):  # type: ignore[no-untyped-def]  # compiled
+    at = used = 0
+    for i in range(len(which)):
+        first = firsts[which[i]]
+        for piece in range(first, firsts[which[i] + 1]):
+            if piece > first:
+                at = put_signed(out, at, numbers[used])
+                used += 1
+            for k in range(bounds[piece], bounds[piece + 1]):
+                out[at] = text[k]
+                at += 1
+        ends[i + 1] = at
+
+
+def filled(data: bytes) -> Value:
+    """A struct out of its bytes."""
+    return _STRUCT, (data,)
