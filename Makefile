@@ -42,8 +42,9 @@ type: setup ## mypy, strict
 	$(BIN)/mypy
 
 bench: EXTRAS := dev,bench
-bench: setup ## measure this project on this machine
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+bench: setup ## measure preprocessing, loading and planning on this machine (benchmarks/ has more)
+	@for script in preprocess shard_layouts loader "planner --limit 0"; do \
+	  set -- $$script; echo "== benchmarks/$$1.py"; file=benchmarks/$$1.py; shift; $(BIN)/python $$file "$$@" || exit 1; done
 
 clean: ## remove what tests and builds leave behind; .venv, demo/ and runs/ stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
