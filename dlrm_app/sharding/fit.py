@@ -14,7 +14,7 @@ from dlrm_app.sharding.estimate import KINDS, Option, Options, Workload, estimat
 from dlrm_app.sharding.placement import rank_loads
 from dlrm_app.sharding.search import fits, largest_share, search
 from dlrm_app.sharding.table_classes import fold, size_text
-from dlrm_app.sharding.topology import Cluster
+from dlrm_app.sharding.topology import GIB, Cluster
 from dlrm_app.tables import Table
 
 MAX_NODES = 1024
@@ -157,13 +157,21 @@ def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     yield from _by_half_precision(work, cluster)
     larger = smallest_cluster(work, cluster)
     if larger is not None:
-        key = "topology.nodes" if larger.nodes > 1 else "topology.devices_per_node"
-        count = larger.nodes if larger.nodes > 1 else larger.devices_per_node
-        yield Cure(
-            f"{larger.num_ranks} ranks instead of {cluster.num_ranks}, for dlrm-plan: {key}={count}",
-            work,
-            larger,
-        )
+        ranks = f"{larger.num_ranks} ranks instead of {cluster.num_ranks}"
+        yield Cure(f"{ranks}, for dlrm-plan: {_typed_cluster(larger)}", work, larger)
+
+
+def _typed_cluster(larger: Cluster) -> str:
+    """What changes of a described cluster; all of one that was started."""
+    key = "nodes" if larger.nodes > 1 else "devices_per_node"
+    if larger.is_described:
+        return f"topology.{key}={getattr(larger, key)}"
+    sizes = {"memory_gib": larger.memory, "host_memory_gib": larger.host_memory}
+    keys = {
+        **{key: getattr(larger, key) for key in ("device", "nodes", "devices_per_node", "reserved_share")},
+        **{key: int(size / GIB * 1e6) / 1e6 for key, size in sizes.items()},
+    }
+    return " ".join(["topology=custom", *(f"topology.{key}={value}" for key, value in keys.items())])
 
 
 def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:

@@ -37,6 +37,8 @@ class Cluster:
     host_memory: int
     reserved_share: float
     bandwidths: Bandwidths = field(default_factory=Bandwidths)
+    is_described: bool = True
+    """By topology's keys; else it is what was started."""
 
     @property
     def num_ranks(self) -> int:
@@ -120,6 +122,7 @@ def running_cluster(config: TopologyConfig, runtime: Runtime) -> Cluster:
         round(config.host_memory_gib * GIB) if config.host_memory_gib is not None else host_bytes(runtime),
         config.reserved_share,
         _bandwidths(config, runtime.device.type),
+        is_described=False,
     )
     if not config.is_described:
         return started

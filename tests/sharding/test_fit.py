@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.errors import DlrmError
+from dlrm_app.runtime import Runtime
 from dlrm_app.sharding.estimate import Workload, estimate_options
 from dlrm_app.sharding.fit import can_fit, explain_misfit, smallest_cluster
 from dlrm_app.sharding.search import search
-from dlrm_app.sharding.topology import GIB, Cluster
+from dlrm_app.sharding.topology import GIB, Cluster, described_cluster, running_cluster
 from dlrm_app.training.plan_cluster import plan_cluster
 from tests.sharding.clusters import cluster, merlin, one_hot, workload
 
@@ -125,6 +128,26 @@ def test_cures_work_behind_what_was_typed_already(
     assert any("fp16" in cure for cure in cures) == (not own and "data_parallel" not in asked[0])
     for cure in cures:
         plan_cluster(compose_config("plan", PlanConfig, [*common, *as_typed(cure)]))
+
+
+def test_more_of_what_was_started_is_described_whole() -> None:
+    """Typed behind anything, it plans for ranks like these and not for those of dlrm-plan's own default."""
+    started = Runtime(0, 0, 2, 2, torch.device("cpu"), 1)
+    running = running_cluster(
+        TopologyConfig(memory_gib=1.5, intra_node_gbps=None, reserved_share=0.1), started
+    )
+    work = workload([one_hot(2**21, 64, f"t{i}") for i in range(8)], "sgd")
+    (cure,) = (line for line in explain_misfit(work, running).splitlines() if "ranks instead of 2" in line)
+    overrides = cure.split(": ")[1].split("  (")[0].split()
+    found = described_cluster(compose_config("plan", PlanConfig, ["tables=merlin_tiny", *overrides]).topology)
+    assert (found.device, found.memory, found.devices_per_node, found.reserved_share) == (
+        "cpu",
+        round(1.5 * GIB),
+        2,
+        0.1,
+    )
+    assert found.nodes > 1
+    assert can_fit(work, found)
 
 
 def test_a_cure_says_which_specs_must_give_way() -> None:
