@@ -21,7 +21,6 @@ from dlrm_app.preprocess.indexing import Columns
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
 _NUM_REGISTERS = 1 << 14
-_FREE = np.uint64(0)
 _GIVEN_UP = -1
 _1, _14, _INDEX, _LAST = (np.uint64(value) for value in (1, 14, _NUM_REGISTERS - 1, 1 << 50))
 
@@ -31,8 +30,9 @@ class Sketches:
 
     def __init__(self, num_features: int, max_keys: int) -> None:
         self.registers = np.zeros((num_features, _NUM_REGISTERS), np.uint8)
-        # what stands in a table is a key's difference from MISSING_KEY, so that memory never touched is free places
-        self._tables = np.zeros((num_features, 2 * max_keys), np.uint64)
+        self._keys = np.empty((num_features, max_keys), np.uint64)
+        self._tables = np.zeros((num_features, 2 * max_keys), np.uint32)
+        """By their hashes the numbers of the keys, from 1 on; 0 where it is free."""
         self._used = np.zeros(num_features, np.int64)
 
     def __len__(self) -> int:
@@ -41,7 +41,8 @@ class Sketches:
     def add(self, keys: Columns, features: Sequence[int]) -> None:
         """Adds ``keys`` [C] of ``features`` [C]; missing ones are left out."""
         places = np.array(features, np.int64)
-        _add(keys.values, keys.begins, keys.ends, places, self._tables, self._used, self.registers)
+        own = self._keys, self._tables, self._used, self.registers
+        _add(keys.values, keys.begins, keys.ends, places, *own)
 
     def is_exact(self, feature: int) -> bool:
         return bool(self._used[feature] >= 0)
@@ -51,11 +52,8 @@ class Sketches:
         self._used[self._used > max_keys] = _GIVEN_UP
 
     def keys(self, feature: int) -> NDArray[np.uint64]:
-        """The keys seen, in no particular order; none if the feature is not exact."""
-        if not self.is_exact(feature):
-            return np.empty(0, np.uint64)
-        table = self._tables[feature]
-        return table[table != _FREE] ^ MISSING_KEY
+        """The keys seen, in the order of their first occurrences; none if the feature is not exact."""
+        return self._keys[feature, : max(self._used[feature], 0)]
 
     def raise_registers(self, feature: int, registers: NDArray[np.uint8]) -> None:
         """Adds what another sketch has seen that is not exact."""
@@ -74,31 +72,35 @@ class Sketches:
 
 
 @njit(nogil=True, cache=True)
-def _add(keys, begins, ends, features, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
+def _add(keys, begins, ends, features, seen, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
     for c in range(len(features)):
         feature, at = features[c], begins[c]
         if used[feature] >= 0:
-            at, used[feature] = _insert(keys, at, ends[c], tables[feature], used[feature], registers[feature])
+            own = seen[feature], tables[feature], registers[feature]
+            at, used[feature] = _insert(keys, at, ends[c], own, used[feature])
         _register(keys, at, ends[c], registers[feature])
 
 
 @njit(nogil=True, cache=True)
-def _insert(keys, at, end, table, used, registers):  # type: ignore[no-untyped-def]  # compiled
-    """Adds keys[at:end] until the table is half full: (how far it came, keys in the table or _GIVEN_UP)."""
+def _insert(keys, at, end, own, used):  # type: ignore[no-untyped-def]  # compiled
+    """Adds keys[at:end] until there is no room: (how far it came, keys seen or _GIVEN_UP)."""
+    seen, table, registers = own
     size = len(table)
     while at < end:
         key = keys[at]
-        stored = key ^ MISSING_KEY
-        if stored != _FREE:
+        if key != MISSING_KEY:
             hashed = mix(key)
             place = np.int64(reduce_hash(hashed, size))
-            while table[place] != stored and table[place] != _FREE:
+            number = np.int64(table[place])
+            while number != 0 and seen[number - 1] != key:
                 place = next_place(place, size)
-            if table[place] == _FREE:
-                if 2 * used >= size:
+                number = np.int64(table[place])
+            if number == 0:
+                if used == len(seen):
                     return at, _GIVEN_UP
-                table[place] = stored
+                seen[used] = key
                 used += 1
+                table[place] = used
                 _raise(hashed, registers)
         at += 1
     return at, used
