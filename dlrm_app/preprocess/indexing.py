@@ -17,7 +17,7 @@ _MAX_DISTINCT = (1 << 16) - 1
 """Numbering pays where a value occurs so many times on average, and up to so many distinct ones."""
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: multiplied by it, neighbours lie far apart
-_64 = np.uint64(64)
+_0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +142,29 @@ def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped
     ``table`` gets numbers from 1 on, 0 where it is free.
     """
     table[:] = 0
-    mask = len(table) - 1
+    mask = np.uint64(len(table) - 1)
     shift = _64
     size = len(table)
     while size > 1:
         size >>= 1
-        shift -= np.uint64(1)
+        shift -= _1
     count = num_missing = 0
     for i in range(len(values)):
         value = values[i]
-        place = np.int64((np.uint64(value) * _SPREAD) >> shift)
-        number = np.int64(table[place])
-        while number != 0 and distinct[number - 1] != value:
-            place = (place + 1) & mask
-            number = np.int64(table[place])
-        if number == 0:
+        place = (
+            np.uint64(value) * _SPREAD
+        ) >> shift  # unsigned, as indices are that need no test for being negative
+        number = np.uint64(table[place])
+        while number != _0 and distinct[number - _1] != value:
+            place = (place + _1) & mask
+            number = np.uint64(table[place])
+        if number == _0:
             if count == len(distinct):
                 return -1, 0
             distinct[count] = value
             count += 1
-            number = np.int64(count)
+            number = np.uint64(count)
             table[place] = number
-        codes[i] = number - 1
+        codes[i] = number - _1
         num_missing += value == missing
     return count, num_missing

@@ -33,18 +33,18 @@ def pack_columns(codes, begins, ends, numbers, numbers_begins, widths, out, star
 def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # compiled
     """The lowest ``width`` bits of ``numbers[code]`` for every code, one behind the other, in ``words`` uint64."""
     width = np.uint64(width)
-    word, used, at = np.uint64(0), np.uint64(0), 0
+    word, used, at = np.uint64(0), np.uint64(0), np.uint64(0)
     for i in range(len(codes)):
         number = np.uint64(numbers[codes[i]])
         word |= number << used
         used += width
         if used >= _64:
             words[at] = word
-            at += 1
+            at += np.uint64(1)
             used -= _64
             word = number >> (width - used)
     words[at] = word
-    words[at + 1 :] = 0
+    words[np.int64(at) + 1 :] = 0
 
 
 @njit(nogil=True, cache=True)

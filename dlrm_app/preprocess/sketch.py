@@ -15,14 +15,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess.fields import trailing_zeros
-from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
+from dlrm_app.preprocess.hashing import MISSING_KEY, mix, reduce_hash
 from dlrm_app.preprocess.indexing import Columns
 
 UNIT_KEYS = 1 << 12
 TOTAL_KEYS = 1 << 17
 _NUM_REGISTERS = 1 << 14
 _GIVEN_UP = -1
-_1, _14, _INDEX, _LAST = (np.uint64(value) for value in (1, 14, _NUM_REGISTERS - 1, 1 << 50))
+_0, _1, _14, _INDEX, _LAST = (np.uint64(value) for value in (0, 1, 14, _NUM_REGISTERS - 1, 1 << 50))
 
 
 class Sketches:
@@ -85,17 +85,19 @@ def _add(keys, begins, ends, features, seen, tables, used, registers):  # type: 
 def _insert(keys, at, end, own, used):  # type: ignore[no-untyped-def]  # compiled
     """Adds keys[at:end] until there is no room: (how far it came, keys seen or _GIVEN_UP)."""
     seen, table, registers = own
-    size = len(table)
+    size = np.uint64(len(table))
     while at < end:
         key = keys[at]
         if key != MISSING_KEY:
             hashed = mix(key)
-            place = np.int64(reduce_hash(hashed, size))
-            number = np.int64(table[place])
-            while number != 0 and seen[number - 1] != key:
-                place = next_place(place, size)
-                number = np.int64(table[place])
-            if number == 0:
+            place = reduce_hash(
+                hashed, size
+            )  # unsigned, as all indices here: there is no test for negative ones
+            number = np.uint64(table[place])
+            while number != _0 and seen[number - _1] != key:
+                place = place + _1 if place + _1 < size else _0
+                number = np.uint64(table[place])
+            if number == _0:
                 if used == len(seen):
                     return at, _GIVEN_UP
                 seen[used] = key
@@ -118,7 +120,7 @@ def _register(keys, at, end, registers):  # type: ignore[no-untyped-def]  # comp
 def _raise(hashed, registers):  # type: ignore[no-untyped-def]  # compiled
     """The lowest 14 bits choose a register; it keeps the largest number of zeros, plus one, that end the others."""
     rank = np.uint8(trailing_zeros((hashed >> _14) | _LAST) + _1)
-    index = np.int64(hashed & _INDEX)
+    index = hashed & _INDEX
     if rank > registers[index]:
         registers[index] = rank
 
