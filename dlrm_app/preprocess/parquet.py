@@ -9,7 +9,7 @@ depends on its rows alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, Protocol
 
@@ -247,8 +247,8 @@ class _Column:
         pages = []
         if coded is not None:
             body, encoding = coded.body, _RLE_DICTIONARY
-            is_compressed = self._codec is not None and self._does_pay(
-                encoding, lambda body: self._shrinks(body) if coded.is_dominated() else 1.0, body
+            is_compressed = self._does_pay(
+                encoding, lambda: self._left(coded.body) if coded.is_dominated() else 1.0
             )
             dictionary = (coded.dictionary.view(np.uint8).data,)
             pages.append(self._page(_DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
@@ -272,28 +272,24 @@ class _Column:
     def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
         """(what stands in a page, its encoding, whether to compress it)."""
         plain = words.view(np.uint8).data
-        if self._is_float and self._codec is not None and self._pays.get(_BYTE_STREAM_SPLIT, True):
-            apart = np.empty((4, len(words)), np.uint8)
-            split_bytes(words, apart)
-            body = tuple(plane.data for plane in apart)
-            if self._does_pay(_BYTE_STREAM_SPLIT, self._shrinks, body):
-                return body, _BYTE_STREAM_SPLIT, True
-        elif not self._is_float and self._pays.get(_DELTA_BINARY_PACKED, True):
-            packed = _deltas(words)
-            if self._does_pay(_DELTA_BINARY_PACKED, lambda _: len(packed) / len(plain), (plain,)):
-                return (packed,), _DELTA_BINARY_PACKED, False
+        encoding = _BYTE_STREAM_SPLIT if self._is_float else _DELTA_BINARY_PACKED
+        if len(words) and self._pays.get(encoding, True):
+            body = _planes(words) if self._is_float else (_deltas(words),)
+            left = partial(self._left, body) if self._is_float else lambda: len(body[0]) / len(plain)
+            if self._does_pay(encoding, left):
+                return body, encoding, self._is_float
         return (plain,), _PLAIN, False
 
-    def _does_pay(
-        self, encoding: int, share: Callable[[tuple[Piece, ...]], float], body: tuple[Piece, ...]
-    ) -> bool:
-        """Whether what ``share`` leaves of the first page of the encoding that is not empty was little enough."""
-        if encoding not in self._pays and any(len(piece) for piece in body):
-            self._pays[encoding] = share(body) <= _WORTH[encoding]
-        return self._pays.get(encoding, False)
+    def _does_pay(self, encoding: int, left: Callable[[], float]) -> bool:
+        """Whether the share that is ``left`` of the first page of the encoding that is not empty was little enough."""
+        if encoding not in self._pays:
+            self._pays[encoding] = left() <= _WORTH[encoding]
+        return self._pays[encoding]
 
-    def _shrinks(self, body: tuple[Piece, ...]) -> float:
-        """What compression leaves of a sample of a page."""
+    def _left(self, body: tuple[Piece, ...]) -> float:
+        """What share compression leaves of a sample of a page."""
+        if self._codec is None:
+            return 1.0
         sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
         return len(self._codec.compress(sample)) / len(sample)
 
@@ -352,6 +348,13 @@ def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> l
         (varint(count << 1 | 1), stored[start : start + count * width])
         for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
     ]
+
+
+def _planes(words: NDArray[np.uint32]) -> tuple[Piece, ...]:
+    """All first bytes, all second ones, and so on."""
+    apart = np.empty((4, len(words)), np.uint8)
+    split_bytes(words, apart)
+    return tuple(plane.data for plane in apart)
 
 
 def _deltas(words: NDArray[np.uint32]) -> memoryview:

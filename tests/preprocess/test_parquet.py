@@ -101,6 +101,31 @@ def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
     assert ["RLE_DICTIONARY" in found for found in encodings] == [True, False, False]
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])
+def test_a_row_group_without_elements_may_follow_one_with_many_different_ones(encoding: str) -> None:
+    polars = pytest.importorskip("polars")
+    draw = np.random.default_rng(8)
+    many, empty, last = make_table(3000, seed=1), make_table(40, seed=1), make_table(1, seed=1)
+    ends = np.arange(0, 6001, 2).astype(np.int32)
+    elements = pa.array(draw.integers(0, 1 << 20, 6000).astype(np.int32))
+    many = many.set_column(
+        4, SCHEMA.field("lists"), pa.ListArray.from_arrays(pa.array(ends), elements, type=LISTS)
+    )
+    numbers = pa.array((1 + draw.integers(0, 1 << 15, 3000) / (1 << 16)).astype(np.float32))
+    many = many.set_column(3, SCHEMA.field("number"), numbers)
+    no_ends = pa.array(np.zeros(41, np.int32))
+    empty = empty.set_column(
+        4, SCHEMA.field("lists"), pa.ListArray.from_arrays(no_ends, elements[:0], type=LISTS)
+    )
+    groups = [many, empty, last, SCHEMA.empty_table(), many]
+    data = written(groups, "zstd")
+    first = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
+    assert any(encoding in first.column(place).encodings for place in (3, 4))
+    expected = pa.concat_tables(groups)
+    assert read(data).equals(expected)
+    assert polars.read_parquet(io.BytesIO(data)).to_dicts() == expected.to_pylist()
+
+
 @settings(deadline=None)
 @given(st.integers(1, 32), st.lists(st.integers(0, 2**32 - 1), max_size=90))
 def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> None:
