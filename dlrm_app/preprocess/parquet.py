@@ -9,8 +9,7 @@ depends on its rows alone.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import product
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,35 +20,21 @@ from numpy.typing import NDArray
 from dlrm_app.preprocess import thrift
 from dlrm_app.preprocess.indexing import Columns, Indexed, Indexer, index_columns
 from dlrm_app.preprocess.pages import deltas_room, list_levels, pack_columns, pack_deltas, split_bytes
+from dlrm_app.preprocess.parquet_format import (
+    BYTE_STREAM_SPLIT,
+    CODECS,
+    DATA_ENCODINGS,
+    DELTA_BINARY_PACKED,
+    DICTIONARY_HEADER,
+    HEADERS,
+    PLAIN,
+    RLE_DICTIONARY,
+    describe,
+)
 from dlrm_app.preprocess.varints import varint
 
 _MAGIC = b"PAR1"
-_CODECS = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
-_INT32, _FLOAT = 1, 4
-_REQUIRED, _REPEATED = 0, 2
-_UINT_8, _LIST = 11, 3
-_DATA_PAGE, _DICTIONARY_PAGE = 0, 2
-_PLAIN, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT = 0, 3, 5, 8, 9
-_OPEN = thrift.I32_SLOT
-
-
-def _page_header(kind: int, field: int, encoding: int, more: dict[int, thrift.Value]) -> thrift.Value:
-    """To be filled with the page's size, its size in the file, its checksum and its number of values."""
-    own = thrift.struct({1: _OPEN, 2: thrift.i32(encoding), **more})
-    return thrift.struct({1: thrift.i32(kind), 2: _OPEN, 3: _OPEN, 4: _OPEN, field: own})
-
-
-_DATA_ENCODINGS = (_PLAIN, _DELTA_BINARY_PACKED, _RLE_DICTIONARY, _BYTE_STREAM_SPLIT)
-_LEVELS = {3: thrift.i32(_RLE), 4: thrift.i32(_RLE)}
-_HEADERS = thrift.Forms(
-    [
-        *(_page_header(_DATA_PAGE, 5, encoding, _LEVELS) for encoding in _DATA_ENCODINGS),
-        _page_header(_DICTIONARY_PAGE, 7, _PLAIN, {}),
-    ]
-)
-_DICTIONARY_HEADER = len(_DATA_ENCODINGS)
-
-_WORTH = {_RLE_DICTIONARY: 0.4, _DELTA_BINARY_PACKED: 0.9, _BYTE_STREAM_SPLIT: 0.7}
+_WORTH = {RLE_DICTIONARY: 0.4, DELTA_BINARY_PACKED: 0.9, BYTE_STREAM_SPLIT: 0.7}
 """What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
 _SAMPLE = 1 << 11
 """Values that are looked at, and bytes that are compressed, to find that out."""
@@ -70,7 +55,7 @@ class ParquetWriter:
     def __init__(self, file: Sink, schema: pa.Schema, compression: str, level: int | None) -> None:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
         self._file = file
-        self._schema = _describe(schema, _CODECS[compression])
+        self._schema = describe(schema, CODECS[compression])
         codec = _codec(compression, level)
         self._columns = [_Column(is_float, codec) for is_float in self._schema.are_floats]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
@@ -110,7 +95,7 @@ class ParquetWriter:
         """(the pages of a row group with their headers, the metadata of its chunks)."""
         pages = [page for chunk in chunks for page in chunk.pages]
         numbers = [number for page in pages for number in (page.size, page.stored, page.crc, page.count)]
-        heads = iter(_HEADERS.fill([page.form for page in pages], numbers))
+        heads = iter(HEADERS.fill([page.form for page in pages], numbers))
         pieces: list[Piece] = []
         forms, numbers, at = [], [], self._at
         for column, chunk in enumerate(chunks):
@@ -187,53 +172,6 @@ class _Chunk:
     is_compressed: bool
 
 
-@dataclass(frozen=True)
-class _Schema:
-    """What is the same in all files of a schema.
-
-    ``metadata`` of a chunk is to be filled with its place, its values, its sizes, and the places of its pages.
-    """
-
-    elements: list[thrift.Value]
-    are_floats: list[bool]
-    metadata: thrift.Forms
-
-    def form(self, column: int, encoding: int, is_compressed: bool) -> int:
-        """Which of ``metadata`` a chunk has."""
-        return 2 * (len(_DATA_ENCODINGS) * column + _DATA_ENCODINGS.index(encoding)) + is_compressed
-
-
-@lru_cache(maxsize=64)
-def _describe(schema: pa.Schema, codec: int) -> _Schema:
-    elements = [thrift.struct({4: thrift.text("schema"), 5: thrift.i32(len(schema))})]
-    are_floats, metadata = [], []
-    for field in schema:
-        kind, path = field.type, [field.name]
-        if pa.types.is_list(kind):
-            path += ["list", kind.value_field.name]
-            kind = kind.value_type
-        are_floats.append(kind == pa.float32())
-        stored = thrift.i32(_FLOAT if are_floats[-1] else _INT32)
-        elements += _schema_elements(path, stored, kind == pa.uint8())
-        metadata += [
-            _metadata(stored, path, encoding, codec if is_compressed else 0)
-            for encoding, is_compressed in product(_DATA_ENCODINGS, (False, True))
-        ]
-    return _Schema(elements, are_floats, thrift.Forms(metadata))
-
-
-def _metadata(kind: thrift.Value, path: Sequence[str], encoding: int, codec: int) -> thrift.Value:
-    own = {
-        1: kind,
-        2: thrift.items([thrift.i32(number) for number in sorted({_PLAIN, _RLE, encoding})]),
-        3: thrift.items([thrift.text(name) for name in path]),
-        4: thrift.i32(codec),
-        **dict.fromkeys((5, 6, 7, 9), thrift.I64_SLOT),
-        **({11: thrift.I64_SLOT} if encoding == _RLE_DICTIONARY else {}),
-    }
-    return thrift.struct({2: thrift.I64_SLOT, 3: thrift.struct(own)})
-
-
 class _Column:
     """What the row groups of a column have settled on."""
 
@@ -246,17 +184,17 @@ class _Column:
         """The chunk of a row group."""
         pages = []
         if coded is not None:
-            body, encoding = coded.body, _RLE_DICTIONARY
+            body, encoding = coded.body, RLE_DICTIONARY
             is_compressed = self._does_pay(
                 encoding, lambda: self._left(coded.body) if coded.is_dominated() else 1.0
             )
             dictionary = (coded.dictionary.view(np.uint8).data,)
-            pages.append(self._page(_DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
+            pages.append(self._page(DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
         else:
             body, encoding, is_compressed = self._without_dictionary(values.words)
         if values.levels:
             body = (values.levels, *body)
-        pages.append(self._page(_DATA_ENCODINGS.index(encoding), body, values.count, is_compressed))
+        pages.append(self._page(DATA_ENCODINGS.index(encoding), body, values.count, is_compressed))
         return _Chunk(pages, encoding, is_compressed)
 
     def _page(self, form: int, body: tuple[Piece, ...], count: int, is_compressed: bool) -> _Page:
@@ -272,13 +210,13 @@ class _Column:
     def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
         """(what stands in a page, its encoding, whether to compress it)."""
         plain = words.view(np.uint8).data
-        encoding = _BYTE_STREAM_SPLIT if self._is_float else _DELTA_BINARY_PACKED
+        encoding = BYTE_STREAM_SPLIT if self._is_float else DELTA_BINARY_PACKED
         if len(words) and self._pays.get(encoding, True):
             body = _planes(words) if self._is_float else (_deltas(words),)
             left = partial(self._left, body) if self._is_float else lambda: len(body[0]) / len(plain)
             if self._does_pay(encoding, left):
                 return body, encoding, self._is_float
-        return (plain,), _PLAIN, False
+        return (plain,), PLAIN, False
 
     def _does_pay(self, encoding: int, left: Callable[[], float]) -> bool:
         """Whether the share that is ``left`` of the first page of the encoding that is not empty was little enough."""
@@ -378,16 +316,3 @@ def _codec(compression: str, level: int | None) -> Any:
     if compression == "zstd":
         return pa.Codec("zstd", compression_level=level)
     return pa.Codec("lz4_raw" if compression == "lz4" else compression)
-
-
-def _schema_elements(path: list[str], kind: thrift.Value, is_uint8: bool) -> list[thrift.Value]:
-    """The schema's entries for a column: one, or those of a list and its element."""
-    leaf = {1: kind, 3: thrift.i32(_REQUIRED), 4: thrift.text(path[-1])}
-    if is_uint8:
-        leaf[6] = thrift.i32(_UINT_8)
-    if len(path) == 1:
-        return [thrift.struct(leaf)]
-    one = thrift.i32(1)
-    whole = {3: thrift.i32(_REQUIRED), 4: thrift.text(path[0]), 5: one, 6: thrift.i32(_LIST)}
-    middle = {3: thrift.i32(_REPEATED), 4: thrift.text(path[1]), 5: one}
-    return [thrift.struct(element) for element in (whole, middle, leaf)]
