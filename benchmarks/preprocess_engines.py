@@ -6,6 +6,7 @@ The job is the same but for those that say otherwise: log1p, hexadecimal ids has
 import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dlrm_app.config.compose import compose_config
@@ -18,23 +19,26 @@ NUM_ZIPPED = 2
 """Files that the rows are divided among as gzip."""
 
 
-def this_project(inputs: Sequence[Path], output: Path) -> None:
+Job = Callable[[], object]
+
+
+def this_project(inputs: Sequence[Path], output: Path) -> Job:
     from dlrm_app.preprocess.run import preprocess
 
     names = ",".join(f'"{path}"' for path in inputs)
     overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
     overrides.append(f"encoding.num_embeddings={NUM_EMBEDDINGS}")
-    preprocess(compose_config("preprocess", PreprocessConfig, overrides))
+    return partial(preprocess, compose_config("preprocess", PreprocessConfig, overrides))
 
 
-def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> None:
+def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> Job:
     from dlrm_app.preprocess import units
 
     class PythonGzip:
         IGzipFile = gzip.GzipFile
 
     units.igzip = PythonGzip
-    this_project(inputs, output)
+    return this_project(inputs, output)
 
 
 def polars(inputs: Sequence[Path], output: Path) -> None:
@@ -100,19 +104,19 @@ def pyarrow_parse(inputs: Sequence[Path], output: Path) -> None:
 
 @dataclass(frozen=True)
 class Engine:
-    """``input``: which file it gets: all rows, a part of them, or the gzip files."""
+    """``prepare`` makes the job; ``input``: which file it gets: all rows, a part of them, or the gzip files."""
 
     name: str
-    run: Callable[[Sequence[Path], Path], None]
+    prepare: Callable[[Sequence[Path], Path], Job]
     input: str = "all"
 
 
 ENGINES = {
     "ours": Engine("this project", this_project),
-    "polars": Engine("polars", polars),
-    "duckdb": Engine("duckdb", duckdb),
-    "torchrec": Engine("torchrec tsv_to_npys (on a part)", torchrec, "part"),
-    "pyarrow": Engine("pyarrow.csv, parse alone", pyarrow_parse),
+    "polars": Engine("polars", partial(partial, polars)),
+    "duckdb": Engine("duckdb", partial(partial, duckdb)),
+    "torchrec": Engine("torchrec tsv_to_npys (on a part)", partial(partial, torchrec), "part"),
+    "pyarrow": Engine("pyarrow.csv, parse alone", partial(partial, pyarrow_parse)),
     "ours-gz": Engine(f"this project, {NUM_ZIPPED} gzip files", this_project, "gzip"),
     "python-gz": Engine("the same by Python's gzip", this_project_by_python_gzip, "gzip"),
 }

@@ -16,6 +16,8 @@ _OCCURRENCES = 4
 _MAX_DISTINCT = (1 << 16) - 1
 """Numbering pays where a value occurs so many times on average, and up to so many distinct ones."""
 
+_SAMPLE = 256
+
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: multiplied by it, neighbours lie far apart
 _0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
 
@@ -37,6 +39,10 @@ class Columns:
     def part(self, start: int, stop: int) -> "Columns":
         """The columns from ``start`` to ``stop``, exclusive."""
         return Columns(self.values, self.begins[start:stop], self.ends[start:stop])
+
+    def where(self, wanted: NDArray[np.bool_]) -> "Columns":
+        """The columns as they are, but those not ``wanted`` [C] without values."""
+        return Columns(self.values, self.begins, np.where(wanted, self.ends, self.begins))
 
     def view(self, kind: type) -> "Columns":
         """The same bits as values of another type of the same width."""
@@ -108,6 +114,27 @@ def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[
         num_missing,
     )
     return Indexed(codes, Columns(distinct[: bounds[-1]], bounds[:-1], bounds[1:]), num_missing)
+
+
+def repeating(columns: Columns) -> NDArray[np.int64]:
+    """[C]: how many values those columns have in whose last values some are equal, 0 for the others.
+
+    A guess: it takes a fraction of the time that numbering all of them does.
+    """
+    lengths = np.zeros(len(columns), np.int64)
+    _find_repeating(columns.values, columns.begins, columns.ends, lengths)
+    return lengths
+
+
+@njit(nogil=True, cache=True)
+def _find_repeating(values, begins, ends, lengths):  # type: ignore[no-untyped-def]  # compiled
+    table = np.empty(_table_size(_SAMPLE), np.uint16)
+    codes, distinct = np.empty(_SAMPLE, np.uint16), np.empty(_SAMPLE, values.dtype)
+    for c in range(len(begins)):
+        sample = values[max(begins[c], ends[c] - _SAMPLE) : ends[c]]
+        count, _ = _number(sample, values.dtype.type(0), table, codes, distinct)
+        if count < len(sample):
+            lengths[c] = ends[c] - begins[c]
 
 
 @njit(nogil=True, cache=True)

@@ -18,7 +18,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess import thrift
-from dlrm_app.preprocess.indexing import Columns, Indexed, Indexer, index_columns
+from dlrm_app.preprocess.indexing import Columns, Indexed, Indexer, index_columns, repeating
 from dlrm_app.preprocess.pages import deltas_room, list_levels, pack_columns, pack_deltas, split_bytes
 from dlrm_app.preprocess.parquet_format import (
     BYTE_STREAM_SPLIT,
@@ -34,7 +34,7 @@ from dlrm_app.preprocess.parquet_format import (
 from dlrm_app.preprocess.varints import varint
 
 _MAGIC = b"PAR1"
-_WORTH = {RLE_DICTIONARY: 0.4, DELTA_BINARY_PACKED: 0.9, BYTE_STREAM_SPLIT: 0.7}
+_WORTH = {RLE_DICTIONARY: 0.3, DELTA_BINARY_PACKED: 0.9, BYTE_STREAM_SPLIT: 0.7}
 """What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
 _SAMPLE = 1 << 11
 """Values that are looked at, and bytes that are compressed, to find that out."""
@@ -250,10 +250,12 @@ def _words(array: pa.Array) -> NDArray[np.uint32]:
 
 
 def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
-    """The pages of ``indexed``, whose values are numbered anew: distinct keys may have become equal ones."""
-    lengths = indexed.distinct.ends - indexed.distinct.begins
-    joined = index_columns(indexed.distinct, lengths, np.zeros(len(lengths), np.uint32))
-    return _dictionary_pages(indexed.codes, joined.distinct, joined.codes)
+    """The pages of ``indexed``; where distinct keys have become equal values, those are numbered anew."""
+    limits = repeating(indexed.distinct)
+    joined = index_columns(indexed.distinct, limits, np.zeros(len(limits), np.uint32))
+    again = _dictionary_pages(indexed.codes, joined.distinct, joined.codes)
+    pages = _dictionary_pages(indexed.codes.where(limits == 0), indexed.distinct.where(limits == 0), None)
+    return [new or page for new, page in zip(again, pages, strict=True)]
 
 
 def _dictionary_pages(
