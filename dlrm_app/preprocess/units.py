@@ -208,7 +208,9 @@ class TextFeed:
         with Path(self.source.path).open("rb", buffering=0) as raw:
             if self.source.is_gzip:
                 with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
-                    yield from self._cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
+                    # its own readinto makes a copy on the way, that of the buffer in it does not
+                    buffer = getattr(file, "_buffer", file)
+                    yield from self._cut(_Rest(self.source, buffer, _NEWLINE, raw.tell), 0)
             elif self.first:
                 raw.seek(self.first * self.unit_bytes - 1)
                 yield from self._cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
