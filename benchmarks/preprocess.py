@@ -220,8 +220,8 @@ def extrapolation(runs: Sequence[Measured], cores: int) -> str:
     per_core = rate([m.rows / m.job for m in runs]) / cores
     times = [f"{number} cores {duration(CRITEO_1TB_ROWS / (per_core * number))}" for number in CORES]
     return (
-        f"Extrapolated, not measured, to Criteo 1TB ({CRITEO_1TB_ROWS:,} rows, plain text), as if speed grew with cores "
-        f"and disks kept up: {', '.join(times)}."
+        f"Extrapolated, not measured, to Criteo 1TB ({CRITEO_1TB_ROWS:,} rows, plain text), as if speed grew with cores, "
+        f"divided among processes of a few threads each, and disks kept up: {', '.join(times)}."
     )
 
 

@@ -121,7 +121,7 @@ def _joined(digits):  # type: ignore[no-untyped-def]  # compiled
     """Eight digits, one a byte, joined in pairs, fours and eights."""
     pairs = (digits * np.uint64(10) + (digits >> _8)) & _EVEN_BYTES
     fours = (pairs * np.uint64(100) + (pairs >> _16)) & _EVEN_PAIRS
-    return np.int64((fours * np.uint64(10000) + (fours >> np.uint64(32))) & _LOW_32)
+    return np.int64((fours & _LOW_32) * np.uint64(10000) + (fours >> np.uint64(32)))
 
 
 @njit(nogil=True, cache=True)

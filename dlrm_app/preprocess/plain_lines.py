@@ -33,7 +33,9 @@ BLOCK = 64
 _MINUS, _LOW_8 = np.uint64(ord("-")), np.uint64(0xFF)
 _STEP = 8
 """Marks put down at a time."""
-_0, _1, _3, _8 = np.uint64(0), np.uint64(1), np.uint64(3), np.uint64(8)
+_WORD = 8
+"""Characters that are read at once."""
+_0, _1 = np.uint64(0), np.uint64(1)
 _ALL, _ZERO_DIGITS = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x3030303030303030)
 
 
@@ -101,31 +103,23 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
 
 
 @njit(nogil=True, cache=True)
-def _gather(text, start, marks, column, num_columns, signed, words, lengths, signs):  # type: ignore[no-untyped-def]  # compiled
-    """The fields of one column: up to 8 bytes of each, and how long it is; without a sign, if it may have one."""
+def _gather(text, start, marks, column, num_columns, words, lengths):  # type: ignore[no-untyped-def]  # compiled
+    """The fields of one column: up to 8 bytes of each, and how long it is."""
     before, behind = marks[column::num_columns], marks[column + 1 :: num_columns]
     is_last = column == num_columns - 1
     for line in range(len(words)):
         begin, end = start + np.int64(before[line]) + 1, start + np.int64(behind[line])
         if is_last:
             end -= end > begin and text[end - 1] == CARRIAGE_RETURN
-        word = load_word(text, begin)
-        if signed:
-            sign = (word & _LOW_8) == _MINUS
-            signs[line] = sign
-            begin += sign
-            word = load_word(text, begin)
-        words[line] = word
+        words[line] = load_word(text, begin)
         lengths[line] = end - begin
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _padded(word, length):  # type: ignore[no-untyped-def]  # compiled
-    """The first ``length`` digits of a word, 8 at most, behind zeros."""
-    bits = (_8 - min(length, _8)) << _3
-    half = bits >> _1  # a shift by all 64 bits at once is undefined
-    rest = bits - half
-    return ((word << half) << rest) | (_ZERO_DIGITS & ~((_ALL << half) << rest))
+    """The first ``length`` digits of a word, 1 to 8, behind zeros."""
+    bits = np.uint64((_WORD - max(min(length, _WORD), 1)) << 3)
+    return (word << bits) | (_ZERO_DIGITS & ~(_ALL << bits))
 
 
 @njit(nogil=True, cache=True)
@@ -135,24 +129,28 @@ def _read_labels(text, start, marks, column, num_columns, out, bad):  # type: ig
         length = start + np.int64(marks[line * num_columns + column + 1]) - begin
         label = np.int64(text[begin]) - 48
         out[line] = label
-        bad[line] |= (length != 1) | (label < 0) | (label > 1)
+        bad[line] |= np.int64((length != 1) | (label < 0) | (label > 1))
 
 
 @njit(nogil=True, cache=True)
 def _read_hexes(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
     for line in range(len(out)):
         value, is_hex = hex_of(_padded(words[line], lengths[line]))
-        out[line] = MISSING_KEY if lengths[line] == _0 else value
-        bad[line] |= (not is_hex) | (lengths[line] > _8)
+        out[line] = MISSING_KEY if lengths[line] == 0 else value
+        bad[line] |= np.int64((lengths[line] > _WORD) | ((lengths[line] != 0) & (not is_hex)))
 
 
 @njit(nogil=True, cache=True)
-def _read_integers(words, lengths, signs, out, bad):  # type: ignore[no-untyped-def]  # compiled
+def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  # compiled
+    """Up to 8 characters: a sign is one of them."""
     for line in range(len(out)):
-        number, is_number = number_of(_padded(words[line], lengths[line]))
-        value = np.float64(np.int32(-number if signs[line] else number))
-        out[line] = np.nan if lengths[line] == _0 else value
-        bad[line] |= (not is_number) | (lengths[line] > _8) | (signs[line] & (lengths[line] == _0))
+        sign = np.int64((words[line] & _LOW_8) == _MINUS)
+        length = lengths[line] - sign
+        number, is_number = number_of(_padded(words[line] >> np.uint64(sign << 3), length))
+        value = np.float64(np.int32((number ^ -sign) + sign))
+        out[line] = np.nan if lengths[line] == 0 else value
+        is_good = (lengths[line] == 0) | (is_number & (length > 0))
+        bad[line] |= np.int64((lengths[line] > _WORD) | (not is_good))
 
 
 @njit(nogil=True, cache=True)
@@ -165,20 +163,19 @@ def read_batch(text, start, stop, delimiter, columns, out, row, num_lines):  # t
     num_columns = len(columns)
     marks = np.empty(num_lines * num_columns + 1 + 2 * BLOCK, np.int32)
     count = _find_marks(text, start, stop, delimiter, num_columns, marks)
-    words, lengths = np.empty(count, np.uint64), np.empty(count, np.uint64)
-    signs, bad = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    # all as wide as the words, so that vector instructions go on without conversions
+    words, lengths, bad = np.empty(count, np.uint64), np.empty(count, np.int64), np.zeros(count, np.int64)
     for column in range(num_columns):
         kind, slot = columns[column, 0], columns[column, 1]
         if kind == LABEL:
             _read_labels(text, start, marks, column, num_columns, labels[row : row + count], bad)
             continue
-        is_integer = kind == DENSE_INTEGER
-        _gather(text, start, marks, column, num_columns, is_integer, words, lengths, signs)
-        if is_integer:
-            _read_integers(words, lengths, signs, dense[slot, row : row + count], bad)
+        _gather(text, start, marks, column, num_columns, words, lengths)
+        if kind == DENSE_INTEGER:
+            _read_integers(words, lengths, dense[slot, row : row + count], bad)
         else:
             _read_hexes(words, lengths, keys[slot, row : row + count], bad)
     good = 0
-    while good < count and not bad[good]:
+    while good < count and bad[good] == 0:
         good += 1
     return good, start + np.int64(marks[good * num_columns]) + 1

@@ -55,10 +55,12 @@ class Sketches:
         """The keys seen, in the order of their first occurrences; none if the feature is not exact."""
         return self._keys[feature, : max(self._used[feature], 0)]
 
-    def raise_registers(self, feature: int, registers: NDArray[np.uint8]) -> None:
-        """Adds what another sketch has seen that is not exact."""
-        self._used[feature] = _GIVEN_UP
-        np.maximum(self.registers[feature], registers, out=self.registers[feature])
+    def join(self, words: NDArray[np.uint64], bounds: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Adds what other sketches have seen: for every feature words[bounds[f]:bounds[f + 1]].
+
+        They are its ``sizes[f]`` keys or, if that is negative, its registers.
+        """
+        _join(words, bounds, sizes, self._keys, self._tables, self._used, self.registers)
 
     def distinct(self, feature: int) -> int:
         """How many distinct keys were added; an estimate if not exact."""
@@ -79,6 +81,22 @@ def _add(keys, begins, ends, features, seen, tables, used, registers):  # type: 
             own = seen[feature], tables[feature], registers[feature]
             at, used[feature] = _insert(keys, at, ends[c], own, used[feature])
         _register(keys, at, ends[c], registers[feature])
+
+
+@njit(nogil=True, cache=True)
+def _join(words, bounds, sizes, seen, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
+    for feature in range(len(sizes)):
+        at, end = bounds[feature], bounds[feature + 1]
+        if sizes[feature] < 0:
+            used[feature] = _GIVEN_UP
+            theirs = words[at:end].view(np.uint8)
+            for place in range(len(theirs)):
+                registers[feature, place] = max(registers[feature, place], theirs[place])
+            continue
+        if used[feature] >= 0:
+            own = seen[feature], tables[feature], registers[feature]
+            at, used[feature] = _insert(words, at, end, own, used[feature])
+        _register(words, at, end, registers[feature])
 
 
 @njit(nogil=True, cache=True)
@@ -163,11 +181,6 @@ class SketchFile:
         ends = 8 * self.num_features + np.cumsum(np.where(sizes < 0, _NUM_REGISTERS, 8 * sizes))
         start = int(ends[first - 1]) if first else 8 * self.num_features
         own = slice(first, first + len(totals))
-        data = np.fromfile(self.path, np.uint8, int(ends[own][-1]) - start, offset=start)
-        bounds = np.array([start, *ends[own]]) - start
-        for place, size in enumerate(sizes[own]):
-            part = data[bounds[place] : bounds[place + 1]]
-            if size < 0:
-                totals.raise_registers(place, part)
-            else:
-                totals.add(Columns.joined([part.view(np.uint64)]), [place])
+        bounds = np.array([start, *ends[own]]) // 8
+        words = np.fromfile(self.path, np.uint64, int(bounds[-1] - bounds[0]), offset=start)
+        totals.join(words, bounds - bounds[0], sizes[own])
