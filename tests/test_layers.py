@@ -19,7 +19,7 @@ LAYERS = [
     {"preprocess", "training", "inference", "doctor"},
     {"model", "sharding"},
     {"data"},
-    {"tables", "config", "runtime", "rendezvous", "binding", "network"},
+    {"tables", "config", "compiled", "runtime", "rendezvous", "binding", "network"},
     {"errors", "files", "display"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

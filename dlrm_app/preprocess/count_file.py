@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.counting import NUM_BUCKETS, SortedCounts
 
 _STARTS = NUM_BUCKETS + 1

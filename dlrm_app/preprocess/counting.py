@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
 
 NUM_BUCKETS = 256

@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.indexing import Columns
 
 _TABLE_SIZE = 1 << 16

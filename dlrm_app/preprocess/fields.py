@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # it has none
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.hashing import FNV_PRIME, FNV_START, MISSING_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dlrm_app.compiled import njit
 
 _OCCURRENCES = 4
 _MAX_DISTINCT = (1 << 16) - 1

@@ -4,8 +4,8 @@ Fields of 8 hex digits and short integers have a fast path; everything else goes
 """
 
 import numpy as np
-from numba import njit
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.fields import (
     BAD,
     CARRIAGE_RETURN,

@@ -7,9 +7,9 @@ distribution without 34 GB of matrices.
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.hashing import mix, reduce_hash
 
 

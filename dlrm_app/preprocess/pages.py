@@ -4,8 +4,8 @@ Values are 32 bits wide, integers and floats alike.
 """
 
 import numpy as np
-from numba import njit
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.varints import put_signed, put_varint
 
 _64 = np.uint64(64)

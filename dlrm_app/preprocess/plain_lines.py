@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # it has none
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.executor import Finish
 from dlrm_app.preprocess.hashing import mix
 from dlrm_app.preprocess.journal import Journal

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.fields import trailing_zeros
 from dlrm_app.preprocess.hashing import MISSING_KEY, mix, reduce_hash
 from dlrm_app.preprocess.indexing import Columns

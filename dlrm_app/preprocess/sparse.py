@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import SparseColumn
 from dlrm_app.preprocess.fields import parse_string
 from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash

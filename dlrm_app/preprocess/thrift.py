@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numba import njit
 
+from dlrm_app.compiled import njit
 from dlrm_app.preprocess.varints import LONGEST, put_signed, signed_varint, varint
 
 Value = tuple[int, tuple[bytes, ...]]

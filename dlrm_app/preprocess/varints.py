@@ -4,7 +4,8 @@ Signed ones are folded before, so that small ones are short: 0, -1, 1, -2 become
 """
 
 import numpy as np
-from numba import njit
+
+from dlrm_app.compiled import njit
 
 LONGEST = 10
 """Bytes of a number of 64 bits."""

@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.data.synthetic.power_law import power_law, power_law_span, uniform
 from dlrm_app.data.synthetic.shape import NEGATIVE_RATE, NUM_DENSE, NUM_SPARSE, Shape
 

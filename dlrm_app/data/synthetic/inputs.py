@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.data.synthetic.power_law import power_law, power_law_span, uniform
 
 LABEL = "label"

@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from dlrm_app.compiled import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

@@ -8,9 +8,9 @@ an effect from a handful of rows, and then the best score would be known but out
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.data.synthetic.best import expected_auc
 from dlrm_app.data.synthetic.draw import draw_rows
 from dlrm_app.data.synthetic.shape import NUM_DENSE, NUM_SPARSE, Shape

@@ -1,9 +1,9 @@
 """Rows as lines of a Criteo file: label, 13 integers, 26 ids of 8 hex digits, tabs between, empty where missing."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.data.synthetic.draw import MISSING, MISSING_VALUE
 from dlrm_app.data.synthetic.shape import NUM_DENSE, NUM_SPARSE
 

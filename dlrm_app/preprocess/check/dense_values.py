@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from dlrm_app.compiled import njit
 
 _NUM_BINS = 1 << 16
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import SPLITS, Manifest
 from dlrm_app.preprocess.check.parts import Values
 from dlrm_app.preprocess.hashing import mix

@@ -1,0 +1,43 @@
+"""numba's ``njit``, for functions whose machine code is kept on disk.
+
+numba tells by a function's own file whether its machine code is still right, yet functions of other files that it calls
+are compiled into it: after an update of one of those, it would go on with the old ones. So machine code made of other
+versions of this package's files is deleted before any is loaded.
+"""
+
+import hashlib
+from pathlib import Path
+
+from numba import njit
+
+from dlrm_app.files import write_text
+
+__all__ = ["forget_other_versions", "njit"]
+
+_STAMP = "compiled.sha256"
+"""In the package's __pycache__: what the files were when their machine code was made."""
+
+
+def forget_other_versions(package: Path) -> None:
+    """Deletes the machine code below ``package`` if any Python file there has changed since it was made.
+
+    Where files cannot be written there is none: numba keeps it in the user's cache then, apart for each installation.
+    """
+    files = sorted(package.rglob("*.py"))
+    states = [
+        (str(file.relative_to(package)), file.stat().st_mtime_ns, file.stat().st_size) for file in files
+    ]
+    digest = hashlib.sha256(repr(states).encode()).hexdigest()
+    stamp = package / "__pycache__" / _STAMP
+    try:
+        if stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
+            return
+        for machine_code in package.rglob("__pycache__/*.nb[ic]"):
+            machine_code.unlink(missing_ok=True)  # another process may be at it too
+        stamp.parent.mkdir(exist_ok=True)
+        write_text(stamp, digest)
+    except OSError:
+        return
+
+
+forget_other_versions(Path(__file__).parent)
