@@ -7,15 +7,20 @@ from dlrm_app.data.manifest import Manifest
 logger = logging.getLogger(__name__)
 
 
-def report(manifest: Manifest, seconds: float | None) -> None:
-    """Logs rows, positives, rejects and bytes of every split; ``seconds``: how long it took, if it ran at all."""
+def report(manifest: Manifest, seconds: float | None, *, went_on: bool = False) -> None:
+    """Logs rows, positives, rejects and bytes of every split.
+
+    ``seconds``: how long the run took, if it ran at all; ``went_on``: it had only to finish what another had begun.
+    """
     lines = [f"{'split':<8}{'rows':>15}{'positives':>11}{'rejects':>10}{'MB':>10}"]
     for name, split in manifest.splits.items():
         positives = "-" if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}"
         megabytes = sum(shard.bytes for shard in split.shards) / 1e6
         lines.append(f"{name:<8}{split.rows:>15,}{positives:>11}{split.rejects:>10,}{megabytes:>10,.1f}")
     rows = sum(split.rows for split in manifest.splits.values())
-    if seconds is not None:
+    if seconds is not None and went_on:
+        lines.append(f"{rows:,} rows; the rest of them took {seconds:.1f} s")
+    elif seconds is not None:
         lines.append(f"{rows:,} rows in {seconds:.1f} s: {rows / seconds:,.0f} rows/s")
     if any(split.rejects for split in manifest.splits.values()):
         lines.append(f"rejected lines: {manifest.path}/rejects.jsonl")

@@ -42,11 +42,11 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     check_first_lines(plan)
     start = time.perf_counter()
     with _executor(config) as executor, explained_disk_errors(plan.output), locked(plan.output):
-        _open_work(config, plan)
+        went_on = _open_work(config, plan)
         manifest = Stages(config, plan, executor).run()
         _remove_leftovers(plan.output)
         shutil.rmtree(plan.output / WORK)
-    report(manifest, time.perf_counter() - start)
+    report(manifest, time.perf_counter() - start, went_on=went_on)
     return manifest
 
 
@@ -91,8 +91,8 @@ def _identity(config: PreprocessConfig) -> dict[str, Any]:
     return value
 
 
-def _open_work(config: PreprocessConfig, plan: Plan) -> None:
-    """Begins OUTPUT/.work, or makes sure that the one there is of this very run."""
+def _open_work(config: PreprocessConfig, plan: Plan) -> bool:
+    """Begins OUTPUT/.work, or makes sure that the one there is of this very run; tells whether it was there."""
     path = plan_path(plan.output)
     sources = [asdict(source) for source in plan.sources]
     encoding = None
@@ -108,8 +108,9 @@ def _open_work(config: PreprocessConfig, plan: Plan) -> None:
         logger.info(f"{plan.output} is unfinished: going on where it stopped")
         _remove_leftovers(plan.output)
         write_json(path, {**before, "sources": sources})
-    else:
-        write_json(path, {"config": identity(config), "sources": sources, "encoding": encoding})
+        return True
+    write_json(path, {"config": identity(config), "sources": sources, "encoding": encoding})
+    return False
 
 
 def _remove_leftovers(output: Path) -> None:
