@@ -76,27 +76,29 @@ class Sketches:
 @njit(nogil=True, cache=True)
 def _add(keys, begins, ends, features, seen, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
     for c in range(len(features)):
-        feature, at = features[c], begins[c]
-        if used[feature] >= 0:
-            own = seen[feature], tables[feature], registers[feature]
-            at, used[feature] = _insert(keys, at, ends[c], own, used[feature])
-        _register(keys, at, ends[c], registers[feature])
+        _see(keys, begins[c], ends[c], features[c], seen, tables, used, registers)
 
 
 @njit(nogil=True, cache=True)
 def _join(words, bounds, sizes, seen, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
     for feature in range(len(sizes)):
         at, end = bounds[feature], bounds[feature + 1]
-        if sizes[feature] < 0:
-            used[feature] = _GIVEN_UP
-            theirs = words[at:end].view(np.uint8)
-            for place in range(len(theirs)):
-                registers[feature, place] = max(registers[feature, place], theirs[place])
+        if sizes[feature] >= 0:
+            _see(words, at, end, feature, seen, tables, used, registers)
             continue
-        if used[feature] >= 0:
-            own = seen[feature], tables[feature], registers[feature]
-            at, used[feature] = _insert(words, at, end, own, used[feature])
-        _register(words, at, end, registers[feature])
+        used[feature] = _GIVEN_UP
+        theirs = words[at:end].view(np.uint8)
+        for place in range(len(theirs)):
+            registers[feature, place] = max(registers[feature, place], theirs[place])
+
+
+@njit(nogil=True, cache=True)
+def _see(keys, at, end, feature, seen, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
+    """Adds keys[at:end] of ``feature``."""
+    if used[feature] >= 0:
+        own = seen[feature], tables[feature], registers[feature]
+        at, used[feature] = _insert(keys, at, end, own, used[feature])
+    _register(keys, at, end, registers[feature])
 
 
 @njit(nogil=True, cache=True)
