@@ -75,10 +75,9 @@ class Order:
         for lane in self.lanes:
             place = bisect_right(self.starts, lane.start) - 1
             while place < len(self.groups) and self.starts[place] < lane.stop:
-                final_row = min(self.starts[place + 1], lane.stop) - 1
-                step = (final_row - lane.start) // self.rows_per_lane
-                if self.starts[place] <= final_row:
-                    group = self.groups[place]
+                stop = min(self.starts[place + 1], lane.stop)
+                if stop > max(self.starts[place], lane.start):  # neither the row group nor the lane is empty
+                    group, step = self.groups[place], (stop - 1 - lane.start) // self.rows_per_lane
                     last[group] = max(step, last.get(group, 0))
                 place += 1
         return last

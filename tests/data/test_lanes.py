@@ -87,6 +87,13 @@ def test_without_shuffling_a_lane_is_a_span_of_the_files(sizes: list[int], layou
     assert order.row_order(0, sizes[0]) is None
 
 
+def test_a_rank_without_rows_needs_no_row_group() -> None:
+    """Also where its share would begin in the middle of one."""
+    for rank in range(11):
+        order = eval_order([4], batch_size=11, rank=rank, world_size=11)
+        assert order.last_steps() == ({0: 0} if order.pieces(0) else {})
+
+
 @given(group_sizes, layouts(), seeds, st.data())
 def test_a_row_group_is_done_with_after_its_last_step(
     sizes: list[int], layout: dict[str, int], seed: int, data: st.DataObject
