@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.checkpoint.policy import Checkpoints
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.training import loop
-from dlrm_app.training.checkpoint.policy import Checkpoints
+from dlrm_app.training import train as loop
 from tests.data.dataset_fixture import write_dataset
 
 BATCH, STEPS, SAVE_EVERY = 512, 150, 50

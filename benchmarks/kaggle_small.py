@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.preprocess.run import preprocess
-from dlrm_app.training.loop import train
-from dlrm_app.training.progress import format_table
+from dlrm_app.display.progress import format_table
+from dlrm_app.preprocess.job.preprocess import preprocess
+from dlrm_app.training.train import train
 
 SHARE = 0.15
 NUM_DENSE = 13

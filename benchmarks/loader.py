@@ -17,11 +17,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from dlrm_app.data.batch import BatchMaker, TrainBatches
-from dlrm_app.data.lanes import Order, train_order
+from dlrm_app.data.batch_order import Order, train_order
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import join
-from dlrm_app.training.progress import format_table
+from dlrm_app.display.progress import format_table
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.training import loop
-from dlrm_app.training.health import TableHealth
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.training import train as loop
 from dlrm_app.training.loss_meter import LossMeter
-from dlrm_app.training.metrics import ClickMetrics
+from dlrm_app.training.table_health.health import TableHealth
 
 seconds: dict[str, float] = defaultdict(float)
 calls: dict[str, int] = defaultdict(int)

@@ -25,16 +25,16 @@ from torchrec.optim.optimizers import Adagrad
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.sharding.estimate import Workload, estimate_options
-from dlrm_app.sharding.fit import smallest_cluster
-from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
-from dlrm_app.sharding.plan import to_assignment
-from dlrm_app.sharding.planner import make_workload
-from dlrm_app.sharding.search import search
+from dlrm_app.distributed.quiet import quiet_libraries
+from dlrm_app.sharding.cluster import Cluster, described_cluster
+from dlrm_app.sharding.cost import Workload, estimate_options
+from dlrm_app.sharding.plan.estimated_plan import to_assignment
+from dlrm_app.sharding.planner.placement import Assignment, imbalance, rank_loads
+from dlrm_app.sharding.planner.planner import make_workload
+from dlrm_app.sharding.planner.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.sharding.topology import Cluster, described_cluster
-from dlrm_app.tables import resolve_tables, to_bag_config
-from dlrm_app.training.quiet import quiet_libraries
+from dlrm_app.sharding.suggestions import smallest_cluster
+from dlrm_app.tables.specs import resolve_tables, to_bag_config
 
 CASES = (
     ("tiny", 8),

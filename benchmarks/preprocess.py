@@ -124,7 +124,7 @@ def warm_name(engine: Engine) -> str:
 
 def write_clicks(path: Path, rows: int, start_row: int = 0) -> Path:
     """A Criteo-shaped file, with many different ids, as the real one has; kept if it is there already."""
-    from dlrm_app.data.synthetic import generate
+    from dlrm_app.synthetic import generate
 
     if not path.exists():
         options = [f"output={path}", f"rows={rows}", f"start_row={start_row}", "max_cardinality=1_000_000"]

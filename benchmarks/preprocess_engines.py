@@ -23,7 +23,7 @@ Job = Callable[[], object]
 
 
 def this_project(inputs: Sequence[Path], output: Path) -> Job:
-    from dlrm_app.preprocess.run import preprocess
+    from dlrm_app.preprocess.job.preprocess import preprocess
 
     names = ",".join(f'"{path}"' for path in inputs)
     overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
@@ -32,7 +32,7 @@ def this_project(inputs: Sequence[Path], output: Path) -> Job:
 
 
 def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> Job:
-    from dlrm_app.preprocess import units
+    from dlrm_app.preprocess.read import units
 
     class PythonGzip:
         IGzipFile = gzip.GzipFile

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import dlrm_app.cli.train
-import dlrm_app.training.loop  # loads torch, torchrec and fbgemm for all forks
+import dlrm_app.training.train  # loads torch, torchrec and fbgemm for all forks
 from tests.data.dataset_fixture import write_dataset
 
 SMALL = [

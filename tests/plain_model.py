@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlrm_app.tables import Table
+from dlrm_app.tables.specs import Table
 
 
 class PlainModel(nn.Module):

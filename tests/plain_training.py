@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import refuse_if
-from dlrm_app.runtime import start_runtime
-from dlrm_app.tables import Table
-from dlrm_app.training.build import Trainable, build_trainable
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.setup import Trainable, build_trainable
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

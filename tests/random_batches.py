@@ -6,7 +6,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.data.batch import Batch
-from dlrm_app.tables import Table
+from dlrm_app.tables.specs import Table
 
 NUM_DENSE = 5
 Ids = dict[str, list[list[int]]]

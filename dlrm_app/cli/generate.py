@@ -9,7 +9,7 @@ def main() -> None:
 
 
 def _generate(config: GenerateConfig) -> None:
-    from dlrm_app.data.synthetic import generate
+    from dlrm_app.synthetic import generate
 
     generate(config)
 

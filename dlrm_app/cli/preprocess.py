@@ -12,15 +12,15 @@ def main() -> None:
 
 def _preprocess(config: PreprocessConfig) -> None:
     if config.check is not None:
-        from dlrm_app.preprocess.check.run import check_dataset
+        from dlrm_app.preprocess.check.check_dataset import check_dataset
 
         check_dataset(Path(config.check), num_threads=config.threads, memory_gib=config.memory_gib)
     elif config.dry_run:
-        from dlrm_app.preprocess.estimate import estimate
+        from dlrm_app.preprocess.job.dry_run import estimate
 
         estimate(config)
     else:
-        from dlrm_app.preprocess.run import preprocess
+        from dlrm_app.preprocess.job.preprocess import preprocess
 
         preprocess(config)
 

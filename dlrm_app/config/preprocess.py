@@ -19,7 +19,7 @@ COMPRESSIONS = ("zstd", "lz4", "snappy", "none")
 
 @dataclass(slots=True)
 class DatasetConfig:
-    """See ``dlrm_app.preprocess.spec`` for what each of ``columns`` holds."""
+    """See ``dlrm_app.preprocess.read.spec`` for what each of ``columns`` holds."""
 
     name: str = MISSING
     delimiter: str = "\t"

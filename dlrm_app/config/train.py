@@ -26,7 +26,7 @@ class DataConfig:
 
 @dataclass(slots=True)
 class TablesConfig:
-    """See ``dlrm_app.tables`` for what each of ``specs`` holds. ``data_types``: by pattern of table names."""
+    """See ``dlrm_app.tables.specs`` for what each of ``specs`` holds. ``data_types``: by pattern of table names."""
 
     from_dataset: bool = False
     embedding_dim: int | None = None

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from dlrm_app.data.ahead import read_ahead
-from dlrm_app.data.lanes import Order, eval_order, train_order
+from dlrm_app.data.batch_order import Order, eval_order, train_order
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.data.prefetch import read_ahead
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import Rows, join
 

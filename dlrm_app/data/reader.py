@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.data.lanes import Order
+from dlrm_app.data.batch_order import Order
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
 from dlrm_app.data.rows import Bags, Rows, join, reorder, reorder_bags
 from dlrm_app.errors import ConfigError, DataError

@@ -15,8 +15,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.concat import ConcatModel
-from dlrm_app.model.members import Members
-from dlrm_app.tables import Table, to_bag_config
+from dlrm_app.model.ensemble import Members
+from dlrm_app.tables.specs import Table, to_bag_config
 
 
 def build_model(

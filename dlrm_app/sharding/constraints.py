@@ -16,7 +16,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 
 from dlrm_app.config.sharding import ShardingConfig
-from dlrm_app.tables import Table, to_constraints
+from dlrm_app.tables.specs import Table, to_constraints
 
 logger = logging.getLogger(__name__)
 

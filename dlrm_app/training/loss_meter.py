@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dlrm_app.runtime import Runtime
+from dlrm_app.distributed.runtime import Runtime
 
 NONE_BAD = 2**62
 """More than any step: what "none" is to a minimum."""

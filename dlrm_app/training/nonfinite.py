@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from dlrm_app.data.batch import TrainBatches
 from dlrm_app.errors import SharedError
-from dlrm_app.training.fused_counters import uncount_step
+from dlrm_app.sharding.fused_counters import uncount_step
 from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)

@@ -26,10 +26,10 @@ from dlrm_app.config.optimizer import (
 )
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.model.precision import table_type_problems
 from dlrm_app.sharding.constraints import wishes_of
-from dlrm_app.tables import Table
-from dlrm_app.training.precision import table_type_problems
-from dlrm_app.training.row_rules import TouchedRows
+from dlrm_app.tables.specs import Table
+from dlrm_app.training.touched_rows import TouchedRows
 
 logger = logging.getLogger(__name__)
 

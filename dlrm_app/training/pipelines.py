@@ -20,8 +20,8 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.batch import Batch
+from dlrm_app.model.loss import StepOutput
 from dlrm_app.training.pipelines_on_cpu import FusedOnCpu, SemiSyncOnCpu
-from dlrm_app.training.task import StepOutput
 
 LOOKS_UP_EARLY = ("fused_sparse_dist", "semi_sync")
 

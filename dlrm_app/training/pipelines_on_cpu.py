@@ -16,7 +16,7 @@ from torchrec.distributed.types import LazyNoWait, ShardedModule
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from dlrm_app.data.batch import Batch
-from dlrm_app.training.task import StepOutput
+from dlrm_app.model.loss import StepOutput
 
 
 class LookedUp(EmbeddingPipelinedForward):

@@ -8,14 +8,14 @@ from typing import Any
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.runtime import Runtime
-from dlrm_app.training.build import Trainable
-from dlrm_app.training.eval_points import reason_to_stop
-from dlrm_app.training.health import TableHealth
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.training.eval_schedule import reason_to_stop
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.run_folder import RunFolder
 from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.setup import Trainable
 from dlrm_app.training.skipping import LossGate
+from dlrm_app.training.table_health.health import TableHealth
 
 
 @dataclass

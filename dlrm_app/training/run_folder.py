@@ -24,9 +24,9 @@ import yaml
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, write_text, written_whole
-from dlrm_app.runtime import Runtime
 from dlrm_app.training.loggers import FanOut, open_logs
 
 PACKAGES = (

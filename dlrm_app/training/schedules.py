@@ -8,7 +8,7 @@ from typing import Any
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
-from dlrm_app.tables import Table
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import table_settings
 
 

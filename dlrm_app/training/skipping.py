@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
-from dlrm_app.runtime import Runtime
+from dlrm_app.distributed.runtime import Runtime
 
 TIMEOUT = timedelta(minutes=10)
 

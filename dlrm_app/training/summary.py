@@ -5,11 +5,11 @@ from typing import Any
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.runtime import Runtime
-from dlrm_app.tables import Table
-from dlrm_app.training.duration import format_duration
+from dlrm_app.display.duration import format_duration
+from dlrm_app.display.progress import format_table
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import say_dense_kernel
-from dlrm_app.training.progress import format_table
 from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)

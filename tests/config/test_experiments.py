@@ -6,7 +6,7 @@ from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.tables import resolve_tables
+from dlrm_app.tables.specs import resolve_tables
 
 # Criteo's distinct values per column: Kaggle, and 1TB capped at 40 million as MLPerf does
 KAGGLE_ROWS = [

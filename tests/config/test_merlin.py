@@ -10,7 +10,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.model.build import build_model
-from dlrm_app.tables import Table, resolve_tables
+from dlrm_app.tables.specs import Table, resolve_tables
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
 # and config_v3.py (the rest): hotness of the second feature, then (count, rows, width) of tables read by two features

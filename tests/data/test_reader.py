@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from dlrm_app.data.lanes import Order, eval_order, train_order
+from dlrm_app.data.batch_order import Order, eval_order, train_order
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.reader import SplitReader, verify_shards
 from dlrm_app.data.rows import Rows

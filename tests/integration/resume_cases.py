@@ -19,10 +19,10 @@ import torch.distributed as dist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.runtime import Runtime, start_runtime
-from dlrm_app.training import loop
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.distributed.signals import Stopped
+from dlrm_app.training import train as loop
 from dlrm_app.training.run import TrainingRun
-from dlrm_app.training.stopping import Stopped
 
 take_step = loop.take_step
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.model.init import local_parts, table_weights
-from dlrm_app.runtime import Runtime, start_runtime
-from dlrm_app.tables import Table
-from dlrm_app.training.build import Trainable, build_trainable
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.model.initial_weights import local_parts, table_weights
+from dlrm_app.tables.specs import Table
+from dlrm_app.training.setup import Trainable, build_trainable
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 
 NUM_STEPS, BATCH = 20, 32

@@ -13,9 +13,9 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.runtime import start_runtime
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.constraints import COLUMN_TYPES, ROW_STATISTICS
-from dlrm_app.training.build import build_trainable
+from dlrm_app.training.setup import build_trainable
 from tests.commands import succeed, torchrun
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES
 from tests.plain_training import plain_copy, run_plain

@@ -11,7 +11,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.build import build_model
 from dlrm_app.model.concat import StridedMean
-from dlrm_app.tables import Table
+from dlrm_app.tables.specs import Table
 from tests.plain_model import PlainModel
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import NUM_DENSE

@@ -6,8 +6,8 @@ import torch
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.runtime import start_runtime
-from dlrm_app.training.build import build_trainable
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.training.setup import build_trainable
 from tests.plain_training import assert_trains_like_plain, compose_train, plain_copy, weights_of
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 

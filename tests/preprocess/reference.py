@@ -6,7 +6,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass
 
-from dlrm_app.preprocess.spec import Column, Spec
+from dlrm_app.preprocess.read.spec import Column, Spec
 
 MISSING = None
 MASK = (1 << 64) - 1

@@ -12,8 +12,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import refuse_if
-from dlrm_app.preprocess.run import preprocess
-from dlrm_app.preprocess.spec import Spec, read_spec
+from dlrm_app.preprocess.job.preprocess import preprocess
+from dlrm_app.preprocess.read.spec import Spec, read_spec
 
 CRITEO = Path(__file__).resolve().parents[2].parent / "shared" / "criteo"
 NO_CRITEO = "the real Criteo rows are not on this machine"

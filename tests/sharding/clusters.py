@@ -6,9 +6,9 @@ from typing import Any
 from dlrm_app.config.compose import conf_dir
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.sharding.estimate import Workload
-from dlrm_app.sharding.topology import GIB, Cluster
-from dlrm_app.tables import Table, resolve_tables
+from dlrm_app.sharding.cluster import GIB, Cluster
+from dlrm_app.sharding.cost import Workload
+from dlrm_app.tables.specs import Table, resolve_tables
 
 
 def cluster(

@@ -21,7 +21,7 @@ from dlrm_app.sharding.constraints import (
     warn_of_other_algorithms,
     wishes_of,
 )
-from dlrm_app.tables import Table
+from dlrm_app.tables.specs import Table
 
 USER = Table("t_user", 1000, 16, ("user",))
 ITEM = Table("t_item", 5000, 32, ("item",))

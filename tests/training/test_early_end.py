@@ -9,7 +9,7 @@ import pytest
 from dlrm_app.cli.train import _train
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.training.loop import train
+from dlrm_app.training.train import train
 from tests.data.dataset_fixture import write_dataset
 
 STILL = ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]

@@ -11,9 +11,9 @@ from torch import nn
 from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, SparseSettings
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.tables import Table
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import dense_kernel_tables, say_dense_kernel, table_problems
-from dlrm_app.training.row_rules import TouchedRows
+from dlrm_app.training.touched_rows import TouchedRows
 from tests.plain_model import PlainModel
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import TABLES

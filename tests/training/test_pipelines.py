@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.runtime import start_runtime
-from dlrm_app.training.build import build_trainable
-from dlrm_app.training.loop import train
+from dlrm_app.training.setup import build_trainable
+from dlrm_app.training.train import train
 from tests.data.dataset_fixture import write_dataset
 from tests.plain_optimizers import DENSE, RowByRow
 from tests.plain_training import BATCH, NUM_STEPS, compose_train, plain_copy, run_sharded

@@ -12,8 +12,8 @@ from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
 from dlrm_app.display.numbers import count
 from dlrm_app.files import checksum
 from dlrm_app.preprocess.check.ordered import in_order
-from dlrm_app.preprocess.rejects import REJECTS
-from dlrm_app.preprocess.sparse import FIRST_ID
+from dlrm_app.preprocess.encode.sparse import FIRST_ID
+from dlrm_app.preprocess.read.rejects import REJECTS
 
 
 def check_files(manifest: Manifest, folder: Path, num_threads: int) -> tuple[list[str], set[str]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from dlrm_app.display.html_table import bar, facts, table
 from dlrm_app.display.numbers import bytes_text, data
-from dlrm_app.training.report.html_table import bar, facts, table
 from dlrm_app.training.report.run_record import RunRecord
 
 

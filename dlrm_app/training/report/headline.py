@@ -4,9 +4,9 @@ import math
 from html import escape
 from typing import Any
 
+from dlrm_app.display.duration import format_duration
+from dlrm_app.display.html_table import table
 from dlrm_app.display.numbers import NONE, data, fixed, short
-from dlrm_app.training.duration import format_duration
-from dlrm_app.training.report.html_table import table
 from dlrm_app.training.report.run_record import Event, RunRecord
 
 METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}

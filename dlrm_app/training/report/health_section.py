@@ -4,8 +4,8 @@ import math
 from html import escape
 from typing import Any
 
+from dlrm_app.display.html_table import bar, table
 from dlrm_app.display.numbers import data, fixed
-from dlrm_app.training.report.html_table import bar, table
 from dlrm_app.training.report.run_record import RunRecord
 
 EXPLAINED = {

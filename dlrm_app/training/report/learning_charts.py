@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from dlrm_app.display.axis import Axis, linear_axis
+from dlrm_app.display.chart import Chart, Point
+from dlrm_app.display.figure import Figure, Key
 from dlrm_app.display.numbers import fixed, percent_tick, short
-from dlrm_app.training.report.axis import Axis, linear_axis
-from dlrm_app.training.report.figure import Figure, Key
 from dlrm_app.training.report.run_record import RunRecord
-from dlrm_app.training.report.svg import Chart, Point
 
 MAX_POINTS = 240
 """A line's points; more are averaged in groups."""

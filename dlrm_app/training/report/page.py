@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from dlrm_app.display.charts_page import charts_page
+from dlrm_app.display.figure import figures_html
 from dlrm_app.files import write_text
-from dlrm_app.training.report.charts_page import charts_page
 from dlrm_app.training.report.details import (
     configuration_section,
     dataset_section,
@@ -11,7 +12,6 @@ from dlrm_app.training.report.details import (
     next_section,
     plan_section,
 )
-from dlrm_app.training.report.figure import figures_html
 from dlrm_app.training.report.headline import evaluations, headline, status
 from dlrm_app.training.report.health_section import health_section
 from dlrm_app.training.report.learning_charts import learning_figures

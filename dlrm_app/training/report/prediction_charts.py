@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from dlrm_app.display.axis import linear_axis, logit_axis
+from dlrm_app.display.chart import Chart
+from dlrm_app.display.figure import Figure, Key
 from dlrm_app.display.numbers import fixed, percent, percent_tick
-from dlrm_app.training.report.axis import linear_axis, logit_axis
-from dlrm_app.training.report.figure import Figure, Key
 from dlrm_app.training.report.run_record import RunRecord
-from dlrm_app.training.report.svg import Chart
 
 Z95 = 1.959964
 """The standard normal's 97.5% quantile."""

@@ -1,0 +1,109 @@
+"""A model as a checkpoint holds it, on the ranks and under the plan of now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchrec.distributed.model_parallel import DistributedModelParallel
+
+from dlrm_app.checkpoint.format import best_checkpoint, list_checkpoints
+from dlrm_app.checkpoint.save import load_tensors, open_checkpoint
+from dlrm_app.checkpoint.state import collect_tensors
+from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.columns import column_problems
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DataError
+from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.training.setup import build_trainable
+
+NO_OPTIMIZER = OptimizerConfig(SparseSettings(kind="sgd", lr=1.0), DenseSettings(kind="sgd", lr=1.0))
+"""SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A whole checkpoint, not loaded yet: its marker, the configuration it was trained with, and its tables."""
+
+    folder: Path
+    marker: dict[str, Any]
+    config: TrainConfig
+    tables: Sequence[Table]
+
+    @property
+    def features(self) -> list[str]:
+        """The sparse features, in the order that the model reads them."""
+        return [name for table in self.tables for name in table.features]
+
+    @property
+    def name(self) -> str:
+        """Run and step, for people."""
+        return f"{self.folder.absolute().parents[1].name}/{self.folder.name}"
+
+
+def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> TrainedModel:
+    """Verifies the checkpoint at ``path`` and reads what it tells. Raises DlrmError on every rank.
+
+    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val.
+    """
+    folder = runtime.together(lambda: _choose(path, which))
+    marker = open_checkpoint(folder, runtime)
+    if "columns" not in marker:
+        raise DataError(
+            f"checkpoint {folder} was saved by an early dlrm-app and does not say how its dataset is encoded: save it "
+            "again with the same dlrm-train command, resume=auto and a higher trainer.epochs or trainer.max_steps"
+        )
+    try:
+        config = read_saved_config(marker["config"])
+    except DataError as error:
+        raise DataError(f"checkpoint {folder}: {error}") from error
+    feature_rows = {column["name"]: column["num_embeddings"] for column in marker["columns"]["sparse"]}
+    tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
+    return TrainedModel(folder, marker, config, tables)
+
+
+def _choose(path: Path, which: str) -> Path:
+    found = list_checkpoints(path / "checkpoints")
+    if not found or which == "newest":
+        return found[0] if found else path
+    if best := best_checkpoint(path / "checkpoints"):
+        return best
+    raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
+
+
+def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
+    """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
+    if trained.marker["dataset"] == manifest.fingerprint():
+        return
+    problems = column_problems(trained.marker["columns"], manifest, trained.features)
+    if problems:
+        lines = [
+            f"{manifest.path} is encoded in another way than what {trained.folder} was trained on:",
+            *(f"  - {problem}" for problem in problems[:8]),
+            "preprocess with encoding=from_dataset and the training dataset, so that ids mean the same",
+        ]
+        raise DataError("\n".join(lines))
+
+
+def load_trained(
+    trained: TrainedModel,
+    sharding: ShardingConfig,
+    topology: TopologyConfig,
+    batch_size: int,
+    runtime: Runtime,
+) -> DistributedModelParallel:
+    """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
+    config = replace(trained.config, sharding=sharding, topology=topology, optimizer=NO_OPTIMIZER)
+    size = batch_size * runtime.world_size
+    config.trainer = replace(config.trainer, global_batch_size=size, pipeline="base")  # it takes no step
+    num_dense = len(trained.marker["columns"]["dense"])
+    trainable = runtime.together(lambda: build_trainable(config, trained.tables, num_dense, runtime))
+    kinds = {table.name: "sgd" for table in trained.tables}
+    tensors = collect_tensors(trainable.model, trainable.optimizer, kinds)
+    weights = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
+    runtime.together(lambda: load_tensors(trained.folder, weights))
+    return trainable.model

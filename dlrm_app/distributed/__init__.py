@@ -1,0 +1,1 @@
+"""Ranks: how they are started, find each other, share cores, hear signals and exchange what all must know."""

@@ -1,0 +1,199 @@
+"""Ranks, device and process group: one context manager around everything distributed.
+
+Started by hand, a run is one rank; torchrun (also under Slurm) says otherwise through RANK, LOCAL_RANK,
+WORLD_SIZE and LOCAL_WORLD_SIZE.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, TCPStore, distributed_c10d
+
+from dlrm_app.distributed.cores import Binding, bind, keep_to
+from dlrm_app.distributed.network import interface_towards
+from dlrm_app.distributed.rendezvous import fresh_store
+from dlrm_app.errors import DlrmError, SharedError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """This process's place among the ranks, and the device it computes on."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: torch.device
+    num_threads: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that prints and writes."""
+        return self.rank == 0
+
+    def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+        """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
+
+        For the steps before training, where one rank's bad disk must not leave the others waiting.
+        ``group``: all ranks again, for what happens beside training.
+        """
+        result: T | None = None
+        failure: DlrmError | None = None
+        try:
+            result = work()
+        except DlrmError as error:
+            failure = error
+        failures: list[DlrmError | None] = [failure]
+        if self.world_size > 1:
+            texts: list[tuple[str, int] | None] = [None] * self.world_size
+            dist.all_gather_object(texts, (str(failure), failure.exit_code) if failure else None, group)
+            failures = [SharedError(*text) if text else None for text in texts]
+        first = next((error for error in failures if error), None)
+        if first is not None:
+            raise first
+        return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
+
+    def decide_first(self, value: bool) -> bool:
+        """The first rank's ``value``, on every rank."""
+        if self.world_size == 1:
+            return value
+        chosen = [value]
+        dist.broadcast_object_list(chosen, src=0)
+        return chosen[0]
+
+
+@contextmanager
+def start_runtime(
+    num_threads: int | None, *, numa: bool = True, timeout: timedelta = TIMEOUT
+) -> Iterator[Runtime]:
+    """Joins the process group, gives this rank's place in it, and leaves it at the end.
+
+    gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. ``num_threads``: None for this
+    rank's share of the cores. ``numa``: keep to the cores near this rank's GPU where that is safe (see
+    ``dlrm_app.distributed.cores``). A rank that hears nothing from another for ``timeout`` within a collective gives up.
+    When the block fails while other ranks may wait in a collective, the process ends at once with the error's
+    exit code: destroying a process group in that state can hang or abort.
+    """
+    runtime, binding = _place(num_threads, numa)
+    if binding.cores is not None:
+        keep_to(binding.cores)
+    torch.set_num_threads(runtime.num_threads)
+    if runtime.device.type == "cuda":
+        torch.cuda.set_device(runtime.device)
+    if runtime.is_first:
+        logger.info(
+            "rank 0's machine: %d rank(s), %d thread(s) each, on %s; %s",
+            runtime.local_world_size,
+            runtime.num_threads,
+            "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
+            binding.why,
+        )
+    _join(runtime, timeout)
+    try:
+        yield runtime
+        if runtime.world_size > 1:
+            dist.barrier()  # no rank leaves while another still sends
+    except BaseException as error:
+        if runtime.world_size > 1 and not isinstance(error, SharedError):
+            _end_now(error, runtime)
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _place(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
+    rank, world_size = (
+        int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
+    )
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+    device = torch.device("cpu")
+    gpus: list[str] = []
+    if torch.cuda.is_available():
+        if local_rank >= torch.cuda.device_count():
+            raise DlrmError(
+                f"rank {rank} is the {local_rank + 1}th on this machine, which has {torch.cuda.device_count()} GPUs: "
+                "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
+            )
+        device = torch.device("cuda", local_rank)
+        gpus = [_pci_address(place) for place in range(min(local_world_size, torch.cuda.device_count()))]
+    allowed = frozenset(os.sched_getaffinity(0))
+    binding = bind(local_rank, local_world_size, gpus, wanted=numa, allowed=allowed, environment=os.environ)
+    threads = num_threads or binding.num_threads
+    return Runtime(rank, local_rank, world_size, local_world_size, device, threads), binding
+
+
+def _pci_address(gpu: int) -> str:
+    found: Any = torch.cuda.get_device_properties(gpu)  # torch's stub does not know the three numbers
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+def _join(runtime: Runtime, timeout: timedelta) -> None:
+    backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
+    # groups that libraries make later get torch's default, half an hour, unless told otherwise
+    distributed_c10d.default_pg_timeout = timeout
+    if runtime.world_size > runtime.local_world_size and "GLOO_SOCKET_IFNAME" not in os.environ:
+        interface = interface_towards(os.environ["MASTER_ADDR"])
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        shared = TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
+        store = fresh_store(shared, runtime.rank, runtime.world_size, TIMEOUT)
+        dist.init_process_group(
+            backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=timeout
+        )
+    elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        store = HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+
+def _end_now(error: BaseException, runtime: Runtime) -> None:
+    """Ends this process without destructors, after saying why, so that the launcher ends the other ranks."""
+    if isinstance(error, DlrmError):
+        print(f"error (rank {runtime.rank}): {error}", file=sys.stderr)
+        code = error.exit_code
+    elif _is_lost_peer(error):
+        print(
+            f"rank {runtime.rank} lost contact with another rank: that one's last message says why; "
+            "if it has none, look at its machine and the network",
+            file=sys.stderr,
+        )
+        code = 1
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+_LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset",
+    "gloo/transport",
+    "Application timeout",  # gloo, of a connection that an earlier collective has given up
+    "NCCL",
+)
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    """Whether ``error`` is a collective's complaint that its other end is gone (gloo has no class for it)."""
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST_PEER)

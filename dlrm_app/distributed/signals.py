@@ -1,0 +1,88 @@
+"""SIGTERM, SIGUSR1 (a Slurm warning) and Ctrl-C: finish the step, checkpoint, leave. A second one stops at once."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import SharedError
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+RESUMABLE = 75
+"""Exit code of a run that stopped early and can go on (EX_TEMPFAIL of sysexits.h): requeue it."""
+GRACE_SECONDS = 2.0
+"""A launcher passes a terminal's Ctrl-C on as a signal of its own: what follows this soon is the same wish."""
+
+
+class Stopped(SharedError):  # noqa: N818 - a wish fulfilled is no error
+    """Every rank has stopped after a signal, with a checkpoint to go on from."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, RESUMABLE)
+
+
+class StopWish:
+    """Whether any rank has to stop, agreed on by all ranks, one step late so that no step waits for it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._asked_at: float | None = None
+        self.signal_name = "a signal to another rank"
+        self._group = dist.new_group(backend="gloo") if runtime.world_size > 1 else None
+        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._work: dist.Work | None = None
+
+    def receive(self, number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+            self.signal_name = signal.Signals(number).name
+            if self._runtime.is_first:
+                print(
+                    f"\n{self.signal_name}: stopping after this step; once more to stop at once",
+                    file=sys.stderr,
+                )
+        elif now - self._asked_at > GRACE_SECONDS:
+            os._exit(128 + number)
+
+    def agreed(self, has_failed: bool = False) -> bool:
+        """Whether a signal asked any rank to stop, or any ``has_failed``.
+
+        To be called once a step by every rank; gives all of them the same answer.
+        """
+        must_stop = has_failed or self._asked_at is not None
+        if self._group is None:
+            return must_stop
+        found = False
+        if self._work is not None:
+            self._work.wait()
+            found = bool(self._flag.item())
+        self._flag = torch.tensor([must_stop], dtype=torch.int32)
+        self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return found
+
+    def settle(self) -> None:
+        """Waits for the last question, so that no message is under way when the ranks leave."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+
+
+@contextmanager
+def stop_on_signals(runtime: Runtime) -> Iterator[StopWish]:
+    """Replaces the handlers of SIGNALS while the block runs."""
+    wish = StopWish(runtime)
+    before = {number: signal.signal(number, wish.receive) for number in SIGNALS}
+    try:
+        yield wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

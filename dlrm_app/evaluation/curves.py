@@ -1,0 +1,152 @@
+"""ROC curve, reliability diagram and score histogram of predictions spread over all ranks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlrm_app.distributed.collectives import add_up, gather
+
+NUM_BUCKETS = 1 << 16
+"""Between the lowest and the highest logit: every count below is exact for scores cut at the buckets' edges."""
+MAX_LOGIT = 100.0
+"""Logits past it count as it: its probability is 0 or 1 to the last bit anyway."""
+NUM_ROC_POINTS, NUM_RELIABILITY_BINS, NUM_HISTOGRAM_BINS = 200, 20, 40
+TAIL = 0.001
+"""The share of all scores at either end that falls into the histogram's outermost bins."""
+CHUNK = 1 << 20
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Roc:
+    """Points of the ROC curve from (0, 0) to (1, 1); a row is called positive from ``threshold`` (a probability) on."""
+
+    false_positive_rate: list[float]
+    true_positive_rate: list[float]
+    threshold: list[float]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Bins of about equally many rows, by rising prediction, with the range and the mean of their predictions."""
+
+    low: list[float]
+    high: list[float]
+    count: list[int]
+    positives: list[int]
+    mean_prediction: list[float]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Rows of either class by logit; ``edges`` has one more entry. The outermost bins hold all that lies beyond."""
+
+    edges: list[float]
+    negatives: list[int]
+    positives: list[int]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """``num_samples`` leaves rows out whose logit is nan. ``roc`` is None where all rows are of one class."""
+
+    num_samples: int
+    roc: Roc | None
+    reliability: Reliability
+    histogram: Histogram
+
+
+def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> Curves | None:
+    """Curves of ``logits`` [n] float32 with ``labels`` [n] bool; None where there are no rows at all.
+
+    Every rank gives its own rows, any number of them, and gets the same curves, whatever the number of ranks.
+    """
+    is_number = ~logits.isnan()
+    logits, labels = logits[is_number].clamp(-MAX_LOGIT, MAX_LOGIT), labels[is_number]
+    low, high = _range(logits)
+    if low > high:
+        return None
+    counts, predictions = _count(logits, labels, low, high)
+    negatives, positives = counts.cpu().numpy()
+    edges = np.linspace(low, high, NUM_BUCKETS + 1)
+    return Curves(
+        num_samples=int(negatives.sum() + positives.sum()),
+        roc=_roc(negatives, positives, edges),
+        reliability=_reliability(negatives + positives, positives, predictions.cpu().numpy(), edges),
+        histogram=_histogram(negatives, positives, edges),
+    )
+
+
+def _range(logits: torch.Tensor) -> tuple[float, float]:
+    """The lowest and the highest logit of all ranks; the lowest is the higher one where there are none."""
+    own = torch.tensor([torch.inf, -torch.inf], device=logits.device)
+    if logits.numel():
+        own = torch.stack(list(logits.aminmax()))
+    found = gather(own)
+    return float(found[:, 0].min()), float(found[:, 1].max())
+
+
+def _count(
+    logits: torch.Tensor, labels: torch.Tensor, low: float, high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Over all ranks: ([2, buckets] rows by label, [buckets] sums of their predictions)."""
+    counts = torch.zeros(2 * NUM_BUCKETS, dtype=torch.int64, device=logits.device)
+    predictions = torch.zeros(NUM_BUCKETS, dtype=torch.float64, device=logits.device)
+    scale = NUM_BUCKETS / (high - low) if high > low else 0.0
+    for some, positive in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True):
+        wide = some.double()
+        bucket = ((wide - low) * scale).long().clamp_(max=NUM_BUCKETS - 1)
+        counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
+        predictions += torch.bincount(bucket, weights=wide.sigmoid(), minlength=NUM_BUCKETS)
+    return add_up(counts).view(2, NUM_BUCKETS), add_up(predictions)
+
+
+def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Roc | None:
+    """At most NUM_ROC_POINTS + 1 points, spread evenly along the curve (by the sum of both rates)."""
+    if not negatives.sum() or not positives.sum():
+        return None
+    false_rate, true_rate = (
+        np.concatenate([[0], counts[::-1].cumsum()]) / counts.sum() for counts in (negatives, positives)
+    )
+    wanted = np.linspace(0, 2, NUM_ROC_POINTS + 1)
+    places = np.unique(np.searchsorted(false_rate + true_rate, wanted).clip(max=NUM_BUCKETS))
+    return Roc(
+        false_rate[places].tolist(), true_rate[places].tolist(), _sigmoid(edges[::-1][places]).tolist()
+    )
+
+
+def _reliability(rows: Counts, positives: Counts, predictions: Floats, edges: Floats) -> Reliability:
+    behind = rows.cumsum()
+    wanted = np.arange(1, NUM_RELIABILITY_BINS + 1) * behind[-1] / NUM_RELIABILITY_BINS
+    stops = np.unique(np.searchsorted(behind, wanted) + 1)
+    starts = np.concatenate([[0], stops[:-1]])
+    count, positive, prediction = (
+        np.add.reduceat(values, starts) for values in (rows, positives, predictions)
+    )
+    return Reliability(
+        low=_sigmoid(edges[starts]).tolist(),
+        high=_sigmoid(edges[stops]).tolist(),
+        count=count.tolist(),
+        positives=positive.tolist(),
+        mean_prediction=(prediction / count).tolist(),
+    )
+
+
+def _histogram(negatives: Counts, positives: Counts, edges: Floats) -> Histogram:
+    behind = (negatives + positives).cumsum()
+    first, last = np.searchsorted(behind, [TAIL * behind[-1], (1 - TAIL) * behind[-1]])
+    width = max(1, -(-int(last + 1 - first) // NUM_HISTOGRAM_BINS))
+    starts = np.arange(first, last + 1, width)
+    groups = np.concatenate([[0], starts[1:]])
+    return Histogram(
+        edges=edges[np.concatenate([starts, [min(starts[-1] + width, NUM_BUCKETS)]])].tolist(),
+        negatives=np.add.reduceat(negatives, groups).tolist(),
+        positives=np.add.reduceat(positives, groups).tolist(),
+    )
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    return 1 / (1 + np.exp(-logits))

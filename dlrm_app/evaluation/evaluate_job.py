@@ -1,0 +1,169 @@
+"""dlrm-evaluate: metrics of one checkpoint, or of two on the same rows and whether they differ."""
+
+import gc
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, load_trained, open_trained
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.reader import verify_shards
+from dlrm_app.display.progress import format_table
+from dlrm_app.distributed.quiet import quiet_libraries
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.errors import refuse_if
+from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
+from dlrm_app.evaluation.evaluate import evaluate, group_problem
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.files import write_json
+
+HEADINGS = {
+    "pr_auc": "PR-AUC",
+    "gauc": "GAUC",
+    "logloss": "log loss",
+    "ne": "NE",
+    "calibration": "calibration",
+    "accuracy": "accuracy",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model scored on a split: its metrics, and ``logits`` and ``labels`` of this rank's rows."""
+
+    trained: TrainedModel
+    values: dict[str, float]
+    logits: torch.Tensor
+    labels: torch.Tensor
+
+    def describe(self, interval: Interval) -> dict[str, Any]:
+        """Its part of the result."""
+        progress = self.trained.marker["progress"]
+        place = {"checkpoint": str(self.trained.folder), "step": progress["step"]}
+        return {**place, "metrics": self.values, "auc_interval": asdict(interval)}
+
+
+def evaluate_checkpoints(config: EvaluateConfig) -> dict[str, Any]:
+    """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
+    quiet_libraries()
+    with start_runtime(config.threads) as runtime:
+        paths = [config.checkpoint, *([config.against] if config.against else [])]
+        models = [open_trained(Path(path), runtime, config.which) for path in paths]
+        data_path = Path(config.data.path or models[0].config.data.path)
+        manifest = runtime.together(lambda: open_rows(data_path, models, config))
+        measured = [measure(trained, manifest, config, runtime) for trained in models]
+        intervals, comparison = find_intervals(measured, config.confidence)
+        result = {
+            "dataset": str(data_path),
+            "fingerprint": manifest.fingerprint(),
+            "split": config.split,
+            "group_by": config.group_by,
+            "confidence": config.confidence,
+            "models": [m.describe(interval) for m, interval in zip(measured, intervals, strict=True)],
+            "comparison": asdict(comparison) if comparison else None,
+        }
+        if runtime.is_first:
+            if config.output:
+                write_json(Path(config.output), result)
+            print(format_result(measured, intervals, comparison, config))
+            print(f"next: {next_command(config, manifest)}")
+        return result
+
+
+def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
+    """The dataset to evaluate on. Raises DlrmError where it is damaged, or not what the models read."""
+    manifest = read_manifest(path)
+    for trained in models:
+        check_columns(trained, manifest)
+        problem = group_problem(manifest, trained.features, config.group_by)
+        refuse_if([problem] if problem else [])
+    verify_shards(manifest, checksums=config.data.verify)
+    return manifest
+
+
+def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
+    """Loads the model, evaluates it and lets it go."""
+    batches = runtime.together(
+        lambda: EvalBatches(
+            manifest,
+            config.split,
+            trained.features,
+            batch_size=config.batch_size,
+            rank=runtime.rank,
+            world_size=runtime.world_size,
+            prefetch=config.data.prefetch_batches,
+        )
+    )
+    model = load_trained(trained, config.sharding, config.topology, config.batch_size, runtime)
+    metrics = ClickMetrics(config.split, config.group_by)
+    with batches:
+        values = evaluate(model, batches, metrics, runtime, f"evaluate {trained.name}")
+    del model
+    gc.collect()  # its parts refer to one another; another model may need the memory
+    return Measured(trained, values, *metrics.rows())
+
+
+def find_intervals(
+    measured: Sequence[Measured], confidence: float
+) -> tuple[list[Interval], Comparison | None]:
+    """The models' AUCs with their intervals and, of two models, whether they differ."""
+    if any(math.isnan(each.values["auc"]) for each in measured):
+        return [Interval(each.values["auc"], *[math.nan] * 3) for each in measured], None
+    labels = measured[0].labels
+    if len(measured) == 1:
+        return [auc_interval(measured[0].logits, labels, confidence)], None
+    comparison = compare_aucs(measured[0].logits, measured[1].logits, labels, confidence)
+    return [comparison.first, comparison.second], comparison
+
+
+def format_result(
+    measured: Sequence[Measured],
+    intervals: Sequence[Interval],
+    comparison: Comparison | None,
+    config: EvaluateConfig,
+) -> str:
+    """The table, and of two models a line on their difference."""
+    percent = f"{100 * config.confidence:g}%"
+    shown = {key: title for key, title in HEADINGS.items() if key in measured[0].values}
+    rows = [
+        [
+            each.trained.name,
+            f"{interval.value:.5f}",
+            f"{interval.low:.5f} to {interval.high:.5f}",
+            *(f"{each.values[key]:.5f}" for key in shown),
+        ]
+        for each, interval in zip(measured, intervals, strict=True)
+    ]
+    values = measured[0].values
+    lines = [
+        f"{config.split}: {values['num_samples']:,} rows, {values['positives']:,} of them positive",
+        format_table(["", "AUC", f"{percent} interval", *shown.values()], rows),
+    ]
+    if comparison:
+        difference = comparison.difference
+        lines.append(
+            f"difference in AUC {difference.value:+.5f} ({percent} interval {difference.low:+.5f} to "
+            f"{difference.high:+.5f}), p = {comparison.p_value:.3g} for no difference (DeLong, paired)"
+        )
+    return "\n".join(lines)
+
+
+def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
+    """What a user may want to type after this."""
+    command = ["dlrm-evaluate", f"checkpoint={config.checkpoint}"]
+    if config.which != "newest":
+        command.append(f"which={config.which}")
+    if config.data.path:
+        command.append(f"data.path={config.data.path}")
+    if config.against is None:
+        return " ".join([*command, f"split={config.split}", "against=ANOTHER_RUN"])
+    others = [name for name, split in manifest.splits.items() if name != config.split and split.positives]
+    return " ".join(
+        [*command, f"split={others[-1] if others else config.split}", f"against={config.against}"]
+    )

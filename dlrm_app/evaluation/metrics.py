@@ -1,0 +1,134 @@
+"""How good click predictions are: order, loss, calibration and accuracy; exact, over all ranks."""
+
+import logging
+import math
+
+import torch
+from torch.nn import functional as F
+from torchmetrics import Metric
+
+from dlrm_app.distributed.collectives import own_rank, total
+from dlrm_app.evaluation.auc import average_precision, roc_auc
+from dlrm_app.evaluation.grouped_auc import grouped_auc
+from dlrm_app.evaluation.ranking import rank_scores
+
+logger = logging.getLogger(__name__)
+CHUNK = 1 << 20
+"""Rows widened to float64 at a time."""
+
+
+class ClickMetrics(Metric):
+    """Metrics of one split's predictions, the same on every rank, with any number of rows on each.
+
+    Keeps 5 bytes a row, on the device of the logits, and takes about 20 for the moment of computing; with
+    ``group_by``, the name of what groups the rows, 9 and about 40. It syncs itself (``sync_on_compute`` is off),
+    for torchmetrics would gather all rows to all ranks. Every rank must call ``update`` at least once, if only
+    without rows.
+    """
+
+    logits: list[torch.Tensor]
+    labels: list[torch.Tensor]
+    groups: list[torch.Tensor]
+
+    def __init__(self, split: str, group_by: str | None = None) -> None:
+        super().__init__(sync_on_compute=False)
+        self.split = split
+        self.group_by = group_by
+        self.add_state("logits", [])
+        self.add_state("labels", [])
+        self.add_state("groups", [])
+
+    def update(self, logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor | None = None) -> None:
+        """Adds rows: ``logits`` [n] of any float type (never probabilities), ``labels`` [n] of 0 and 1.
+
+        ``groups`` [n] integer ids below 2^31, needed with ``group_by``.
+        """
+        # copies: a view would keep its whole batch alive, and a compiled model reuses its output's memory
+        self.logits.append(logits.detach().to(torch.float32, copy=True))
+        self.labels.append(labels.detach() > 0.5)
+        if self.group_by is not None:
+            assert groups is not None
+            self.groups.append(groups.to(torch.int32, copy=True))
+
+    def compute(self) -> dict[str, float]:
+        """``auc``, ``pr_auc``, ``gauc`` (with ``group_by``), ``logloss`` (nats), ``ne``, ``calibration``,
+        ``accuracy``, ``num_samples``, ``positives``.
+
+        ``pr_auc`` is the average precision. ``ne`` is the log loss over that of always predicting the mean label
+        (He et al. 2014, "Practical lessons from predicting clicks on ads at Facebook"), ``calibration`` the mean
+        prediction over the mean label, ``accuracy`` the share of rows whose prediction is at least 0.5 just when
+        the label is 1. What no rows, or rows of one class, leave undefined is nan, with a warning that names the
+        split.
+        """
+        logits, labels = self.rows()
+        num_samples, positives, nans, loss, prediction, correct = total(_sums(logits, labels)).tolist()
+        self._warn_of_nan(int(num_samples), int(positives), int(nans))
+        return {
+            **self._order(logits, labels, has_nan=nans > 0),
+            "logloss": _ratio(loss, num_samples),
+            "ne": _ratio(loss, num_samples * _entropy(_ratio(positives, num_samples))),
+            "calibration": _ratio(prediction, positives),
+            "accuracy": math.nan if nans else _ratio(correct, num_samples),
+            "num_samples": int(num_samples),
+            "positives": int(positives),
+        }
+
+    def _order(self, logits: torch.Tensor, labels: torch.Tensor, has_nan: bool) -> dict[str, float]:
+        """The measures of order alone."""
+        names = ["auc", "pr_auc", *(["gauc"] if self.group_by else [])]
+        if has_nan:
+            return dict.fromkeys(names, math.nan)
+        ranking = rank_scores(logits, labels)
+        auc = roc_auc(ranking)
+        values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
+        del ranking  # its memory, before the groups take theirs
+        if self.group_by:
+            none = torch.empty(0, dtype=torch.int32, device=self.device)
+            self.groups = [torch.cat([none, *self.groups])]
+            values.append(grouped_auc(logits, labels, self.groups[0]))
+        return dict(zip(names, values, strict=True))
+
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All of this rank's rows. Replaces the many small tensors, so that rows are not held twice."""
+        if not self.logits:
+            return torch.empty(0, device=self.device), torch.empty(0, dtype=torch.bool, device=self.device)
+        self.logits = [torch.cat(self.logits)]
+        self.labels = [torch.cat(self.labels)]
+        return self.logits[0], self.labels[0]
+
+    def _warn_of_nan(self, num_samples: int, positives: int, nans: int) -> None:
+        if own_rank() != 0:
+            return
+        if not num_samples:
+            logger.warning("%s has no rows: its metrics are undefined (nan)", self.split)
+        elif nans:
+            logger.warning("%s: %d of %d logits are nan, so are its metrics", self.split, nans, num_samples)
+        elif positives in (0, num_samples):
+            logger.warning(
+                "all %d labels of %s are %d: AUC and normalized entropy are undefined (nan)",
+                num_samples,
+                self.split,
+                positives > 0,
+            )
+
+
+def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """[6] float64: rows, positives, nan logits, log losses, predictions, rows called rightly at 0.5."""
+    sums = torch.zeros(6, dtype=torch.float64, device=logits.device)
+    for some, positive in zip(torch.split(logits, CHUNK), torch.split(labels, CHUNK), strict=True):
+        wide = some.double()
+        # -log(sigmoid(x)) of a positive, -log(1 - sigmoid(x)) of a negative, without overflow
+        losses = F.softplus(torch.where(positive, -wide, wide), threshold=40)
+        correct = (some >= 0) == positive
+        terms = [torch.ones_like(wide), positive, some.isnan(), losses, wide.sigmoid(), correct]
+        sums += torch.stack([term.sum(dtype=torch.float64) for term in terms])
+    return sums
+
+
+def _entropy(rate: float) -> float:
+    """The log loss, in nats, of always predicting ``rate`` when that share of the labels is 1."""
+    return -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
+
+
+def _ratio(top: float, bottom: float) -> float:
+    return top / bottom if bottom else math.nan

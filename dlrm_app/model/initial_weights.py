@@ -1,0 +1,74 @@
+"""The tables' first weights: a function of (seed, table, row) alone, so that every sharding plan starts alike."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+
+from dlrm_app.tables.specs import Table
+
+BLOCK_ROWS = 8192
+
+
+@torch.no_grad()
+def init_tables(model: nn.Module, tables: Sequence[Table], seed: int) -> None:
+    """Sets every table weight held by this rank, in ``model`` sharded or not."""
+    by_name = {table.name: table for table in tables}
+    for name, weight in table_weights(model.state_dict(), by_name):
+        table = by_name[name]
+        for part, row, column in local_parts(weight):
+            _fill(part, row, column, table, seed)
+
+
+def table_weights(state: Mapping[str, object], tables: Mapping[str, Table]) -> Iterator[tuple[str, object]]:
+    """(table name, weight) of every table in a model's state dictionary."""
+    for key, value in state.items():
+        parts = key.split(".")
+        if parts[-1] == "weight" and parts[-2] in tables and "embedding_bags" in parts:
+            yield parts[-2], value
+
+
+def local_parts(weight: object) -> list[tuple[torch.Tensor, int, int]]:
+    """(tensor, first row, first column) of every part of the table that this rank holds."""
+    if isinstance(weight, ShardedTensor):
+        return [
+            (shard.tensor, shard.metadata.shard_offsets[0], shard.metadata.shard_offsets[1])
+            for shard in weight.local_shards()
+        ]
+    assert isinstance(weight, torch.Tensor)
+    return [(weight, 0, 0)]
+
+
+def _fill(part: torch.Tensor, first_row: int, first_column: int, table: Table, seed: int) -> None:
+    """Draws whole blocks of rows, each from its own seed, and copies what overlaps ``part`` [rows, columns]."""
+    num_rows, num_columns = part.shape
+    last_row = first_row + num_rows
+    for block in range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS)):
+        start = block * BLOCK_ROWS
+        stop = min(start + BLOCK_ROWS, table.rows)
+        values = draw_block(table, seed, block, stop - start, part.device)
+        low, high = max(start, first_row), min(stop, last_row)
+        part[low - first_row : high - first_row].copy_(
+            values[low - start : high - start, first_column : first_column + num_columns]
+        )
+
+
+def draw_block(table: Table, seed: int, block: int, num_rows: int, device: torch.device) -> torch.Tensor:
+    """Rows [block × BLOCK_ROWS, …) of a fresh table, float32 [num_rows, table.dim].
+
+    uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code);
+    normal: N(0, s²), s = 1/sqrt(dim) unless given.
+    """
+    generator = torch.Generator(device=device)
+    digest = hashlib.sha256(f"{seed}/{table.name}/{block}".encode()).digest()
+    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    values = torch.empty(num_rows, table.dim, device=device)
+    if table.init == "zeros":
+        return values.zero_()
+    if table.init == "normal":
+        return values.normal_(0.0, table.init_scale or table.dim**-0.5, generator=generator)
+    bound = table.init_scale or table.rows**-0.5
+    return values.uniform_(-bound, bound, generator=generator)

@@ -1,0 +1,34 @@
+"""What a training step computes: logits and their binary cross-entropy."""
+
+import torch
+from torch import nn
+
+from dlrm_app.data.batch import Batch
+from dlrm_app.model.precision import dense_autocast
+
+StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class ClickTask(nn.Module):
+    """Wraps a model so that a batch gives (loss [], (loss, logits [B], labels [B]) detached), all float32.
+
+    ``trains_in_bf16``: the products of a training step's dense part run in bfloat16 on ``device``. Evaluation never
+    does: logits of 8 bits would tie, and the scores would not be those of the exported model.
+    ``gate``: what the loss passes before the backward pass, see ``skipping``.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, trains_in_bf16: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._device = device
+        self._trains_in_bf16 = trains_in_bf16
+        self.loss = nn.BCEWithLogitsLoss()
+        self.gate: nn.Module = nn.Identity()
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
+        """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss."""
+        with dense_autocast(self._device, self._trains_in_bf16 and self.training):
+            logits = self.model(batch.dense_features, batch.sparse_features)
+        logits = logits.float().squeeze(-1)
+        loss = self.loss(logits, batch.labels)
+        return self.gate(loss), (loss.detach(), logits.detach(), batch.labels.detach())

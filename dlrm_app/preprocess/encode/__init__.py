@@ -1,0 +1,1 @@
+"""Raw values → ids and dense values, as the manifest states them."""

@@ -1,0 +1,111 @@
+"""Dense values: what a transform does to a raw one. A missing value becomes 0, which for standardize is the mean.
+
+log1p        log(max(x, 0) + 1)                      (the DLRM paper's code)
+log3         log(max(x, 0) + 3), missing: as x = 0   (NVTabular's Criteo example)
+standardize  (x - mean) / deviation over the training split
+none         x
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.compiled import njit
+from dlrm_app.preprocess.dictionary import Columns
+
+_TABLE_SIZE = 1 << 16
+_ADDENDS = {"log1p": 1.0, "log3": 3.0}
+
+
+@lru_cache
+def _log_table(addend: float) -> NDArray[np.float32]:
+    return np.log(np.arange(_TABLE_SIZE) + addend).astype(np.float32)
+
+
+class DenseTransforms:
+    """The ``transforms`` of columns, as the manifest states them, ready to apply.
+
+    Logarithms of small integers come from a table.
+    """
+
+    def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
+        self._rules = np.array([_rule(transform) for transform in transforms], np.float64).reshape(-1, 3)
+
+    def apply(self, columns: Columns, first: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """(float32 of every value, one column behind the other, how many of each column are missing).
+
+        ``columns`` [C]: float64, of the transforms from number ``first`` on.
+        """
+        out = np.empty(int((columns.ends - columns.begins).sum()), np.float32)
+        missing = np.zeros(len(columns), np.int64)
+        rules = self._rules[first : first + len(columns)]
+        tables = _log_table(1.0), _log_table(3.0)
+        _transform(columns.values, columns.begins, columns.ends, rules, tables, out, missing)
+        return out, missing
+
+
+def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
+    """(what a logarithm adds or 0, shift, scale)."""
+    kind = transform["kind"]
+    if kind in _ADDENDS:
+        return _ADDENDS[kind], 0.0, 1.0
+    if kind == "standardize":
+        return 0.0, transform["mean"], 1.0 / transform["deviation"]
+    if kind == "none":
+        return 0.0, 0.0, 1.0
+    raise ValueError(f"no such dense transform: {transform}")
+
+
+@njit(nogil=True, cache=True)
+def _transform(values, begins, ends, rules, tables, out, missing):  # type: ignore[no-untyped-def]  # compiled
+    at = 0
+    for c in range(len(begins)):
+        own, behind = values[begins[c] : ends[c]], at + ends[c] - begins[c]
+        addend, shift, scale = rules[c]
+        if addend > 0.0:
+            table = tables[0] if addend == 1.0 else tables[1]
+            missing[c] = _logarithms(own, addend, table, np.float32(math.log(addend)), out[at:behind])
+        else:
+            missing[c] = _scaled(own, shift, scale, out[at:behind])
+        at = behind
+
+
+@njit(nogil=True, cache=True)
+def _logarithms(values, addend, table, missing, out):  # type: ignore[no-untyped-def]  # compiled
+    count = 0
+    for i in range(len(values)):
+        value = values[i]
+        if value >= 0.0 and value < _TABLE_SIZE:
+            whole = np.int64(value)
+            if whole == value:
+                out[i] = table[whole]
+            else:
+                out[i] = _logarithm(value, addend)
+        elif value != value:
+            out[i] = missing
+            count += 1
+        else:
+            out[i] = _logarithm(max(value, 0.0), addend)
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _logarithm(value, addend):  # type: ignore[no-untyped-def]  # compiled
+    return np.float32(math.log1p(value) if addend == 1.0 else math.log(value + addend))
+
+
+@njit(nogil=True, cache=True)
+def _scaled(values, shift, scale, out):  # type: ignore[no-untyped-def]  # compiled
+    count = 0
+    for i in range(len(values)):
+        value = values[i]
+        if value != value:
+            out[i] = 0.0
+            count += 1
+        else:
+            out[i] = np.float32((value - shift) * scale)
+    return count

@@ -1,0 +1,207 @@
+"""Raw columns → the columns of a dataset, by the transforms and encodings that its manifest states."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.data.manifest import DenseColumn, SparseColumn
+from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer
+from dlrm_app.preprocess.encode.dense import DenseTransforms
+from dlrm_app.preprocess.encode.multi_hot import expand
+from dlrm_app.preprocess.encode.sparse import SparseEncoder
+from dlrm_app.preprocess.hashing import MISSING_KEY
+from dlrm_app.preprocess.read.parser import RawColumns
+from dlrm_app.preprocess.read.spec import Spec
+
+_IDS = pa.int32()
+_LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
+_NAN = np.array(np.nan).view(np.uint64)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows of a dataset.
+
+    A column is plain, or the number of a column of ``indexed``, whose distinct values are the bits of 32-bit ones.
+    ``missing`` [N + F] says how many values of each dense and sparse column are missing. ``keys``: keys of columns, and
+    which of the format's sparse columns they are of; every key of each is there at least once.
+    """
+
+    schema: pa.Schema
+    columns: Sequence[pa.Array | int]
+    indexed: Indexed
+    missing: NDArray[np.int64]
+    keys: Sequence[tuple[Columns, Sequence[int]]]
+    num_rows: int
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows as plain columns."""
+        plain = [
+            self._plain(column, field.type) if isinstance(column, int) else column
+            for column, field in zip(self.columns, self.schema, strict=True)
+        ]
+        return pa.Table.from_arrays(plain, schema=self.schema)
+
+    def _plain(self, column: int, kind: pa.DataType) -> pa.Array:
+        distinct = self.indexed.distinct[column].view(kind.to_pandas_dtype())
+        return pa.array(distinct[self.indexed.codes[column]])
+
+
+@dataclass(frozen=True)
+class _OneHot:
+    """The parser's keys number ``slot``, made multi-hot by ``rule`` if there is one."""
+
+    feature: int
+    slot: int
+    num_embeddings: int
+    rule: dict[str, Any] | None
+
+    def expanded(self, ids: NDArray[np.int32]) -> pa.Array:
+        if self.rule is None:
+            return pa.array(ids)
+        size = self.rule["size"]
+        out = expand(ids, size, self.num_embeddings, self.rule["column"])
+        return _lists(np.arange(0, len(out) + 1, size), out)
+
+
+@dataclass(frozen=True)
+class _List:
+    """The parser's lists number ``slot``."""
+
+    feature: int
+    slot: int
+    encoder: SparseEncoder
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """The buckets of dense column number ``dense``."""
+
+    dense: int
+    boundaries: NDArray[np.float64]
+
+
+_Source = _OneHot | _List | _Bucket
+
+
+class Encoder:
+    """Encodes rows parsed by ``spec`` as ``dense`` and ``sparse`` say; ``folder`` holds the vocabularies.
+
+    For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``.
+    """
+
+    def __init__(
+        self, spec: Spec, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], folder: Path
+    ) -> None:
+        self._label = spec.label
+        self._num_dense = len(dense)
+        self._transforms = DenseTransforms([column.transform for column in dense])
+        self._sources = [_source(column, spec, folder) for column in sparse]
+        found = [
+            (s, column) for s, column in zip(self._sources, sparse, strict=True) if isinstance(s, _OneHot)
+        ]
+        found.sort(key=lambda pair: pair[0].slot)
+        self._features = [source.feature for source, _ in found]
+        self._ids = SparseEncoder([column for _, column in found], folder)
+        self._indexer = Indexer(np.array([_NAN] * len(dense) + [MISSING_KEY] * len(found), np.uint64))
+        fields = [(self._label, pa.uint8())] if self._label else []
+        fields += [(column.name, pa.float32()) for column in dense]
+        fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
+        self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+
+    def encode(self, raw: RawColumns) -> Encoded:
+        """The rows of ``raw``, which may be used again afterwards."""
+        found = self._indexer.index(raw.one_hot)
+        keys = [(found.distinct.part(self._num_dense, len(found.distinct)), self._features)]
+        indexed = replace(found, distinct=self._encode_distinct(found.distinct))
+        columns = [pa.array(raw.labels.copy())] if self._label else []
+        missing = []
+        for place in range(self._num_dense):
+            column, count = self._dense_column(place, raw, indexed)
+            columns.append(column)
+            missing.append(count)
+        for source in self._sources:
+            column, count = self._sparse_column(source, raw, indexed, keys)
+            columns.append(column)
+            missing.append(count)
+        return Encoded(self.schema, columns, indexed, np.array(missing, np.int64), keys, len(raw.labels))
+
+    def _encode_distinct(self, distinct: Columns) -> Columns:
+        """The bits of what distinct raw values become."""
+        dense, _ = self._transforms.apply(distinct.part(0, self._num_dense).view(np.float64))
+        ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)))
+        return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
+
+    def _dense_column(self, place: int, raw: RawColumns, indexed: Indexed) -> tuple[pa.Array | int, int]:
+        if indexed.has(place):
+            return place, int(indexed.num_missing[place])
+        values, missing = self._transforms.apply(raw.one_hot.part(place, place + 1).view(np.float64), place)
+        return pa.array(values), int(missing[0])
+
+    def _sparse_column(
+        self, source: _Source, raw: RawColumns, indexed: Indexed, keys: list[Any]
+    ) -> tuple[pa.Array | int, int]:
+        """(ids or lists of ids, how many are missing); adds the column's keys to ``keys``, if they are not there."""
+        if isinstance(source, _Bucket):
+            return _buckets(raw.dense[source.dense], source.boundaries)
+        if isinstance(source, _List):
+            ends = raw.list_ends[source.slot]
+            own = Columns.joined([raw.list_keys[source.slot, : ends[-1]]])
+            keys.append((own, [source.feature]))
+            ids, _ = source.encoder.apply(own)
+            return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
+        place = self._num_dense + source.slot
+        if indexed.has(place):
+            count = int(indexed.num_missing[place])
+            if source.rule is None:
+                return place, count
+            ids = indexed.distinct[place].view(np.int32)[indexed.codes[place]]
+            return source.expanded(ids), count
+        own = raw.one_hot.part(place, place + 1)
+        keys.append((own, [source.feature]))
+        ids, missing = self._ids.apply(own, source.slot)
+        return source.expanded(ids), int(missing[0])
+
+
+def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:
+    """Where the raw values of a column are, and what is its own in how they are encoded."""
+    encoding = column.encoding
+    if encoding["kind"] == "bucket":
+        dense = [dense.name for dense in spec.dense].index(encoding["column"])
+        return _Bucket(dense, np.array(encoding["boundaries"], np.float64))
+    feature = [sparse.name for sparse in spec.sparse].index(column.name)
+    is_list, slot = list_slots(spec)[column.name]
+    if is_list:
+        return _List(feature, slot, SparseEncoder([column], folder))
+    return _OneHot(feature, slot, column.num_embeddings, encoding.get("multi_hot"))
+
+
+def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(ids), type=_LISTS)
+
+
+def _buckets(values: NDArray[np.float64], boundaries: NDArray[np.float64]) -> tuple[pa.Array, int]:
+    """0 for a missing value, else 1 + how many boundaries do not exceed it."""
+    missing = np.isnan(values)
+    ids = np.searchsorted(boundaries, values, side="right").astype(np.int32) + 1
+    ids[missing] = 0
+    return pa.array(ids), int(missing.sum())
+
+
+def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
+    """For each sparse column whether the parser gives lists, and which of its arrays."""
+    slots, counts = {}, [0, 0]
+    for column in spec.sparse:
+        is_list = column.separator is not None
+        slots[column.name] = (is_list, counts[is_list])
+        counts[is_list] += 1
+    return slots

@@ -1,0 +1,144 @@
+"""Vocabularies: the training split's values and their ids, counted unit by unit and added up on disk.
+
+``study`` leaves the counts of each unit in a file, in buckets by hash. Here they are added up feature by feature, as
+many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import written_whole
+from dlrm_app.preprocess.encode.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
+from dlrm_app.preprocess.job.executor import Finish
+from dlrm_app.preprocess.job.journal import Journal
+from dlrm_app.preprocess.job.work_plan import Plan
+from dlrm_app.preprocess.statistics.count_file import CountFile, Strings
+from dlrm_app.preprocess.statistics.counting import NUM_BUCKETS
+
+_BYTES_PER_COUNT = 64
+"""Memory that adding up takes for one key of one unit, sorting included."""
+_PART_BYTES = 1 << 27
+"""Memory that adding up one part of a feature may take."""
+BYTES_PER_KEPT = 48
+"""Memory that one value of a feature takes while the feature's vocabulary is put in order."""
+BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
+"""Memory that one value takes while rows are encoded."""
+
+
+@dataclass(frozen=True)
+class AddUp:
+    """Makes the vocabulary of one feature from all units' counts: vocab/<feature>.parquet, landed as unit ``place``."""
+
+    plan: Plan
+    counted: Journal
+    units: tuple[tuple[int, int, tuple[int, ...]], ...]
+    """(source, unit, entries of each feature) of every unit."""
+    min_count: int
+    top_k: tuple[int | None, ...]
+    memory_bytes: int
+    journal: Journal
+
+    def __call__(self, place: int) -> Finish:
+        column = self.plan.spec.sparse[place]
+        files = [
+            CountFile(self.counted.path(source, unit, ".counts"), len(entries), sum(entries))
+            for source, unit, entries in self.units
+        ]
+        total = sum(entries[place] for _, _, entries in self.units)
+        keys, counts, distinct = self._add(place, files, total)
+        order = np.lexsort((keys, -counts))[: self.top_k[place]]
+        keys, counts = keys[order], counts[order]
+        path = self.plan.output / vocabulary_file(column.name)
+        path.parent.mkdir(exist_ok=True)
+        table = pa.table(
+            {
+                "value": _values(column.kind or "", keys, place, files),
+                "id": pa.array(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
+                "count": pa.array(counts),
+            }
+        )
+        with written_whole(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
+        result = {"feature": column.name, "distinct": distinct, "kept": len(keys)}
+        return partial(self.journal.unit(0, place).land, result)
+
+    def _add(
+        self, place: int, files: Sequence[CountFile], total: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+        """(keys seen often enough, their counts, how many distinct keys there are)."""
+        num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
+        bounds = [part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)]
+        distinct, kept = 0, []
+        for first, last in pairwise(bounds):
+            parts = [file.counts(place, first, last) for file in files]
+            keys, counts = _summed(
+                np.concatenate([k for k, _ in parts]), np.concatenate([c for _, c in parts])
+            )
+            distinct += len(keys)
+            often = counts >= self.min_count
+            kept.append((keys[often], counts[often]))
+            refuse_if_too_large(sum(len(keys) for keys, _ in kept), BYTES_PER_KEPT, self.memory_bytes)
+        return (
+            np.concatenate([keys for keys, _ in kept]),
+            np.concatenate([counts for _, counts in kept]),
+            distinct,
+        )
+
+
+def _summed(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    if not len(keys):
+        return keys, counts
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return keys[starts], np.add.reduceat(counts, starts)
+
+
+def _values(kind: str, keys: NDArray[np.uint64], place: int, files: Sequence[CountFile]) -> pa.Array:
+    """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
+    if kind == "hex":
+        return pa.array(keys)
+    if kind == "integer":
+        return pa.array(keys.view(np.int64))
+    order = np.argsort(keys)
+    found = np.empty(len(keys), object)  # one Python string per distinct value, not per row
+    for file in files:
+        unit_keys, strings = file.strings(place)
+        spots = np.searchsorted(keys, unit_keys, sorter=order)
+        spots[spots == len(keys)] = 0
+        for at in np.flatnonzero(keys[order[spots]] == unit_keys).tolist() if len(keys) else ():
+            found[order[spots[at]]] = _string(strings, at)
+    return pa.array(found, pa.string())
+
+
+def _string(strings: Strings, at: int) -> str:
+    return strings.bytes[strings.ends[at] : strings.ends[at + 1]].tobytes().decode("utf-8")
+
+
+def vocabulary_file(name: str) -> str:
+    """A feature's vocabulary, relative to the dataset folder."""
+    return f"vocab/{name}.parquet"
+
+
+def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -> None:
+    """Raises ConfigError if ``entries`` values do not fit in ``memory_bytes``."""
+    needed = entries * bytes_per_entry
+    if needed > memory_bytes:
+        raise ConfigError(
+            [
+                f"the vocabularies hold {entries:,} values or more, which take {needed / 2**30:.2f} GiB of memory, "
+                f"more than memory_gib allows for them ({memory_bytes / 2**30:.2f} GiB): raise memory_gib, "
+                "or encoding.min_count, or set encoding.top_k, or use encoding=hash"
+            ]
+        )

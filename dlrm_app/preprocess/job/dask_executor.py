@@ -1,0 +1,160 @@
+"""Who does the units: the workers of a dask.distributed cluster, on this machine or on many.
+
+The workers must see the input and the output under the same names, relative ones from the same folder. A worker that
+is lost costs the items it was at: others do them again, and as they land by rename the dataset is the same.
+"""
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, Future, as_completed
+from distributed.comm import CommClosedError
+from distributed.scheduler import KilledWorker
+
+from dlrm_app.config.dask import DaskConfig, SlurmConfig
+from dlrm_app.errors import DlrmError
+from dlrm_app.preprocess.job.executor import Executor, Feed, Work
+from dlrm_app.preprocess.job.journal import Result
+from dlrm_app.preprocess.read.units import UnitText
+
+logger = logging.getLogger(__name__)
+_PATIENCE = 60
+"""Seconds to wait for a scheduler to answer, and for the first worker of a running cluster to join."""
+_QUEUE_PATIENCE = 24 * 3600
+"""Seconds that a job may wait in Slurm's queue."""
+
+
+@contextmanager
+def open_cluster(config: DaskConfig) -> Iterator[Executor]:
+    """An executor on the cluster that ``config`` names, or on one made of Slurm jobs that end with the block.
+
+    Raises DlrmError if there is no scheduler at the address, or no worker.
+    """
+    if config.slurm.workers is None:
+        with _connect(config.address) as client:
+            _await_worker(client, _PATIENCE)
+            with _watched(client):
+                yield DaskExecutor(client)
+        return
+    with slurm_cluster(config.slurm) as cluster, _connect(cluster) as client:
+        cluster.scale(jobs=config.slurm.workers)
+        _await_worker(client, _QUEUE_PATIENCE)
+        with _watched(client):
+            yield DaskExecutor(client)
+
+
+def slurm_cluster(config: SlurmConfig) -> Any:
+    """A dask_jobqueue.SLURMCluster without jobs so far; each job will be one worker of ``cores`` threads."""
+    from dask_jobqueue import SLURMCluster
+
+    return SLURMCluster(
+        queue=config.queue,
+        account=config.account,
+        cores=config.cores,
+        processes=1,
+        memory=config.memory,
+        walltime=config.walltime,
+    )
+
+
+def _connect(address: Any) -> Client:
+    try:
+        return Client(address, timeout=_PATIENCE)
+    except (OSError, ValueError) as error:
+        raise DlrmError(
+            f"no Dask scheduler answers at dask.address={address} ({error}): "
+            "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
+        ) from error
+
+
+def _await_worker(client: Client, patience: float) -> None:
+    try:
+        client.wait_for_workers(1, timeout=patience)
+    except TimeoutError as error:
+        address = client.scheduler.address
+        raise DlrmError(
+            f"no worker has joined the scheduler at {address} for {patience:.0f} s: start some with "
+            f"`dask worker {address}`"
+        ) from error
+
+
+@contextmanager
+def _watched(client: Client) -> Iterator[None]:
+    """Says so as long as there is no worker: otherwise the run would wait without a word."""
+    end = threading.Event()
+
+    def watch() -> None:
+        with suppress(Exception):  # the scheduler may leave at any moment, which the run finds out by itself
+            while not end.wait(_PATIENCE):
+                if not client.scheduler_info()["workers"]:
+                    logger.warning(
+                        f"no worker is left at {client.scheduler.address}: waiting for one to join"
+                    )
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+class DaskExecutor:
+    """Each feed is a task of the cluster, which has as many of them going on as its workers have threads."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
+        """See ``dlrm_app.preprocess.job.executor.Executor``."""
+        # ``work`` may be megabytes. As the result of a task, not scattered, it can be made again when it is lost.
+        shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
+        tasks = [self._client.submit(do, shared, str(Path.cwd()), feed, pure=False) for feed in feeds]
+        finished: Any = as_completed(tasks)
+        try:
+            for task in finished:
+                yield from _results(task)
+                task.release()
+        finally:
+            with suppress(Exception):  # what went wrong is being raised already
+                self._client.cancel(tasks)
+
+
+def _results(task: Future) -> list[Result]:
+    try:
+        found: list[Result] = task.result()
+    except KilledWorker as error:
+        raise DlrmError(
+            f"{error}. A unit that ends one worker after the other needs more memory than they have: give them more, "
+            "or fewer threads each, then run the same command again; it goes on where it stopped"
+        ) from error
+    except (CancelledError, CommClosedError) as error:
+        raise DlrmError(
+            "the Dask scheduler has ended: start one, then run the same command again; it goes on where it stopped"
+        ) from error
+    return found
+
+
+def do(work: bytes, folder: str, feed: Feed) -> list[Result]:
+    """On a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``."""
+    os.chdir(folder)
+    act: Work = pickle.loads(work)
+    return [_do_once(act, item) for item in feed.items()]
+
+
+def _do_once(work: Work, item: Any) -> Result:
+    """A gzip file is one task, from its start; units of it that a lost worker has landed are not done again."""
+    journal = getattr(work, "journal", None)
+    if journal is not None and isinstance(item, UnitText):
+        with suppress(FileNotFoundError):
+            landed: Result = journal.load(item.source, item.unit)
+            return landed
+    return work(item)()

@@ -1,0 +1,119 @@
+"""The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.data.manifest import DenseColumn, SparseColumn
+from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocess.job.executor import Finish
+from dlrm_app.preprocess.job.journal import Journal, Unit
+from dlrm_app.preprocess.job.passes import Cursor, segments, summary
+from dlrm_app.preprocess.job.work_plan import Cuts, Plan, Segment
+from dlrm_app.preprocess.read.parser import Parser
+from dlrm_app.preprocess.read.rejects import write_entries
+from dlrm_app.preprocess.read.units import UnitText
+from dlrm_app.preprocess.statistics.sketch import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
+from dlrm_app.preprocess.write.shards import open_shard
+from dlrm_app.preprocess.write.shuffle import row_keys, write_run
+
+
+@dataclass
+class _Tally:
+    """What is counted while rows of one split go by."""
+
+    missing: NDArray[np.int64]
+    rows: int = 0
+    positives: int = 0
+
+
+@dataclass(frozen=True)
+class EncodeUnits:
+    """Encodes units into the journal's folder.
+
+    ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
+    values of the studied rows, where ``wants_sketch``; ``<unit>.rejects``: lines left out.
+    """
+
+    plan: Plan
+    cuts: Cuts | None
+    dense: tuple[DenseColumn, ...]
+    sparse: tuple[SparseColumn, ...]
+    wants_sketch: bool
+    journal: Journal
+
+    def __call__(self, text: UnitText) -> Finish:
+        unit = self.journal.unit(text.source, text.unit)
+        cursor = Cursor(text, self.plan.spec)
+        max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
+        sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
+        entries: list[dict[str, Any]] = []
+        splits = {}
+        for segment in segments(self.plan, self.cuts, text):
+            splits[segment.split] = self._encode(unit, segment, cursor, sketches)
+            rejects = cursor.take_rejects()
+            splits[segment.split]["rejects"] = len(rejects)
+            entries += rejects
+        result = {**summary(text), "lines": cursor.line, "splits": splits}
+        if text.unit or not text.is_last:
+            sketches.keep(UNIT_KEYS)
+        if entries:
+            with unit.write(".rejects") as temporary:
+                write_entries(temporary, entries)
+        if self.wants_sketch:
+            with unit.write(".sketch") as temporary:
+                SketchFile(temporary, len(sketches)).write(sketches)
+        return partial(unit.land, result)
+
+    def _encode(self, unit: Unit, segment: Segment, cursor: Cursor, sketches: Sketches) -> dict[str, Any]:
+        text, spec = cursor.text, self.plan.spec_of(segment.split)
+        tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
+        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
+        is_studied = self.wants_sketch and segment.split in self.plan.studied
+        parts = self._parts(cursor, segment, encoder, tally, sketches if is_studied else None)
+        if segment.split == "train" and self.plan.shuffle != "none":
+            table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts)])
+            shard = self._write_shuffled(unit, text, table.combine_chunks())
+        else:
+            with open_shard(unit, f".{segment.split}.parquet", self.plan.layout, encoder.schema) as writer:
+                for part in parts:
+                    writer.write(part)
+                shard = writer.finish()
+        return {
+            "rows": tally.rows,
+            "positives": tally.positives if spec.label else None,
+            "missing": tally.missing.tolist(),
+            "shard": shard,
+        }
+
+    def _parts(
+        self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: Sketches | None
+    ) -> Iterator[Encoded]:
+        """The segment's rows, a row group at a time; they are counted on the way."""
+        parser = Parser(self.plan.spec_of(segment.split), self.plan.layout.row_group_rows)
+        for raw in cursor.rows(parser, segment.stop):
+            encoded = encoder.encode(raw)
+            tally.rows += len(encoded)
+            tally.positives += int(raw.labels.sum())
+            tally.missing += encoded.missing
+            if sketches is not None:
+                for keys, features in encoded.keys:
+                    sketches.add(keys, features)
+            yield encoded
+
+    def _write_shuffled(self, unit: Unit, text: UnitText, table: pa.Table) -> dict[str, Any] | None:
+        """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
+        place = (text.source, text.unit)
+        keys = row_keys(self.plan.seed, *place, len(table))
+        if self.plan.shuffle == "full":
+            with unit.write(".run") as temporary:
+                write_run(temporary, table, keys)
+            return None
+        with open_shard(unit, ".train.parquet", self.plan.layout, table.schema) as writer:
+            writer.write_table(table.take(pa.array(np.argsort(keys))))
+            return writer.finish()

@@ -1,0 +1,143 @@
+"""dlrm-preprocess: looks at what is asked and what is there, then goes through the stages."""
+
+import errno
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.errors import ConfigError, DlrmError
+from dlrm_app.files import write_json
+from dlrm_app.preprocess.encode.columns import check_columns
+from dlrm_app.preprocess.job.executor import Executor, LocalExecutor
+from dlrm_app.preprocess.job.journal import WORK, locked, plan_path
+from dlrm_app.preprocess.job.stages import Stages
+from dlrm_app.preprocess.job.summary import report
+from dlrm_app.preprocess.job.work_plan import Plan, identity, make_plan, refuse_other_config
+from dlrm_app.preprocess.read.first_line import check_first_lines
+from dlrm_app.preprocess.read.source import Source, find_sources, refuse_other_input
+from dlrm_app.preprocess.read.spec import read_spec
+
+logger = logging.getLogger(__name__)
+
+
+def preprocess(config: PreprocessConfig) -> Manifest:
+    """Makes the dataset that ``config`` describes, or goes on with it; gives its manifest.
+
+    Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
+    """
+    spec = read_spec(config.dataset)
+    check_columns(config, spec)
+    plan = make_plan(config, spec, find_sources(config.input))
+    finished = _finished(config, plan)
+    if finished is not None:
+        return finished
+    check_first_lines(plan)
+    start = time.perf_counter()
+    with _executor(config) as executor, explained_disk_errors(plan.output), locked(plan.output):
+        went_on = _open_work(config, plan)
+        manifest = Stages(config, plan, executor).run()
+        _remove_leftovers(plan.output)
+        shutil.rmtree(plan.output / WORK)
+    report(manifest, time.perf_counter() - start, went_on=went_on)
+    return manifest
+
+
+@contextmanager
+def _executor(config: PreprocessConfig) -> Iterator[Executor]:
+    if config.executor == "local":
+        yield LocalExecutor(config.threads)
+        return
+    from dlrm_app.preprocess.job.dask_executor import open_cluster  # Dask is an extra
+
+    with open_cluster(config.dask) as executor:
+        yield executor
+
+
+def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
+    """The manifest if OUTPUT holds this very dataset; refuses to touch another one."""
+    output = plan.output
+    if not (output / MANIFEST).exists():
+        if output.exists() and (
+            not output.is_dir() or (any(output.iterdir()) and not (output / WORK).is_dir())
+        ):
+            raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
+        return None
+    manifest = read_manifest(output)
+    refuse_other_config(manifest.config, _identity(config), output, "a finished dataset")
+    before = [(source.path, source.split, source.bytes) for source in manifest.sources]
+    if before != [(source.path, source.split, source.bytes) for source in plan.sources]:
+        raise ConfigError(
+            [
+                f"output={output} holds a finished dataset of other input files: give another output=, or delete it"
+            ]
+        )
+    shutil.rmtree(output / WORK, ignore_errors=True)  # a run that ended between its last two acts
+    logger.info(f"{output} is finished already; nothing to do")
+    report(manifest, None)
+    return manifest
+
+
+def _identity(config: PreprocessConfig) -> dict[str, Any]:
+    """As it looks after a way through JSON."""
+    value: dict[str, Any] = json.loads(json.dumps(identity(config)))
+    return value
+
+
+def _open_work(config: PreprocessConfig, plan: Plan) -> bool:
+    """Begins OUTPUT/.work, or makes sure that the one there is of this very run; tells whether it was there."""
+    path = plan_path(plan.output)
+    sources = [asdict(source) for source in plan.sources]
+    encoding = None
+    if config.encoding.kind == "from_dataset":
+        encoding = read_manifest(Path(config.encoding.path or "")).fingerprint()
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        refuse_other_config(before["config"], _identity(config), plan.output, "an unfinished dataset")
+        refuse_other_input([Source(**source) for source in before["sources"]], plan.sources, plan.output)
+        if before["encoding"] != encoding:
+            cure = f"delete {plan.output} to start again"
+            raise ConfigError([f"the dataset at encoding.path={config.encoding.path} has changed: {cure}"])
+        logger.info(f"{plan.output} is unfinished: going on where it stopped")
+        _remove_leftovers(plan.output)
+        write_json(path, {**before, "sources": sources})
+        return True
+    write_json(path, {"config": identity(config), "sources": sources, "encoding": encoding})
+    return False
+
+
+def _remove_leftovers(output: Path) -> None:
+    """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
+    for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
+        for path in output.glob(pattern):
+            path.unlink()
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG)
+
+
+@contextmanager
+def explained_disk_errors(output: Path) -> Iterator[None]:
+    """Turns what a disk can do to a run into a message with its cure."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DlrmError(
+                f"no room left on the disk of output={output}: free some, then run the same command again; "
+                "it goes on where it stopped"
+            ) from error
+        if error.errno in _REFUSED:
+            raise DlrmError(
+                f"{error.filename or output}: {error.strerror}; mend that, then run the same command again; "
+                "it goes on where it stopped"
+            ) from error
+        raise

@@ -1,0 +1,1 @@
+"""Raw files → columns of raw values, and the lines that could not be used."""

@@ -1,0 +1,71 @@
+"""A look at the first line of every file before work starts, for the mistakes that spoil every line alike."""
+
+from itertools import islice
+
+import numpy as np
+
+from dlrm_app.errors import refuse_if
+from dlrm_app.preprocess.job.work_plan import Plan
+from dlrm_app.preprocess.read import lines
+from dlrm_app.preprocess.read.parser import Parser
+from dlrm_app.preprocess.read.source import Source
+from dlrm_app.preprocess.read.units import TextFeed
+
+_BYTES = 1 << 16
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def check_first_lines(plan: Plan) -> None:
+    """Raises ConfigError if a file's header is not the format's, or its first line tells that labels are (not) there."""
+    problems = []
+    for source in plan.sources:
+        fault = _header_fault(source, plan) if plan.spec.header else _label_fault(source, plan)
+        if fault:
+            problems.append(fault)
+    refuse_if(problems)
+
+
+def first_line(source: Source) -> bytes:
+    """Without its line end; of a longer line only the beginning."""
+    for text in islice(TextFeed(source, _BYTES, last=1).items(), 1):
+        block = text.whole()
+        return block.text[block.start : block.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
+    return b""
+
+
+def _header_fault(source: Source, plan: Plan) -> str | None:
+    spec = plan.spec_of(source.split)
+    line = first_line(source).removeprefix(_BYTE_ORDER_MARK)
+    quote = (spec.quote or "").encode()
+    found = [
+        name.strip(quote).decode("utf-8", "backslashreplace") for name in line.split(spec.delimiter.encode())
+    ]
+    expected = [column.name for column in spec.columns]
+    if found == expected:
+        return None
+    return (
+        f"the header of {source.path} names {', '.join(found)[:200]}; dataset={spec.name} expects "
+        f"{', '.join(expected)}: correct dataset.columns, or set dataset.header=false if the first line is data"
+    )
+
+
+def _label_fault(source: Source, plan: Plan) -> str | None:
+    """Whether the first line has exactly the label too few or too many."""
+    if plan.spec.label is None:
+        return None
+    line = first_line(source) + b"\n"
+    spec = plan.spec_of(source.split)
+    text = np.frombuffer(line + bytes(lines.PADDING), np.uint8)
+    _, _, rejects = Parser(spec, 1).parse(text, 0, len(line), 1)
+    if not rejects or rejects[0].reason != lines.COLUMNS:
+        return None
+    surplus = rejects[0].detail - len(spec.columns)
+    is_labelled = spec.label is not None
+    if surplus == -1 and is_labelled:
+        return (
+            f"the first line of {source.path} has {rejects[0].detail} columns, one too few: if it has no "
+            f"{spec.label} column, add input.unlabelled=[{source.split}]; else correct dataset.columns"
+        )
+    if surplus == 1 and not is_labelled:
+        return f"the first line of {source.path} has a label: leave {source.split} out of input.unlabelled"
+    return None

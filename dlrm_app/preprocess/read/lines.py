@@ -1,0 +1,280 @@
+"""The compiled parser: lines of text → columns of numbers, in one pass, every line checked.
+
+Fields of 8 hex digits and short integers have a fast path; everything else goes through ``fields``.
+"""
+
+import numpy as np
+
+from dlrm_app.compiled import njit
+from dlrm_app.preprocess.hashing import MISSING_KEY
+from dlrm_app.preprocess.read.fields import (
+    BAD,
+    CARRIAGE_RETURN,
+    DENSE_FLOAT,
+    DENSE_INTEGER,
+    IGNORE,
+    KEY_HEX,
+    KEY_STRING,
+    LABEL,
+    MAX_LINE,
+    NEWLINE,
+    PRESENT,
+    parse_float,
+    parse_hex,
+    parse_integer,
+    parse_string,
+    read_digits,
+    read_hex8,
+)
+from dlrm_app.preprocess.read.plain_lines import BATCH, BLOCK, read_batch
+
+PADDING = BLOCK
+"""Bytes that must be readable behind the text."""
+
+BLANK, TOO_LONG, COLUMNS, FIELD = range(1, 5)
+"""Why a line is rejected; FIELD: one field breaks the rule of its kind."""
+
+DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
+"""Why the parser stopped: the end of the text or the line limit, or an output without room."""
+
+_PLAIN, _QUOTED, _ESCAPED, _MALFORMED = range(4)
+_NO_BYTE = -1
+
+
+@njit(nogil=True, cache=True)
+def parse_lines(  # type: ignore[no-untyped-def]  # compiled
+    text,  # uint8; ends with a line end at ``stop - 1``, PADDING bytes follow
+    start,
+    stop,
+    num_lines,  # to read at most
+    marks,  # (delimiter, quote or -1)
+    columns,  # int64 [C, 3]: what it holds, the output column it fills, the separator of its lists or -1
+    out,  # (labels uint8 [R], dense float64 [N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
+    lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
+    row,  # rows in the outputs so far
+    rejects,  # int64 [K, 5]: line, start, end, reason, column or number of columns
+):
+    """Gives (position after the last line read, rows now, lines read, rejects, why it stopped).
+
+    Missing dense values are NaN, missing keys MISSING_KEY; spans are the places of strings in ``text``, the end negative if
+    quotes inside are doubled.
+    """
+    capacity = out[0].size
+    lines, num_rejects, at = 0, 0, start
+    batch = BATCH if _are_plain(marks, columns) else 0
+    while at < stop and lines < num_lines:
+        if row == capacity:
+            return at, row, lines, num_rejects, ROWS_FULL
+        if batch > 0:
+            wanted = min(batch, capacity - row, num_lines - lines)
+            count, at = read_batch(text, at, stop, np.uint8(marks[0]), columns, out, row, wanted)
+            row, lines = row + count, lines + count
+            # where few lines are plain, few are tried
+            batch = min(2 * batch, BATCH) if count == wanted else max(count, 1)
+            if count > 0:
+                continue
+        if num_rejects == len(rejects):
+            return at, row, lines, num_rejects, REJECTS_FULL
+        end, fault = _parse_line(text, at, marks, columns, out, lists, row)
+        if fault == _NO_ROOM:
+            return at, row, lines, num_rejects, LISTS_FULL
+        if fault == _FINE and end - at <= MAX_LINE:
+            row += 1
+        else:
+            end = _line_end(text, end)
+            rejects[num_rejects, 0] = lines
+            rejects[num_rejects, 1] = at
+            rejects[num_rejects, 2] = end
+            reason, detail = _explain(text, at, end, fault, marks, len(columns))
+            rejects[num_rejects, 3] = reason
+            rejects[num_rejects, 4] = detail
+            num_rejects += 1
+        at = end + 1
+        lines += 1
+    return at, row, lines, num_rejects, DONE
+
+
+@njit(nogil=True, cache=True)
+def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
+    """Whether ``plain_lines`` can read such columns."""
+    for c in range(len(columns)):
+        kind = columns[c, 0]
+        if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
+            return False
+    return marks[1] < 0
+
+
+_FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
+
+
+@njit(nogil=True, cache=True)
+def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
+    """(a position on the line, its end if the line is fine; the column at fault, or one of the codes above)."""
+    delimiter, quote = marks
+    _, dense, keys, _ = out
+    for c in range(len(columns)):
+        kind, slot = columns[c, 0], columns[c, 1]
+        end = at
+        if kind == KEY_HEX and columns[c, 2] < 0:
+            value, is_hex = read_hex8(text, at)
+            if is_hex and (text[at + 8] == delimiter or text[at + 8] == NEWLINE):
+                keys[slot, row] = value
+                end = at + 8
+            elif text[at] == delimiter or text[at] == NEWLINE:
+                keys[slot, row] = MISSING_KEY
+            else:
+                begin, behind, end, form = _locate(text, at, delimiter, quote)
+                keys[slot, row], state = parse_hex(text, begin, behind)
+                if state == BAD or form == _MALFORMED:
+                    return at, c
+        elif kind == DENSE_INTEGER:
+            number, num_digits = read_digits(text, at)
+            mark = text[at + num_digits]
+            if num_digits < 8 and (mark == delimiter or mark == NEWLINE):  # noqa: SIM109  # numba builds the tuple
+                dense[slot, row] = np.float64(number) if num_digits > 0 else np.nan
+                end = at + num_digits
+            else:
+                begin, behind, end, form = _locate(text, at, delimiter, quote)
+                number, state = parse_integer(text, begin, behind)
+                dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
+                if state == BAD or form == _MALFORMED:
+                    return at, c
+        else:
+            end, is_good = _parse_other(text, at, marks, columns[c], out, lists, row)
+            if is_good < 0:
+                return at, _NO_ROOM
+            if is_good == 0:
+                return at, c
+        at = end + 1
+        if text[end] == NEWLINE:
+            return end, _FINE if c == len(columns) - 1 else _WRONG_COUNT
+    return at - 1, _WRONG_COUNT
+
+
+@njit(nogil=True, cache=True)
+def _parse_other(text, at, marks, column, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
+    """Any field without a fast path: (position of the mark behind it; 1 good, 0 bad, -1 no room for its list)."""
+    delimiter, quote = marks
+    labels, dense, keys, spans = out
+    kind, slot, separator = column[0], column[1], column[2]
+    begin, behind, end, form = _locate(text, at, delimiter, quote)
+    if form == _MALFORMED and kind != IGNORE:
+        return end, 0
+    doubled = quote if form == _ESCAPED else _NO_BYTE
+    state = PRESENT
+    if kind == LABEL:
+        label = np.int64(text[begin]) - 48
+        if behind - begin != 1 or label < 0 or label > 1:
+            return end, 0
+        labels[row] = label
+    elif kind == DENSE_FLOAT:
+        dense[slot, row], state = parse_float(text, begin, behind)
+    elif kind != IGNORE and separator >= 0:
+        return end, _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row)
+    elif kind != IGNORE:
+        keys[slot, row], state = _parse_key(text, begin, behind, kind, doubled)
+        if spans.shape[1] > 0:
+            spans[slot, row, 0] = begin
+            spans[slot, row, 1] = behind if doubled < 0 else -behind
+    return end, 0 if state == BAD else 1
+
+
+@njit(nogil=True, cache=True)
+def _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
+    """Reads the elements of a list: 1 good, 0 bad, -1 no room. An empty field is an empty list."""
+    ends, keys, spans = lists
+    place = ends[slot, row]
+    at = begin
+    while begin < behind and at <= behind:
+        stop = at
+        while stop < behind and text[stop] != separator:
+            stop += 1
+        if place == keys.shape[1]:
+            return -1
+        keys[slot, place], state = _parse_key(text, at, stop, kind, doubled)
+        if state == BAD:
+            return 0
+        if spans.shape[1] > 0:
+            spans[slot, place, 0] = at
+            spans[slot, place, 1] = stop if doubled < 0 else -stop
+        place += 1
+        at = stop + 1
+    ends[slot, row + 1] = place
+    return 1
+
+
+@njit(nogil=True, cache=True)
+def _parse_key(text, begin, behind, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
+    if kind == KEY_HEX:
+        return parse_hex(text, begin, behind)
+    if kind == KEY_STRING:
+        return parse_string(text, begin, behind, doubled)
+    number, state = parse_integer(text, begin, behind)
+    return np.uint64(number) if state == PRESENT else MISSING_KEY, state
+
+
+@njit(nogil=True, cache=True)
+def _locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compiled
+    """(first byte, behind the last byte, position of the delimiter or line end behind it, how it is quoted)."""
+    if text[at] == quote:
+        form, end = _QUOTED, at + 1
+        while text[end] != NEWLINE:
+            if text[end] == quote:
+                if text[end + 1] != quote:
+                    break
+                form = _ESCAPED
+                end += 1
+            end += 1
+        behind = end
+        if text[end] == quote:
+            end += 1
+            if text[end] == CARRIAGE_RETURN and text[end + 1] == NEWLINE:
+                end += 1
+            if text[end] == delimiter or text[end] == NEWLINE:
+                return at + 1, behind, end, form
+    end = at
+    while text[end] != delimiter and text[end] != NEWLINE:
+        end += 1
+    behind = end
+    if text[end] == NEWLINE and end > at and text[end - 1] == CARRIAGE_RETURN:
+        behind -= 1
+    return at, behind, end, _MALFORMED if text[at] == quote else _PLAIN
+
+
+@njit(nogil=True, cache=True)
+def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-untyped-def]  # compiled
+    """(reason, detail) of a rejected line: the column at fault, or how many columns there are."""
+    if end - start > MAX_LINE:
+        return TOO_LONG, 0
+    if end == start or (end == start + 1 and text[start] == CARRIAGE_RETURN):
+        return BLANK, 0
+    count, at = 0, start
+    while at <= end:
+        _, _, stop, _ = _locate(text, at, marks[0], marks[1])
+        at = stop + 1
+        count += 1
+    if count != num_columns:
+        return COLUMNS, count
+    return FIELD, fault
+
+
+@njit(nogil=True, cache=True)
+def _line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
+    while text[at] != NEWLINE:
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def line_length(text, start):  # type: ignore[no-untyped-def]  # compiled
+    """Of the line at ``start``, its end included."""
+    return _line_end(text, start) + 1 - start
+
+
+@njit(nogil=True, cache=True)
+def count_lines(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """Line ends in text[start:stop]."""
+    count = 0
+    for at in range(start, stop):
+        count += text[at] == NEWLINE
+    return count

@@ -1,0 +1,68 @@
+"""Lines that could not be used: why, in words, and where they are kept."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.preprocess.read import lines
+from dlrm_app.preprocess.read.fields import MAX_LINE
+from dlrm_app.preprocess.read.parser import Reject
+from dlrm_app.preprocess.read.spec import Column, Spec
+
+REJECTS = "rejects.jsonl"
+EXCERPT_BYTES = 120
+_RULES = {
+    "integer": "is not a whole number within ±(2^63 - 1)",
+    "float": "is not a number within the range of float32",
+    "hex": "is not 1 to 8 hex digits",
+    "string": "is not UTF-8 without NUL",
+}
+
+
+def describe(reject: Reject, first_line: int, spec: Spec, text: NDArray[np.uint8]) -> dict[str, Any]:
+    """The entry for a reject of ``text``, whose first line has the number ``first_line``."""
+    shown = text[reject.start : min(reject.end, reject.start + EXCERPT_BYTES)].tobytes()
+    entry: dict[str, Any] = {
+        "line": first_line + reject.line,
+        "reason": explain(reject.reason, reject.detail, spec),
+    }
+    if reject.reason == lines.FIELD:
+        entry["column"] = spec.columns[reject.detail].name
+    return {**entry, "excerpt": shown.decode("utf-8", "backslashreplace")}
+
+
+def explain(reason: int, detail: int, spec: Spec) -> str:
+    """``detail`` is the number of columns for COLUMNS, the place of the column for FIELD."""
+    if reason == lines.BLANK:
+        return "blank line"
+    if reason == lines.TOO_LONG:
+        return f"longer than {MAX_LINE:,} bytes"
+    if reason == lines.COLUMNS:
+        return f"{detail} columns, expected {len(spec.columns)}"
+    return f"{spec.columns[detail].name} {_rule(spec.columns[detail])}"
+
+
+def _rule(column: Column) -> str:
+    if column.role == "label":
+        return "is not 0 or 1"
+    rule = _RULES[column.kind or ""]
+    if column.separator is not None:
+        return f"holds an element that {rule}"
+    return rule
+
+
+def write_entries(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+    """One JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for entry in entries:
+            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+
+def read_entries(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)

@@ -1,0 +1,118 @@
+"""Input files, and the names, globs and lists that users give for them."""
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.preprocess import SPLITS, InputConfig
+from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.preprocess.job.journal import UNKNOWN_BYTES
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Source:
+    """An input file: its place among all of them, the split it feeds, and what tells whether it changes."""
+
+    place: int
+    path: str
+    split: str
+    bytes: int
+    modified_ns: int
+    is_gzip: bool
+
+    def check_unchanged(self) -> None:
+        """Raises DataError if the file is not as it was when the run began."""
+        now = Path(self.path).stat()
+        if (now.st_size, now.st_mtime_ns) != (self.bytes, self.modified_ns):
+            raise DataError(
+                f"{self.path} changed while it was being read ({self.bytes:,} bytes before, {now.st_size:,} now): "
+                "preprocess again once nothing writes to it"
+            )
+
+
+def find_sources(given: InputConfig) -> list[Source]:
+    """The files that input.train, input.val and input.test name, in that order; raises ConfigError with all faults."""
+    problems: list[str] = []
+    sources: list[Source] = []
+    for split in SPLITS:
+        for path in _expand(f"input.{split}", getattr(given, split), problems):
+            source = _look_at(f"input.{split}", path, split, len(sources), problems)
+            if source is not None:
+                sources.append(source)
+    refuse_if(problems)
+    return sources
+
+
+def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
+    """The paths behind ``value``; those of a glob are sorted so that day_2 comes before day_10."""
+    paths: list[str] = []
+    for name in [value] if isinstance(value, str) else value or []:
+        if Path(name).exists() or not glob.has_magic(name):
+            paths.append(name)
+        else:
+            found = sorted(glob.glob(name), key=_natural)  # noqa: PTH207  # Path.glob refuses absolute patterns
+            if not found:
+                problems.append(f"{key}={name} matches no file (looked in {Path.cwd()})")
+            paths += [path for path in found if not path.endswith(".best.json")]
+    for path in sorted({path for path in paths if paths.count(path) > 1}):
+        problems.append(f"{key} names {path} twice: its rows would count twice")
+    return paths
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """A sort key by which numbers within names count as numbers."""
+    pieces: list[tuple[int, str]] = []
+    digits = ""
+    for character in path + "\0":
+        if character.isascii() and character.isdigit():
+            digits += character
+            continue
+        if digits:
+            pieces.append((int(digits), digits))
+            digits = ""
+        pieces.append((-1, character))
+    return pieces
+
+
+def _look_at(key: str, path: str, split: str, place: int, problems: list[str]) -> Source | None:
+    if not Path(path).exists():
+        problems.append(f"{key}={path}: no such file (looked in {Path.cwd()})")
+        return None
+    if Path(path).is_dir():
+        problems.append(f"{key}={path} is a folder: give its files, such as '{path}/*'")
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            is_gzip = file.read(2) == GZIP_MAGIC
+            status = os.fstat(file.fileno())
+    except OSError as error:
+        problems.append(f"{key}={path} cannot be read: {error.strerror}")
+        return None
+    return Source(place, path, split, status.st_size, status.st_mtime_ns, is_gzip)
+
+
+def refuse_other_input(before: Sequence[Source], now: Sequence[Source], output: Path) -> None:
+    """Raises ConfigError if the input is not that of the run being resumed, saying what is different.
+
+    A file that was found damaged may have been replaced.
+    """
+    new = {source.path: source for source in now}
+    before = [new.get(source.path, source) if source.bytes == UNKNOWN_BYTES else source for source in before]
+    old = {source.path: source for source in before}
+    problems = [f"{path} was not part of the input before" for path in new if path not in old]
+    problems += [f"{path} was part of the input before" for path in old if path not in new]
+    for path in old.keys() & new.keys():
+        if (old[path].bytes, old[path].modified_ns) != (new[path].bytes, new[path].modified_ns):
+            problems.append(
+                f"{path} has changed: it had {old[path].bytes:,} bytes, it has {new[path].bytes:,} now"
+            )
+    if not problems and list(before) != list(now):
+        problems.append("the input files come in another order or feed other splits")
+    if problems:
+        cure = f"{output} holds an unfinished dataset of another input: give the same files, or delete it to start again"
+        raise ConfigError([*problems, cure])

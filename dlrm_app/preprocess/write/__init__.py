@@ -1,0 +1,1 @@
+"""Encoded rows → Parquet shards, in the order of the shuffle."""

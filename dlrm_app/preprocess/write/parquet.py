@@ -1,0 +1,320 @@
+"""A writer of Parquet files for what datasets hold: columns of 32 bits without nulls, and lists of such.
+
+Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
+
+Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
+values; without one, differences packed (integers) or bytes apart and compressed (floats), if they save enough. So a file
+depends on its rows alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer, index_columns, repeating
+from dlrm_app.preprocess.write import thrift
+from dlrm_app.preprocess.write.pages import deltas_room, list_levels, pack_columns, pack_deltas, split_bytes
+from dlrm_app.preprocess.write.parquet_format import (
+    BYTE_STREAM_SPLIT,
+    CODECS,
+    DATA_ENCODINGS,
+    DELTA_BINARY_PACKED,
+    DICTIONARY_HEADER,
+    HEADERS,
+    PLAIN,
+    RLE_DICTIONARY,
+    describe,
+)
+from dlrm_app.preprocess.write.varints import varint
+
+_MAGIC = b"PAR1"
+_WORTH = {RLE_DICTIONARY: 0.3, DELTA_BINARY_PACKED: 0.9, BYTE_STREAM_SPLIT: 0.7}
+"""What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
+_SAMPLE = 1 << 11
+"""Values that are looked at, and bytes that are compressed, to find that out."""
+_NO_WORDS = np.empty(0, np.uint32)
+_THEMSELVES = np.arange(1 << 16, dtype=np.uint16)
+
+Piece = bytes | memoryview
+"""A part of a page."""
+
+
+class Sink(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+class ParquetWriter:
+    """Writes row groups of ``schema`` to ``file``."""
+
+    def __init__(self, file: Sink, schema: pa.Schema, compression: str, level: int | None) -> None:
+        """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
+        self._file = file
+        self._schema = describe(schema, CODECS[compression])
+        codec = _codec(compression, level)
+        self._columns = [_Column(is_float, codec) for is_float in self._schema.are_floats]
+        self._indexer = Indexer(np.zeros(len(schema), np.uint32))
+        self._groups: list[thrift.Value] = []
+        self._rows = 0
+        self._at = 0
+        self._write([_MAGIC])
+
+    def write_group(
+        self, columns: Sequence[pa.Array | int], num_rows: int, indexed: Indexed | None = None
+    ) -> None:
+        """Writes ``columns`` as one row group: each plain, or the number of a column of ``indexed``.
+
+        Distinct values of ``indexed`` are 32 bits each, and need not be distinct.
+        """
+        values = [
+            _Values(num_rows, b"", _NO_WORDS) if isinstance(column, int) else _values(column)
+            for column in columns
+        ]
+        own = self._indexer.index(Columns.joined([value.words for value in values]))
+        own_pages = _dictionary_pages(own.codes, own.distinct, None)
+        given_pages = [] if indexed is None else _joined_pages(indexed)
+        chunks = [
+            self._columns[place].encode(
+                value, given_pages[column] if isinstance(column, int) else own_pages[place]
+            )
+            for place, (column, value) in enumerate(zip(columns, values, strict=True))
+        ]
+        pieces, metadata = self._assemble(chunks)
+        before = self._at
+        self._write(pieces)
+        size = thrift.i64(self._at - before)
+        self._groups.append(thrift.struct({1: thrift.items(metadata), 2: size, 3: thrift.i64(num_rows)}))
+        self._rows += num_rows
+
+    def _assemble(self, chunks: Sequence["_Chunk"]) -> tuple[list[Piece], list[thrift.Value]]:
+        """(the pages of a row group with their headers, the metadata of its chunks)."""
+        pages = [page for chunk in chunks for page in chunk.pages]
+        numbers = [number for page in pages for number in (page.size, page.stored, page.crc, page.count)]
+        heads = iter(HEADERS.fill([page.form for page in pages], numbers))
+        pieces: list[Piece] = []
+        forms, numbers, at = [], [], self._at
+        for column, chunk in enumerate(chunks):
+            start, size, raw_size, places = at, 0, 0, []
+            for page in chunk.pages:
+                head = next(heads)
+                pieces += [head, *page.body]
+                places.append(start + size)
+                size += len(head) + page.stored
+                raw_size += len(head) + page.size
+            at += size
+            forms.append(self._schema.form(column, chunk.encoding, chunk.is_compressed))
+            numbers += [start, chunk.pages[-1].count, raw_size, size, *reversed(places)]
+        return pieces, [thrift.filled(data) for data in self._schema.metadata.fill(forms, numbers)]
+
+    def close(self) -> None:
+        """Writes the footer; ``file`` stays open."""
+        fields = {
+            1: thrift.i32(2),
+            2: thrift.items(self._schema.elements),
+            3: thrift.i64(self._rows),
+            4: thrift.items(self._groups),
+            6: thrift.text("dlrm-app"),
+        }
+        footer = thrift.data_of(thrift.struct(fields))
+        self._write([footer, len(footer).to_bytes(4, "little"), _MAGIC])
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        data = b"".join(pieces)
+        self._file.write(data)
+        self._at += len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """A column of a row group: ``count`` values or levels, the levels of its lists, the bits of plain values."""
+
+    count: int
+    levels: bytes
+    words: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class _DictionaryPages:
+    """Distinct values, the codes that stand for all values, and what stands in the page of data."""
+
+    dictionary: NDArray[np.uint32]
+    codes: NDArray[np.uint16]
+    body: tuple[Piece, ...]
+
+    def is_dominated(self) -> bool:
+        """Whether a value takes up half of a sample: without one, packed numbers have little left to compress."""
+        return bool(2 * np.bincount(self.codes[:_SAMPLE]).max() >= len(self.codes[:_SAMPLE]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """``form`` of the header, what the header says, and what stands behind it."""
+
+    form: int
+    body: tuple[Piece, ...]
+    count: int
+    size: int
+    stored: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A column of a row group: its pages, the one with the data last."""
+
+    pages: list[_Page]
+    encoding: int
+    is_compressed: bool
+
+
+class _Column:
+    """What the row groups of a column have settled on."""
+
+    def __init__(self, is_float: bool, codec: Any) -> None:
+        self._is_float = is_float
+        self._codec = codec
+        self._pays: dict[int, bool] = {}
+
+    def encode(self, values: _Values, coded: _DictionaryPages | None) -> _Chunk:
+        """The chunk of a row group."""
+        pages = []
+        if coded is not None:
+            body, encoding = coded.body, RLE_DICTIONARY
+            is_compressed = self._does_pay(
+                encoding, lambda: self._left(coded.body) if coded.is_dominated() else 1.0
+            )
+            dictionary = (coded.dictionary.view(np.uint8).data,)
+            pages.append(self._page(DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
+        else:
+            body, encoding, is_compressed = self._without_dictionary(values.words)
+        if values.levels:
+            body = (values.levels, *body)
+        pages.append(self._page(DATA_ENCODINGS.index(encoding), body, values.count, is_compressed))
+        return _Chunk(pages, encoding, is_compressed)
+
+    def _page(self, form: int, body: tuple[Piece, ...], count: int, is_compressed: bool) -> _Page:
+        size = stored = sum(map(len, body))
+        if is_compressed:
+            body = (self._codec.compress(b"".join(body), asbytes=True),)
+            stored = len(body[0])
+        crc = 0
+        for piece in body:
+            crc = isal_zlib.crc32(piece, crc)
+        return _Page(form, body, count, size, stored, crc - (crc >> 31 << 32))
+
+    def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
+        """(what stands in a page, its encoding, whether to compress it)."""
+        plain = words.view(np.uint8).data
+        encoding = BYTE_STREAM_SPLIT if self._is_float else DELTA_BINARY_PACKED
+        if len(words) and self._pays.get(encoding, True):
+            body = _planes(words) if self._is_float else (_deltas(words),)
+            left = partial(self._left, body) if self._is_float else lambda: len(body[0]) / len(plain)
+            if self._does_pay(encoding, left):
+                return body, encoding, self._is_float
+        return (plain,), PLAIN, False
+
+    def _does_pay(self, encoding: int, left: Callable[[], float]) -> bool:
+        """Whether the share that is ``left`` of the first page of the encoding that is not empty was little enough."""
+        if encoding not in self._pays:
+            self._pays[encoding] = left() <= _WORTH[encoding]
+        return self._pays[encoding]
+
+    def _left(self, body: tuple[Piece, ...]) -> float:
+        """What share compression leaves of a sample of a page."""
+        if self._codec is None:
+            return 1.0
+        sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
+        return len(self._codec.compress(sample)) / len(sample)
+
+
+def _values(array: pa.Array) -> _Values:
+    """A column that is plain, without nulls."""
+    if pa.types.is_list(array.type):
+        count, levels = _levels(array)
+        return _Values(count, levels, _words(array.flatten()))
+    return _Values(len(array), b"", _words(array))
+
+
+def _words(array: pa.Array) -> NDArray[np.uint32]:
+    """The bits of values."""
+    values = array.to_numpy()
+    if values.itemsize != 4:
+        return values.astype(np.uint32)
+    words: NDArray[np.uint32] = values.view(np.uint32)
+    return words
+
+
+def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
+    """The pages of ``indexed``; where distinct keys have become equal values, those are numbered anew."""
+    limits = repeating(indexed.distinct)
+    joined = index_columns(indexed.distinct, limits, np.zeros(len(limits), np.uint32))
+    again = _dictionary_pages(indexed.codes, joined.distinct, joined.codes)
+    pages = _dictionary_pages(indexed.codes.where(limits == 0), indexed.distinct.where(limits == 0), None)
+    return [new or page for new, page in zip(again, pages, strict=True)]
+
+
+def _dictionary_pages(
+    codes: Columns, distinct: Columns, numbers: Columns | None
+) -> list[_DictionaryPages | None]:
+    """The pages of columns whose codes stand for ``numbers``, or themselves, of distinct values; None if there are none."""
+    sizes = distinct.ends - distinct.begins
+    widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
+    bodies = _packed(codes, numbers, widths)
+    return [
+        _DictionaryPages(distinct[c], codes[c], (bytes([width]) + head, bits)) if width else None
+        for c, (width, (head, bits)) in enumerate(zip(widths, bodies, strict=True))
+    ]
+
+
+def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> list[tuple[bytes, Piece]]:
+    """The ``numbers`` of the codes of each column as one run of packed bits, of whole groups of eight: (header, bits)."""
+    groups = -(-(codes.ends - codes.begins) // 8)
+    starts = np.zeros(len(groups) + 1, np.int64)
+    np.cumsum(groups * widths // 8 + 1, out=starts[1:])
+    out = np.empty(starts[-1], np.uint64)
+    table, begins = (
+        (_THEMSELVES, np.zeros(len(groups), np.int64))
+        if numbers is None
+        else (numbers.values, numbers.begins)
+    )
+    pack_columns(codes.values, codes.begins, codes.ends, table, begins, np.array(widths), out, starts)
+    stored = out.view(np.uint8).data
+    return [
+        (varint(count << 1 | 1), stored[start : start + count * width])
+        for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
+    ]
+
+
+def _planes(words: NDArray[np.uint32]) -> tuple[Piece, ...]:
+    """All first bytes, all second ones, and so on."""
+    apart = np.empty((4, len(words)), np.uint8)
+    split_bytes(words, apart)
+    return tuple(plane.data for plane in apart)
+
+
+def _deltas(words: NDArray[np.uint32]) -> memoryview:
+    out = np.empty(deltas_room(len(words)), np.uint8)
+    return out.data[: pack_deltas(words, out)]
+
+
+def _levels(array: pa.Array) -> tuple[int, bytes]:
+    """How many levels lists have, and the levels as a page wants them."""
+    room = len(array.flatten()) + len(array)
+    repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
+    count = list_levels(array.offsets.to_numpy(), repetition, definition)
+    parts = _packed(Columns.joined([repetition[:count], definition[:count]]), None, [1, 1])
+    runs = [b"".join(part) for part in parts]
+    return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
+
+
+def _codec(compression: str, level: int | None) -> Any:
+    if compression == "none":
+        return None
+    if compression == "zstd":
+        return pa.Codec("zstd", compression_level=level)
+    return pa.Codec("lz4_raw" if compression == "lz4" else compression)

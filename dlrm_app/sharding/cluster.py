@@ -1,0 +1,192 @@
+"""What tables are placed on: a described cluster, or the ranks that were started."""
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torchrec.distributed.planner import Topology, constants
+from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
+
+from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import ConfigError, refuse_if
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Bandwidths:
+    """Bytes a millisecond (torchrec's unit) that each rank moves; torchrec's defaults, those of V100s."""
+
+    memory: float = constants.HBM_MEM_BW
+    host_memory: float = constants.DDR_MEM_BW
+    host_link: float = constants.HBM_TO_DDR_MEM_BW
+    intra_node: float = constants.INTRA_NODE_BANDWIDTH
+    inter_node: float = constants.CROSS_NODE_BANDWIDTH
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``nodes`` × ``devices_per_node`` ranks, all alike; bytes are each rank's."""
+
+    device: str
+    nodes: int
+    devices_per_node: int
+    memory: int
+    host_memory: int
+    reserved_share: float
+    bandwidths: Bandwidths = field(default_factory=Bandwidths)
+    is_described: bool = True
+    """By topology's keys; else it is what was started."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks in all."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def usable(self) -> int:
+        """Bytes of a rank's memory that tables may take."""
+        return int(self.memory * (1 - self.reserved_share))
+
+    @property
+    def usable_host(self) -> int:
+        """Bytes of its host's memory that a rank's tables may take."""
+        return int(self.host_memory * (1 - self.reserved_share))
+
+    def resized(self, num_ranks: int) -> "Cluster":
+        """The same devices, ``num_ranks`` of them: part of one node, or whole nodes."""
+        nodes = max(1, num_ranks // self.devices_per_node)
+        return replace(self, nodes=nodes, devices_per_node=num_ranks // nodes)
+
+    def __str__(self) -> str:
+        nodes = (
+            f"{self.nodes} nodes × {self.devices_per_node}" if self.nodes > 1 else f"{self.devices_per_node}"
+        )
+        return f"{nodes} {self.device} rank{'s' * (self.num_ranks > 1)} of {self.memory / GIB:.4g} GiB"
+
+    def to_torchrec(self) -> Topology:
+        """torchrec's description, with the memory that tables may take."""
+        on_cpu, speed = self.device == "cpu", self.bandwidths
+        ranks = TrainerConfig(
+            world_size=self.num_ranks,
+            local_world_size=self.devices_per_node,
+            hbm_cap_bytes=0 if on_cpu else self.usable,
+            ddr_cap_bytes=self.usable if on_cpu else self.usable_host,
+        )
+        hardware = HardwareConfig(
+            hbm_mem_bw=speed.memory,
+            ddr_mem_bw=speed.memory if on_cpu else speed.host_memory,
+            hbm_to_ddr_mem_bw=speed.host_link,
+            intra_host_bw=speed.intra_node,
+            inter_host_bw=speed.inter_node,
+        )
+        kernel = KernelConfig(self.device, use_hardware_based_bandwidth=True)
+        return TopologyFactory.create_topology(ranks, hardware, kernel)
+
+
+CPU_BANDWIDTHS = Bandwidths(memory=constants.DDR_MEM_BW, intra_node=10e6, inter_node=1e6)
+"""gloo's between processes: with NVLink's in its place every table would be split, for exchanges cost nothing."""
+
+
+def described_cluster(config: TopologyConfig) -> Cluster:
+    """The cluster that ``config`` describes. Raises ConfigError if it describes none."""
+    if not config.is_described:
+        raise ConfigError(
+            ["topology describes no cluster: choose one, as topology=a100_80g_8 or topology=custom"]
+        )
+    refuse_if(config.problems())
+    assert config.nodes is not None
+    assert config.devices_per_node is not None
+    assert config.device is not None
+    assert config.memory_gib is not None
+    return Cluster(
+        config.device,
+        config.nodes,
+        config.devices_per_node,
+        round(config.memory_gib * GIB),
+        round((config.host_memory_gib or 0) * GIB),
+        config.reserved_share,
+        _bandwidths(config, config.device),
+    )
+
+
+def running_cluster(config: TopologyConfig, runtime: Runtime) -> Cluster:
+    """The ranks that were started. Raises ConfigError if ``config`` describes other ones."""
+    started = Cluster(
+        runtime.device.type,
+        max(1, runtime.world_size // runtime.local_world_size),
+        min(runtime.local_world_size, runtime.world_size),
+        round(config.memory_gib * GIB) if config.memory_gib else device_bytes(runtime),
+        round(config.host_memory_gib * GIB) if config.host_memory_gib is not None else host_bytes(runtime),
+        config.reserved_share,
+        _bandwidths(config, runtime.device.type),
+        is_described=False,
+    )
+    if not config.is_described:
+        return started
+    described = described_cluster(config)
+    shape = ("nodes", "devices_per_node", "device")
+    if any(getattr(described, key) != getattr(started, key) for key in shape):
+        raise ConfigError([_contradiction(described, started)])
+    return described
+
+
+def _contradiction(described: Cluster, started: Cluster) -> str:
+    command = f"torchrun --nnodes {described.nodes} --nproc-per-node {described.devices_per_node} …"
+    return (
+        f"topology describes {described.nodes} × {described.devices_per_node} {described.device} ranks, but "
+        f"{started.nodes} × {started.devices_per_node} {started.device} ranks were started: start them with "
+        f"{command}, plan only with dlrm-plan, or use topology=auto"
+    )
+
+
+def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:
+    defaults = CPU_BANDWIDTHS if device == "cpu" else Bandwidths()
+    given = {
+        "memory": config.memory_gbps,
+        "host_memory": config.host_memory_gbps,
+        "host_link": config.host_link_gbps,
+        "intra_node": config.intra_node_gbps,
+        "inter_node": config.inter_node_gbps,
+    }
+    return replace(defaults, **{key: value * 1e6 for key, value in given.items() if value is not None})
+
+
+def device_bytes(runtime: Runtime) -> int:
+    """Bytes that one rank may use: its GPU's memory, or its share of this machine's."""
+    if runtime.device.type == "cuda":
+        return int(torch.cuda.get_device_properties(runtime.device).total_memory)
+    return _machine_bytes() // runtime.local_world_size
+
+
+def host_bytes(runtime: Runtime) -> int:
+    """Bytes beside its GPU's memory that one rank may use: its share of this machine's; none on CPU."""
+    return _machine_bytes() // runtime.local_world_size if runtime.device.type == "cuda" else 0
+
+
+def _machine_bytes() -> int:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([total, *memory_limits(Path("/"))])
+
+
+def memory_limits(root: Path) -> list[int]:
+    """What a container or a Slurm job allows: the limits of this process's control group and of all above it."""
+    limits = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, own = root / "sys/fs/cgroup" / controllers, Path(path.lstrip("/"))
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        limits += [_read(top / group / name).strip() for group in (own, *own.parents)]
+    return [int(limit) for limit in limits if limit.isdigit()]
+
+
+def _read(path: Path) -> str:
+    """A file's text; empty where this kernel or container has no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

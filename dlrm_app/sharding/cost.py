@@ -1,0 +1,253 @@
+"""What each way to shard a table costs: memory by kind and time, by torchrec's own estimators.
+
+Tables that are alike (rows, width, features' hotness, precision, optimizer, wishes) form a class, estimated once:
+a thousand tables of ten classes cost as much as ten.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator, EmbeddingStorageEstimator
+from torchrec.distributed.planner.types import ParameterConstraints, Shard, ShardingOption, Topology
+from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
+from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.communication import quantized_collectives
+from dlrm_app.sharding.constraints import DEFAULT_TYPES, table_constraints
+from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.tables.sparse_optimizers import state_bytes
+from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
+
+KINDS = ("weights", "optimizer", "inputs and outputs", "cache")
+"""What a shard keeps in its rank's memory, in the order of ``Option.memory``'s columns."""
+
+WEIGHT_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+SLOT_BYTES, ROW_BYTES = 16, 4
+"""Of fbgemm's cache: id and time of last use per row it can hold, and its place per row of the table."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is planned: tables by name with what may be done with them, and how they are trained.
+
+    ``dense_kernel``: names of tables whose optimizer fbgemm has not fused for the device.
+    """
+
+    tables: Mapping[str, Table]
+    sharding: ShardingConfig
+    optimizers: Mapping[str, str]
+    dense_kernel: frozenset[str]
+    global_batch_size: int
+
+    def constraints(self, cluster: Cluster) -> dict[str, ParameterConstraints]:
+        """What may be done with each table on ``cluster``: its own wishes, or else the defaults."""
+        sharding = self.sharding
+        if sharding.types is None and cluster.nodes > 1:
+            # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
+            sharding = replace(sharding, types=[*DEFAULT_TYPES, "table_row_wise"])
+        return table_constraints(list(self.tables.values()), sharding, cluster.num_ranks)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to shard a table. S shards; arrays are read-only and shared by the tables of a class.
+
+    sizes, offsets: int [S, 2], rows and columns. time: milliseconds of a step [S].
+    memory: bytes by KINDS [S, 4]; host: bytes in the memory of the rank's host [S].
+    """
+
+    sharding_type: str
+    kernel: str
+    load_factor: float | None
+    sizes: np.ndarray
+    offsets: np.ndarray
+    time: np.ndarray
+    memory: np.ndarray
+    host: np.ndarray
+
+    @cached_property
+    def device(self) -> np.ndarray:
+        """Bytes in its rank's memory, float [S]."""
+        return self.memory.sum(1)
+
+    @cached_property
+    def total_time(self) -> float:
+        """Milliseconds over all shards."""
+        return float(self.time.sum())
+
+    @cached_property
+    def label(self) -> str:
+        """Type, and kernel if it is not the usual one."""
+        return self.sharding_type if self.kernel == "fused" else f"{self.sharding_type}, {self.kernel}"
+
+
+Options = Mapping[str, Sequence[Option]]
+
+
+def estimate_options(
+    work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints] | None = None
+) -> dict[str, tuple[Option, ...]]:
+    """Table name → every way to shard it that ``constraints`` (or else ``work``'s) allow, as SHARDING_TYPES go.
+
+    Tables of one class share one tuple. Raises ConfigError naming each table that no way is left for.
+    """
+    constraints = work.constraints(cluster) if constraints is None else constraints
+    scale = Scale(cluster.to_torchrec(), constraints, work.sharding.collectives)
+    members: dict[str, list[str]] = {}
+    for name in sorted(work.tables):
+        members.setdefault(_class_key(work, name, constraints[name]), []).append(name)
+    options: dict[str, tuple[Option, ...]] = {}
+    problems = []
+    for names in members.values():
+        wishes = constraints[names[0]]
+        if names[0] in work.dense_kernel:
+            wishes = replace(wishes, compute_kernels=["dense"])
+        table, optimizer = work.tables[names[0]], work.optimizers[names[0]]
+        batch = -(-work.global_batch_size // cluster.num_ranks)
+        found = list(_ways(table, wishes, batch, scale))
+        if not found:
+            problems.append(_nothing_left(names, wishes, cluster))
+        shared = tuple(_to_option(*way, table, optimizer, cluster) for way in found)
+        options.update(dict.fromkeys(names, shared))
+    if problems:
+        raise ConfigError(problems)
+    return options
+
+
+def _class_key(work: Workload, name: str, wishes: ParameterConstraints) -> str:
+    table = work.tables[name]
+    anonymous = replace(
+        wishes,
+        feature_names=None,
+        pooling_factors=sorted(wishes.pooling_factors),
+        sharding_types=sorted(wishes.sharding_types or []),
+        compute_kernels=sorted(wishes.compute_kernels or []),
+    )
+    dense = name in work.dense_kernel
+    return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{dense}/{anonymous!r}"
+
+
+def _nothing_left(names: Sequence[str], wishes: ParameterConstraints, cluster: Cluster) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"table {names[0]}{more}: none of the sharding types {', '.join(wishes.sharding_types or ['any'])} runs with "
+        f"the kernels {', '.join(wishes.compute_kernels or ['any'])} on {cluster.device}: allow another type or kernel"
+    )
+
+
+Way = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]
+"""An estimated option whose shards are those of different size; sizes and offsets of all [S, 2], and which is which."""
+
+
+class Scale:
+    """torchrec's estimators for one cluster."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        constraints: Mapping[str, ParameterConstraints],
+        collectives: CollectivesConfig,
+    ) -> None:
+        self.topology = topology
+        self.sharder = AnyShardingSharder(qcomm_codecs_registry=quantized_collectives(collectives))
+        self.module = EmbeddingBagCollection([])
+        """Of what kind of module the tables are."""
+        self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self.sharder})
+        self._estimators = (
+            EmbeddingPerfEstimator(topology, dict(constraints)),
+            EmbeddingStorageEstimator(topology, dict(constraints)),
+        )
+
+    def estimate(self, option: ShardingOption) -> None:
+        """Fills in time and memory of its shards."""
+        for estimator in self._estimators:
+            estimator.estimate([option], sharder_data_map=self._data)
+
+
+def _ways(table: Table, wishes: ParameterConstraints, local_batch_size: int, scale: Scale) -> Iterator[Way]:
+    # without an optimizer: its state is counted here, torchrec's figures hold for some kinds only
+    weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
+    topology = scale.topology
+    for kind, kernel in _allowed(wishes, scale.sharder, topology.compute_device):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of widths that do not divide: such an option is one whole shard
+            cut = calculate_shard_sizes_and_offsets(
+                weight, topology.world_size, topology.intra_group_size, kind, wishes.min_partition
+            )
+        sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
+        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+        option = ShardingOption(
+            name=table.name,
+            tensor=weight,
+            module=("", scale.module),
+            input_lengths=wishes.pooling_factors,
+            batch_size=local_batch_size,
+            sharding_type=kind,
+            partition_by=get_partition_by_type(kind),
+            compute_kernel=kernel,
+            shards=[Shard(size=size, offset=[0, 0]) for size in distinct.tolist()],
+            cache_params=wishes.cache_params,
+            output_dtype=wishes.output_dtype,
+            is_pooled=True,
+            feature_names=wishes.feature_names,
+        )
+        scale.estimate(option)
+        yield option, sizes, offsets, which.reshape(-1)
+
+
+def _allowed(
+    wishes: ParameterConstraints, sharder: AnyShardingSharder, device: str
+) -> Iterator[tuple[str, str]]:
+    """(type, kernel) of every way that ``wishes`` and ``sharder`` leave; dense only where nothing else is left."""
+    for kind in SHARDING_TYPES:
+        if kind in (wishes.sharding_types or SHARDING_TYPES):
+            offered = sharder.compute_kernels(kind, device)
+            left = sorted(kernel for kernel in offered if kernel in (wishes.compute_kernels or offered))
+            yield from ((kind, kernel) for kernel in left if kernel != "dense" or left == ["dense"])
+
+
+def _to_option(
+    found: ShardingOption,
+    sizes: np.ndarray,
+    offsets: np.ndarray,
+    which: np.ndarray,
+    table: Table,
+    optimizer: str,
+    cluster: Cluster,
+) -> Option:
+    kernel = found.compute_kernel
+    rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
+    on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
+    load_factor = (found.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
+    cache = np.zeros(len(sizes))
+    if load_factor is not None:
+        cache = np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
+    own = "hbm" if cluster.device == "cuda" else "ddr"
+    total = np.array([getattr(shard.storage, own) for shard in found.shards], dtype=float)[which]
+    time = np.array([shard.perf.total if shard.perf else 0.0 for shard in found.shards])[which]
+    exchanged = np.maximum(0, total - (cache if on_host else weights))
+    per_weight, per_row = (part.astype(float) for part in state_bytes(optimizer, rows, sizes[:, 1]))
+    if kernel == "dense":
+        per_weight += weights  # the gradient, as large as the table
+    # fbgemm keeps what is per row on the device wherever the weights are
+    state = per_row if on_host else per_weight + per_row
+    return Option(
+        sharding_type=found.sharding_type,
+        kernel=kernel,
+        load_factor=load_factor,
+        sizes=sizes,
+        offsets=offsets,
+        time=time,
+        memory=np.stack([weights * (not on_host), state, exchanged, cache], axis=1).astype(float),
+        host=(weights + per_weight if on_host else np.zeros(len(sizes))).astype(float),
+    )

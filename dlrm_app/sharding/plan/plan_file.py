@@ -1,0 +1,247 @@
+"""A sharding plan as a file that people read and compare: plan.yaml."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
+
+from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.files import write_text
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.cost import Option, Workload, estimate_options
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.planner.placement import ON_NODES, Assignment, Placed
+from dlrm_app.tables.specs import Table
+
+KEYS = ("sharding_type", "compute_kernel", "ranks", "shards", "cache_load_factor")
+
+
+def plan_to_dict(plan: ShardingPlan) -> dict[str, Any]:
+    """Table name → how and where it is sharded; shards as [row, column, rows, columns, rank]."""
+    tables: dict[str, Any] = {}
+    for module_plan in plan.plan.values():
+        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
+        for name, sharding in module_plan.items():
+            shards = sharding.sharding_spec.shards if sharding.sharding_spec is not None else []
+            tables[name] = {
+                "sharding_type": sharding.sharding_type,
+                "compute_kernel": sharding.compute_kernel,
+                "ranks": list(sharding.ranks or []),
+                "shards": [
+                    [*shard.shard_offsets, *shard.shard_sizes, shard.placement.rank()] for shard in shards
+                ],
+            }
+            if sharding.cache_params is not None and sharding.cache_params.load_factor is not None:
+                tables[name]["cache_load_factor"] = sharding.cache_params.load_factor
+    if not isinstance(plan, EstimatedPlan):
+        return {"tables": tables}
+    return {
+        "nodes": plan.cluster.nodes,
+        "devices_per_node": plan.cluster.devices_per_node,
+        "tables": tables,
+    }
+
+
+def write_plan(path: Path, plan: ShardingPlan) -> None:
+    """Writes ``plan`` to ``path``, whole or not at all."""
+    text = yaml.safe_dump(plan_to_dict(plan), sort_keys=False, default_flow_style=None, width=120)
+    write_text(path, "# table: how it is split; shards are [row, column, rows, columns, rank]\n" + text)
+
+
+def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
+    """The plan of ``path``, for these tables on this cluster.
+
+    Raises ConfigError with every reason why it is not one: other tables, other ranks, rows or columns that lie
+    nowhere or twice, an unknown kernel.
+    """
+    content = _read(path)
+    problems = _rank_problems(content, cluster)
+    num_ranks = math.inf if problems else cluster.num_ranks  # once is enough
+    entries: Mapping[str, Any] = content["tables"]
+    problems += _named("it places what is no table here", [n for n in entries if n not in work.tables])
+    problems += _named("it does not place", [n for n in work.tables if n not in entries])
+    for name, entry in entries.items():
+        if name in work.tables:
+            faults = _entry_faults(entry, work.tables[name], cluster.device, num_ranks)
+            problems += [f"table {name}: {fault}" for fault in faults]
+    if not problems:
+        assignment, problems = _assign(entries, work, cluster)
+    refuse_if([f"sharding.plan={path}: {problem}" for problem in _first(problems)])
+    return assignment
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError([f"sharding.plan={path} cannot be read: {reason}"]) from error
+    if not isinstance(content, Mapping) or not isinstance(content.get("tables"), Mapping):
+        raise ConfigError(
+            [
+                f"sharding.plan={path} is no plan, for it has no 'tables': make one with dlrm-plan output=FOLDER"
+            ]
+        )
+    return content
+
+
+def _named(problem: str, names: Sequence[str], limit: int = 5) -> list[str]:
+    """One problem of many tables."""
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    cure = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
+    return [f"{problem}: {', '.join(map(str, names[:limit]))}{more}; {cure}"] if names else []
+
+
+def _first(problems: Sequence[str], limit: int = 12) -> list[str]:
+    more = [f"and {len(problems) - limit} problems more"] if len(problems) > limit else []
+    return [*problems[:limit], *more]
+
+
+def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
+    nodes, width = content.get("nodes"), content.get("devices_per_node")
+    if not (isinstance(nodes, int) and isinstance(width, int)):
+        return ["nodes and devices_per_node must be whole numbers: they say how many ranks it is made for"]
+    if nodes * width != cluster.num_ranks:
+        return [
+            f"it is made for {nodes} × {width} = {nodes * width} ranks, here are {cluster.num_ranks}: "
+            "start as many, or plan again"
+        ]
+    shares_nodes = any(
+        isinstance(entry, Mapping) and entry.get("sharding_type") in ON_NODES
+        for entry in content["tables"].values()
+    )
+    if width != cluster.devices_per_node and shares_nodes:
+        return [
+            f"it splits tables over the ranks of one node and is made for {width} ranks per node, here are "
+            f"{cluster.devices_per_node}: start as many per node, or plan again"
+        ]
+    return []
+
+
+def _entry_faults(entry: Any, table: Table, device: str, num_ranks: float) -> list[str]:
+    if not isinstance(entry, Mapping) or not {"sharding_type", "compute_kernel", "ranks", "shards"} <= set(
+        entry
+    ):
+        return [f"an entry has the keys {', '.join(KEYS[:4])}, got {entry!r:.80}"]
+    faults = [f"{key} is not known: use {', '.join(KEYS)}" for key in entry if key not in KEYS]
+    for key, choices in (("sharding_type", SHARDING_TYPES), ("compute_kernel", KERNELS)):
+        if entry[key] not in choices:
+            faults.append(f"{key} must be one of {', '.join(choices)}, got {entry[key]!r}")
+    if "uvm" in str(entry["compute_kernel"]) and device == "cpu":
+        faults.append(f"the kernel {entry['compute_kernel']} needs CUDA, these ranks compute on CPU")
+    share = entry.get("cache_load_factor", 1)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+        faults.append(f"cache_load_factor must lie in (0, 1], got {share!r}")
+    if faults or entry["sharding_type"] == "data_parallel":
+        return faults
+    shards = entry["shards"]
+    if not isinstance(shards, list) or not shards or not all(_is_shard(shard) for shard in shards):
+        return ["shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0"]
+    outside = sorted({shard[4] for shard in shards if shard[4] >= num_ranks})
+    if outside:
+        faults.append(f"it lies on rank {outside[0]}, the last rank here is {num_ranks - 1}")
+    if entry["ranks"] != [shard[4] for shard in shards]:
+        faults.append("ranks must be the last numbers of its shards, in their order")
+    return faults + _cover_faults(np.array(shards, dtype=np.int64), table)
+
+
+def _is_shard(shard: Any) -> bool:
+    return (
+        isinstance(shard, list)
+        and len(shard) == 5
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shard)
+    )
+
+
+def _cover_faults(shards: np.ndarray, table: Table) -> list[str]:
+    """Why ``shards`` [S, 5] are not a partition of ``table``: another size, gaps, overlaps."""
+    shards = shards[(shards[:, 2] > 0) & (shards[:, 3] > 0)]
+    rows, columns = ((shards[:, k] + shards[:, k + 2]).max(initial=0) for k in (0, 1))
+    if (rows, columns) != (table.rows, table.dim):
+        return [
+            f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}: plan again"
+        ]
+    faults = []
+    for place, one in enumerate(shards):
+        later = shards[place + 1 :]
+        meet = (
+            (later[:, 0] < one[0] + one[2])
+            & (one[0] < later[:, 0] + later[:, 2])
+            & (later[:, 1] < one[1] + one[3])
+            & (one[1] < later[:, 1] + later[:, 3])
+        )
+        faults += [f"the shards {one.tolist()} and {other.tolist()} overlap" for other in later[meet][:1]]
+    covered = int((shards[:, 2] * shards[:, 3]).sum())
+    if not faults and covered != table.rows * table.dim:
+        faults.append(
+            f"{table.rows * table.dim - covered:,} of its {table.rows * table.dim:,} weights lie nowhere"
+        )
+    return faults
+
+
+def _assign(
+    entries: Mapping[str, Any], work: Workload, cluster: Cluster
+) -> tuple[dict[str, Placed], list[str]]:
+    """The entries in terms of what torchrec makes of their sharding types."""
+    wishes = work.constraints(cluster)
+    planned = {name: _as_constraints(entries[name], wishes[name]) for name in work.tables}
+    dense = frozenset(name for name in work.tables if entries[name]["compute_kernel"] == "dense")
+    options = estimate_options(replace(work, dense_kernel=dense), cluster, planned)
+    problems = []
+    assignment = {}
+    for name in work.tables:
+        entry, option = entries[name], options[name][0]
+        is_copied = option.sharding_type == "data_parallel"
+        expected = np.hstack([option.offsets, option.sizes])
+        found = expected if is_copied else np.array(entry["shards"])[:, :4]
+        if not np.array_equal(expected, found):
+            problems.append(
+                f"table {name}: {option.sharding_type} on these ranks cuts it into {expected[:2].tolist()}…, "
+                f"not {found[:2].tolist()}…"
+            )
+        elif name in work.dense_kernel and option.kernel != "dense":
+            problems.append(f"table {name}: its optimizer needs the kernel dense here, not {option.kernel}")
+        else:
+            problems += _place_problems(name, option, entry["ranks"], cluster)
+        ranks = range(cluster.num_ranks) if is_copied else entry["ranks"]
+        assignment[name] = Placed(option, tuple(ranks))
+    return assignment, problems
+
+
+def _as_constraints(entry: Mapping[str, Any], wishes: ParameterConstraints) -> ParameterConstraints:
+    """What the entry leaves open: nothing."""
+    widths = {shard[3] for shard in entry["shards"]}
+    cache = wishes.cache_params
+    if "cache_load_factor" in entry:
+        cache = replace(cache or CacheParams(), load_factor=entry["cache_load_factor"])
+    return replace(
+        wishes,
+        sharding_types=[entry["sharding_type"]],
+        compute_kernels=[entry["compute_kernel"]],
+        min_partition=min(widths) if widths else wishes.min_partition,
+        cache_params=cache,
+    )
+
+
+def _place_problems(name: str, option: Option, ranks: Sequence[int], cluster: Cluster) -> list[str]:
+    """Types that tie their shards to certain ranks."""
+    if option.sharding_type == "row_wise" and list(ranks) != list(range(cluster.num_ranks)):
+        return [f"table {name}: row_wise puts shard i on rank i, got ranks {list(ranks)[:8]}"]
+    width = cluster.devices_per_node
+    if option.sharding_type in ("table_row_wise", "grid_shard"):
+        for start in range(0, len(ranks), width):
+            first = ranks[start] // width * width
+            if list(ranks[start : start + width]) != list(range(first, first + width)):
+                return [
+                    f"table {name}: {option.sharding_type} needs all ranks of a node in order, got {list(ranks)[:8]}"
+                ]
+    if option.sharding_type == "table_column_wise" and len({rank // width for rank in ranks}) > 1:
+        return [f"table {name}: table_column_wise keeps to one node, got ranks {list(ranks)[:8]}"]
+    return []

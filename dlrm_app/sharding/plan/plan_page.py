@@ -1,0 +1,117 @@
+"""A plan's chart: what every rank carries, on one page that needs nothing from elsewhere."""
+
+from html import escape
+
+import numpy as np
+
+from dlrm_app.display.axis import Axis, linear_axis
+from dlrm_app.display.chart import Chart
+from dlrm_app.display.charts_page import charts_page
+from dlrm_app.display.figure import Figure, Key, figures_html
+from dlrm_app.display.html_table import facts, table
+from dlrm_app.sharding.cost import KINDS
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.plan.plan_table import table_rows
+from dlrm_app.sharding.plan.table_classes import size_text
+from dlrm_app.sharding.planner.placement import imbalance
+
+STYLES = ("first", "second", "third", "fourth")
+"""Of KINDS, in their order."""
+
+# stacked areas lie over one another, so they must hide what is below
+EXTRA_STYLE = """
+:root { --fourth: #8650c4; }
+.fourth { --mark: var(--fourth); }
+.area { fill-opacity: 1; stroke: none; }
+.swatch { height: 12px; }
+.figures svg { max-width: 520px; margin: 0 auto; }
+tbody td:nth-child(4), tbody td:last-child, thead th:nth-child(4), thead th:last-child { text-align: left; }
+"""
+
+
+def plan_page(plan: EstimatedPlan, title: str) -> str:
+    """The page: memory by kind and time of each rank, and the tables folded by shape."""
+    num_tables = len(plan.work.tables)
+    figures = [memory_figure(plan), time_figure(plan)]
+    headings, *rows = table_rows(plan)
+    sections = [
+        figures_html(figures, "plan"),
+        "<h2>In figures</h2>",
+        facts(_facts(plan)),
+        "<h2>How tables are sharded, and why</h2>",
+        table(headings, [[escape(cell) for cell in row] for row in rows]),
+    ]
+    return charts_page(
+        title,
+        "sharding plan",
+        summary=f"{num_tables:,} tables on {plan.cluster}. Everything here is estimated.",
+        content="\n".join(sections),
+        more_style=EXTRA_STYLE,
+    )
+
+
+def memory_figure(plan: EstimatedPlan) -> Figure:
+    """Each rank's memory, stacked by kind, under the line of what tables may take."""
+    loads, cluster = plan.loads, plan.cluster
+    stacked = loads.memory.cumsum(1) / 2**30
+    limit = cluster.usable / 2**30
+    fullest = float(stacked[:, -1].max())
+    is_near = fullest > limit / 4  # else the line would leave the marks no room
+    axis = linear_axis([fullest, *([limit] if is_near else [])], label=_gib_tick, from_zero=True)
+    chart = Chart(_rank_axis(cluster.num_ranks), axis, "Memory of each rank by kind")
+    edges = [float(rank) for rank in range(cluster.num_ranks + 1)]
+    shown = [k for k in range(len(KINDS)) if loads.memory[:, k].any()]
+    for k in reversed(shown):
+        chart.steps(edges, stacked[:, k].tolist(), STYLES[k])
+    if is_near:
+        chart.guide((0, limit), (cluster.num_ranks, limit))
+    tips = [
+        f"rank {rank}: {size_text(loads.device[rank])}, "
+        + ", ".join(f"{KINDS[k]} {size_text(loads.memory[rank, k])}" for k in shown)
+        for rank in range(cluster.num_ranks)
+    ]
+    chart.tips([(rank + 0.5, float(stacked[rank, -1])) for rank in range(cluster.num_ranks)], tips, "guide")
+    note = f"{'Dashed: tables' if is_near else 'Tables'} may take {size_text(cluster.usable)} of a rank."
+    return Figure("Memory", chart, [Key(KINDS[k], STYLES[k]) for k in shown], note)
+
+
+def time_figure(plan: EstimatedPlan) -> Figure:
+    """Each rank's time a step for its tables: lookup, update and what it sends."""
+    time, num_ranks = plan.loads.time, plan.cluster.num_ranks
+    chart = Chart(
+        _rank_axis(num_ranks),
+        linear_axis(time.tolist(), label=lambda value, places: f"{value:,.{places}f} ms", from_zero=True),
+        "Time a step of each rank",
+    )
+    chart.steps([float(rank) for rank in range(num_ranks + 1)], time.tolist(), "first")
+    chart.guide((0, float(time.mean())), (num_ranks, float(time.mean())))
+    tips = [f"rank {rank}: {value:.3g} ms" for rank, value in enumerate(time)]
+    chart.tips([(rank + 0.5, float(value)) for rank, value in enumerate(time)], tips, "guide")
+    note = f"Dashed: the mean, {time.mean():.3g} ms."
+    return Figure("Time a step, embeddings alone", chart, [Key("lookup, update, exchange", "first")], note)
+
+
+def _rank_axis(num_ranks: int) -> Axis:
+    axis = linear_axis([0, num_ranks], "rank", ends_on_ticks=False, smallest_step=1)
+    return Axis(0, num_ranks, axis.ticks, axis.title)
+
+
+def _gib_tick(value: float, places: int) -> str:
+    return f"{value:,.{places}f} GiB"
+
+
+def _facts(plan: EstimatedPlan) -> dict[str, str]:
+    loads, cluster = plan.loads, plan.cluster
+    shown = {
+        "ranks": str(cluster),
+        "global batch": f"{plan.work.global_batch_size:,} rows",
+        "memory of the fullest rank": f"{size_text(float(loads.device.max()))} of {size_text(cluster.usable)} for tables",
+        "slowest rank": f"{loads.time.max():.3g} ms a step",
+        "balance, largest/mean": f"memory {imbalance(loads.device):.3f}, time {imbalance(loads.time):.3f}",
+    }
+    for kind, total in zip(KINDS, loads.memory.sum(0), strict=True):
+        if total:
+            shown[f"{kind}, all ranks"] = size_text(float(total))
+    if np.any(loads.host):
+        shown["in the hosts' memory"] = size_text(float(loads.host.sum()))
+    return shown

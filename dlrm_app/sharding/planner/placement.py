@@ -1,0 +1,162 @@
+"""Putting shards on ranks: longest first onto the least loaded rank, within everyone's memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.cost import KINDS, Option
+
+EVERYWHERE = ("row_wise", "data_parallel")
+ON_NODES = ("table_row_wise", "table_column_wise", "grid_shard")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A table's option and the rank of each of its shards."""
+
+    option: Option
+    ranks: tuple[int, ...]
+
+
+Assignment = Mapping[str, Placed]
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What lies on each of W ranks: memory in bytes by KINDS [W, 4], host bytes [W], milliseconds a step [W]."""
+
+    memory: np.ndarray
+    host: np.ndarray
+    time: np.ndarray
+
+    @property
+    def device(self) -> np.ndarray:
+        """Bytes in each rank's own memory [W]."""
+        return self.memory.sum(1)
+
+
+def rank_loads(assignment: Assignment, num_ranks: int) -> Loads:
+    """The sums over all shards."""
+    memory, host, time = np.zeros((num_ranks, len(KINDS))), np.zeros(num_ranks), np.zeros(num_ranks)
+    for placed in assignment.values():
+        ranks, option = np.array(placed.ranks), placed.option
+        np.add.at(memory, ranks, option.memory)
+        np.add.at(host, ranks, option.host)
+        np.add.at(time, ranks, option.time)
+    return Loads(memory, host, time)
+
+
+def imbalance(values: np.ndarray) -> float:
+    """Largest over mean: 1 is even."""
+    mean = float(values.mean())
+    return float(values.max()) / mean if mean else 1.0
+
+
+class Board:
+    """The ranks while tables are put on them. Time and memory are compared in units of their mean over all ranks."""
+
+    def __init__(self, choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> None:
+        self.cluster = cluster
+        self.time, self.device, self.host = np.zeros((3, cluster.num_ranks))
+        self.placed: dict[str, Placed] = {}
+        ranks = cluster.num_ranks
+        self._per_time = time_weight * ranks / (sum(option.total_time for _, option in choices) or 1)
+        needed = sum(float(option.device.sum()) for _, option in choices)
+        self._per_byte = (1 - time_weight) * ranks / (needed or 1)
+
+    def weigh(self, time: np.ndarray, device: np.ndarray) -> np.ndarray:
+        """One figure for a load: its time and memory in units of their means."""
+        return time * self._per_time + device * self._per_byte
+
+    def put_everywhere(self, name: str, option: Option) -> bool:
+        """Shard i on rank i."""
+        return self._put(name, option, np.arange(self.cluster.num_ranks))
+
+    def put_on_nodes(self, name: str, option: Option) -> bool:
+        """Groups of shards that must share a node, each on the node that ends up least loaded."""
+        width = self.cluster.devices_per_node
+        group = width if option.sharding_type != "table_column_wise" else len(option.time)
+        ranks: list[int] = []
+        extra = np.zeros((3, self.cluster.num_ranks))
+        for start in range(0, len(option.time), group):
+            part = slice(start, start + group)
+            found = self._best_node(option, part, extra)
+            if found is None:
+                return False
+            ranks.extend(found)
+            for row, values in zip(extra, (option.time, option.device, option.host), strict=True):
+                np.add.at(row, found, values[part])
+        return self._put(name, option, np.array(ranks))
+
+    def put_on_ranks(self, name: str, option: Option) -> bool:
+        """Each shard on the least loaded rank with room for it, a table's shards on different ranks if there are."""
+        ranks: list[int] = []
+        extra = np.zeros((3, self.cluster.num_ranks))
+        for place in range(len(option.time)):
+            time, device, host = self.time + extra[0], self.device + extra[1], self.host + extra[2]
+            score = self.weigh(time, device)
+            full = (device + option.device[place] > self.cluster.usable) | (
+                host + option.host[place] > self.cluster.usable_host
+            )
+            score[full] = np.inf
+            if len(ranks) < self.cluster.num_ranks:
+                score[ranks] = np.inf
+            rank = int(score.argmin())
+            if score[rank] == np.inf:
+                return False
+            ranks.append(rank)
+            extra[:, rank] += option.time[place], option.device[place], option.host[place]
+        return self._put(name, option, np.array(ranks))
+
+    def _best_node(self, option: Option, part: slice, extra: np.ndarray) -> list[int] | None:
+        cluster = self.cluster
+        shape = (cluster.nodes, cluster.devices_per_node)
+        time, device, host = (
+            (own + more).reshape(shape)
+            for own, more in zip((self.time, self.device, self.host), extra, strict=True)
+        )
+        order = np.tile(np.arange(shape[1]), (shape[0], 1))
+        if option.sharding_type == "table_column_wise":  # its shards may lie in any order
+            order = np.argsort(self.weigh(time, device), axis=1, kind="stable")
+        slots = order[:, np.arange(part.stop - part.start) % shape[1]]
+        added = np.zeros((3, *shape))
+        rows = np.arange(shape[0])[:, None]
+        for sums, values in zip(added, (option.time, option.device, option.host), strict=True):
+            np.add.at(sums, (rows, slots), values[part][None, :])
+        fits = ((device + added[1] <= cluster.usable) & (host + added[2] <= cluster.usable_host)).all(1)
+        score = np.where(fits, self.weigh(time + added[0], device + added[1]).max(1), np.inf)
+        node = int(score.argmin())
+        return None if score[node] == np.inf else [int(r) for r in node * shape[1] + slots[node]]
+
+    def _put(self, name: str, option: Option, ranks: np.ndarray) -> bool:
+        np.add.at(self.time, ranks, option.time)
+        np.add.at(self.device, ranks, option.device)
+        np.add.at(self.host, ranks, option.host)
+        self.placed[name] = Placed(option, tuple(int(rank) for rank in ranks))
+        fits = (self.device <= self.cluster.usable).all() and (self.host <= self.cluster.usable_host).all()
+        return bool(fits)
+
+
+def place(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> Board | None:
+    """A board with all of ``choices`` on it; None if this order finds no room.
+
+    First what lies on every rank, then what needs whole nodes, then single shards, each kind longest first
+    (Graham's LPT rule). ``time_weight``: 1 to balance time alone, 0 memory alone.
+    """
+    board = Board(choices, cluster, time_weight)
+
+    def length(choice: tuple[str, Option]) -> float:
+        return float(board.weigh(choice[1].time, choice[1].device).max())
+
+    ordered = sorted(choices, key=lambda choice: (-length(choice), choice[0]))
+    for kinds, put in (
+        (EVERYWHERE, board.put_everywhere),
+        (ON_NODES, board.put_on_nodes),
+        (("table_wise", "column_wise"), board.put_on_ranks),
+    ):
+        for name, option in ordered:
+            if option.sharding_type in kinds and not put(name, option):
+                return None
+    return board

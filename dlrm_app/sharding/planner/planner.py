@@ -1,0 +1,158 @@
+"""Which rank holds which part of which table: from a file, by our own planner, or by torchrec's."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import PlannerError
+
+from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.sharding.cluster import Cluster, running_cluster
+from dlrm_app.sharding.constraints import use_dense_kernel
+from dlrm_app.sharding.cost import Options, Workload, estimate_options
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, module_paths, to_assignment, to_plan
+from dlrm_app.sharding.plan.plan_file import load_plan
+from dlrm_app.sharding.plan.table_classes import size_text
+from dlrm_app.sharding.planner.placement import Assignment, rank_loads
+from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.suggestions import can_fit, explain_misfit
+from dlrm_app.tables.sparse_optimizers import optimizer_kinds
+from dlrm_app.tables.specs import Table
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def make_plan(
+    model: nn.Module,
+    tables: Sequence[Table],
+    dense_kernel_tables: frozenset[str],
+    sparse: SparseSettings,
+    sharding: ShardingConfig,
+    topology: TopologyConfig,
+    global_batch_size: int,
+    runtime: Runtime,
+) -> EstimatedPlan:
+    """A plan for every EmbeddingBagCollection of ``model`` (on the meta device), the same on every rank.
+
+    ``dense_kernel_tables``: names of tables whose optimizer fbgemm has not fused for this device.
+    Raises DlrmError, on every rank the same, if the tables do not fit (with what is needed, what there is, and
+    what would help), if ``sharding.plan`` is for other tables or ranks, or ``topology`` for other ranks.
+    """
+    cluster = _least_of_all(running_cluster(topology, runtime))
+    work = make_workload(tables, dense_kernel_tables, sparse, sharding, global_batch_size)
+
+    assignment, options = _decided_by_first(lambda: find_assignment(work, cluster, lambda: model), runtime)
+    return to_plan(assignment, options, module_paths(model), work, cluster)
+
+
+def make_workload(
+    tables: Sequence[Table],
+    dense_kernel_tables: frozenset[str],
+    sparse: SparseSettings,
+    sharding: ShardingConfig,
+    global_batch_size: int,
+) -> Workload:
+    """What is planned. ``dense_kernel_tables`` as for ``make_plan``."""
+    return Workload(
+        {table.name: table for table in tables},
+        sharding,
+        optimizer_kinds(tables, sparse),
+        dense_kernel_tables,
+        global_batch_size,
+    )
+
+
+def find_assignment(
+    work: Workload, cluster: Cluster, model: Callable[[], nn.Module]
+) -> tuple[Assignment, Options]:
+    """What ``sharding.plan`` says, or else what the planner finds, and what it chose from (none for a file).
+
+    ``model`` makes what torchrec's planner asks for: tables on the meta device, their optimizers attached.
+    Raises DlrmError if there is no plan, or the file's is for something else or for more memory.
+    """
+    sharding = work.sharding
+    if sharding.plan is not None:
+        loaded = load_plan(Path(sharding.plan), work, cluster)
+        refuse_if(_overfull(loaded, sharding.plan, cluster))
+        return loaded, {}
+    if sharding.planner == "torchrec":
+        return _ask_torchrec(model(), work, cluster)
+    options = estimate_options(work, cluster)
+    found = search(options, cluster)
+    if found is None:
+        logger.info("the tables do not fit; looking for settings that would make them …")
+        raise DlrmError(explain_misfit(work, cluster))
+    return found, options
+
+
+def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
+    """The fullest rank, if a plan that was made elsewhere gives it more than it has room for."""
+    loads = rank_loads(assignment, cluster.num_ranks)
+    for what, needed, room in (
+        ("", loads.device, cluster.usable),
+        (" of its host", loads.host, cluster.usable_host),
+    ):
+        if needed.max() > room:
+            return [
+                f"sharding.plan={path} gives rank {needed.argmax()} {size_text(needed.max())} of tables, for which "
+                f"{size_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is kept for "
+                "the rest): plan again for ranks like these, or leave sharding.plan out"
+            ]
+    return []
+
+
+def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
+    planner = EmbeddingShardingPlanner(
+        topology=cluster.to_torchrec(),
+        batch_size=-(-work.global_batch_size // cluster.num_ranks),
+        constraints=work.constraints(cluster),
+        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology is what is left
+    )
+    try:
+        plan = planner.plan(model, [AnyShardingSharder()])
+    except PlannerError as error:
+        words = f"torchrec's planner, in its words: {str(error).strip().splitlines()[0]}"
+        if can_fit(work, cluster):
+            cure = "use sharding.planner=fast, which finds one"
+            raise DlrmError(f"sharding.planner=torchrec found no plan: {cure}; {words}") from error
+        raise DlrmError(f"{explain_misfit(work, cluster)}\n  {words}") from error
+    use_dense_kernel(plan, work.dense_kernel)
+    options = estimate_options(work, cluster)
+    return to_assignment(plan, options), options
+
+
+def _least_of_all(cluster: Cluster) -> Cluster:
+    """The cluster with the memory of its smallest rank, for machines may differ."""
+    if cluster.num_ranks == 1:
+        return cluster
+    found: list[tuple[int, int]] = [(0, 0)] * cluster.num_ranks
+    dist.all_gather_object(found, (cluster.memory, cluster.host_memory))
+    memory, host_memory = (min(sizes) for sizes in zip(*found, strict=True))
+    return replace(cluster, memory=memory, host_memory=host_memory)
+
+
+def _decided_by_first(work: Callable[[], T], runtime: Runtime) -> T:
+    """What ``work`` gives on the first rank, on every rank: sums of another order would give another plan."""
+    outcome: list[T | DlrmError | None] = [None]
+    if runtime.is_first:
+        try:
+            outcome = [work()]
+        except DlrmError as error:
+            outcome = [error]
+    if runtime.world_size > 1:
+        dist.broadcast_object_list(outcome, src=0)
+    result = outcome[0]
+    if isinstance(result, DlrmError):
+        raise result
+    return result  # type: ignore[return-value]  # the first rank's work gave a value or an error

@@ -1,0 +1,251 @@
+"""When tables do not fit: what is needed, what there is, and settings that were tried and work."""
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.cluster import GIB, Cluster
+from dlrm_app.sharding.constraints import sharding_problems, wishes_of
+from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
+from dlrm_app.sharding.plan.table_classes import fold, size_text
+from dlrm_app.sharding.planner.placement import rank_loads
+from dlrm_app.sharding.planner.search import fits, largest_share, search
+from dlrm_app.tables.specs import Table
+
+MAX_NODES = 1024
+NUM_LARGEST = 5
+COLUMN_WIDTHS = (64, 32, 16, 8, 4)
+LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
+"""Shares of a table's rows in its cache that are tried."""
+
+
+@dataclass(frozen=True)
+class Cure:
+    """A setting as it is typed behind what was typed already, and what is planned with it."""
+
+    setting: str
+    work: Workload
+    cluster: Cluster
+
+    def works(self) -> bool:
+        """Whether it is allowed for every table, and the planner finds a plan with it."""
+        tables, sharding = list(self.work.tables.values()), self.work.sharding
+        if sharding_problems(tables, sharding, self.cluster.device):
+            return False
+        return can_fit(self.work, self.cluster)
+
+    def slowest(self) -> float | None:
+        """Milliseconds a step of the slowest rank; None if there is no plan after all."""
+        found = search(estimate_options(self.work, self.cluster), self.cluster)
+        return None if found is None else float(rank_loads(found, self.cluster.num_ranks).time.max())
+
+
+def can_fit(work: Workload, cluster: Cluster) -> bool:
+    """Whether the planner finds a plan for ``work`` on ``cluster``."""
+    try:
+        return fits(estimate_options(work, cluster), cluster)
+    except ConfigError:  # some table may not be sharded in any way
+        return False
+
+
+def explain_misfit(work: Workload, cluster: Cluster) -> str:
+    """The message: needed, available, the largest tables, and each cure that the planner found to work."""
+    options = estimate_options(work, cluster)
+    needed = sum((min(ways, key=_bytes).memory.sum(0) for ways in options.values()), np.zeros(len(KINDS)))
+    parts = ", ".join(
+        f"{size_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part
+    )
+    room = cluster.usable * cluster.num_ranks
+    lines = [
+        "no sharding plan fits: the tables need more memory than there is",
+        f"  needed:    {size_text(needed.sum())} in all ({parts})",
+        f"  available: {size_text(room)} in all, {size_text(cluster.usable)} on each of {cluster} "
+        f"(topology.reserved_share={cluster.reserved_share:g} is kept for the rest)",
+        "  the largest tables:",
+        *_largest(list(work.tables.values())),
+        *_too_large(options, cluster),
+    ]
+    found = [
+        f"{cure.setting}  ({slowest:.3g} ms a step on the slowest rank)"
+        for cure in _cures(work, cluster)
+        if (slowest := cure.slowest()) is not None
+    ]
+    if found:
+        lines += [
+            "  each of these was tried with the planner and makes it fit, estimated:",
+            *(f"    - {s}" for s in found),
+        ]
+    else:
+        lines.append(
+            "  tried without success: row-wise and column-wise sharding, UVM caching, fp16 weights, more ranks; "
+            "what is left is fewer rows or a smaller width"
+        )
+    return "\n".join(lines)
+
+
+def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
+    """The fewest of ``cluster``'s devices that a plan fits on: part of one node, or whole nodes; None: too many.
+
+    Takes for granted that what fits on n nodes fits on more.
+    """
+    width = cluster.devices_per_node
+    # on CPU the ranks of a machine share its memory, so that half of them have no less of it
+    parts = [n for n in range(1, width + 1) if width % n == 0] if cluster.device == "cuda" else [width]
+    for num_ranks in parts:
+        if can_fit(work, cluster.resized(num_ranks)):
+            return cluster.resized(num_ranks)
+    low, high = 1, 2
+    while not can_fit(work, replace(cluster, nodes=high)):
+        if high >= MAX_NODES or _is_hopeless(work, replace(cluster, nodes=low), replace(cluster, nodes=high)):
+            return None
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if can_fit(work, replace(cluster, nodes=middle)):
+            high = middle
+        else:
+            low = middle
+    return replace(cluster, nodes=high)
+
+
+def _is_hopeless(work: Workload, smaller: Cluster, larger: Cluster) -> bool:
+    """Whether some table is too large for a rank of ``larger``, and more nodes do not make its parts smaller."""
+    before, after = (_largest_part(work, cluster) for cluster in (smaller, larger))
+    return after > 1 and after >= before
+
+
+def _largest_part(work: Workload, cluster: Cluster) -> float:
+    """Of the room on a rank, what the largest table takes in the way that cuts it smallest."""
+    try:
+        options = estimate_options(work, cluster)
+    except ConfigError:
+        return inf
+    return max(min(largest_share(way, cluster) for way in ways) for ways in options.values())
+
+
+def _bytes(way: Option) -> float:
+    return float(way.device.sum())
+
+
+def _largest(tables: Sequence[Table]) -> list[str]:
+    groups = sorted(fold(tables), key=lambda group: -group[1][0].num_bytes)
+    return [
+        f"    {label:<28} {members[0].rows:>15,} × {members[0].dim:<4} {members[0].data_type} "
+        f"{size_text(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
+        for label, members in groups[:NUM_LARGEST]
+    ]
+
+
+def _too_large(options: Options, cluster: Cluster) -> list[str]:
+    """Tables that no allowed way brings onto a rank, however empty it is."""
+    stuck = [name for name, ways in options.items() if all(largest_share(way, cluster) > 1 for way in ways)]
+    if not stuck:
+        return []
+    more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
+    kinds = ", ".join(way.label for way in options[stuck[0]])
+    return [f"  table {stuck[0]}{more} is larger than a rank in every way it may be sharded: {kinds}"]
+
+
+def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    yield from _by_type(work, cluster)
+    yield from _by_caching(work, cluster)
+    yield from _by_half_precision(work, cluster)
+    larger = smallest_cluster(work, cluster)
+    if larger is not None:
+        ranks = f"{larger.num_ranks} ranks instead of {cluster.num_ranks}"
+        yield Cure(f"{ranks}, for dlrm-plan: {_typed_cluster(larger)}", work, larger)
+
+
+def _typed_cluster(larger: Cluster) -> str:
+    """What changes of a described cluster; all of one that was started."""
+    key = "nodes" if larger.nodes > 1 else "devices_per_node"
+    if larger.is_described:
+        return f"topology.{key}={getattr(larger, key)}"
+    sizes = {"memory_gib": larger.memory, "host_memory_gib": larger.host_memory}
+    keys = {
+        **{key: getattr(larger, key) for key in ("device", "nodes", "devices_per_node", "reserved_share")},
+        **{key: int(size / GIB * 1e6) / 1e6 for key, size in sizes.items()},
+    }
+    return " ".join(["topology=custom", *(f"topology.{key}={value}" for key, value in keys.items())])
+
+
+def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Every table split by rows; every table split by columns, into the widest parts that work."""
+    for_all = replace(work.sharding, types=["row_wise"])
+    by_rows = Cure("sharding.types=[row_wise]", replace(work, sharding=for_all), cluster)
+    rows_by_pattern = _by_pattern(work, cluster, types=["row_wise"])
+    yield from islice((cure for cure in (by_rows, *rows_by_pattern) if cure.works()), 1)
+    by_columns = (
+        cure
+        for width in COLUMN_WIDTHS
+        for cure in _by_pattern(work, cluster, types=["column_wise"], min_partition=width)
+    )
+    yield from islice((cure for cure in by_columns if cure.works()), 1)
+
+
+def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Weights of some tables in host memory behind a cache: with the share on the device that makes it fastest."""
+    if cluster.device != "cuda":
+        return
+    kernels = ["fused", "fused_uvm_caching"]
+    cures = []
+    for share in LOAD_FACTORS:
+        tried = _by_pattern(work, cluster, kernels=kernels, cache_load_factor=share)
+        cures += list(islice((cure for cure in tried if cure.works()), 1))
+    if cures:
+        yield min(cures, key=lambda cure: cure.slowest() or inf)
+
+
+def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Weights of two bytes for all tables whose own specs leave it open, where fbgemm has the optimizer for them."""
+    tables = work.tables.values()
+    may_be_copied = any(
+        "data_parallel" in wishes_of(table, work.sharding).get("types", ()) for table in tables
+    )
+    if work.dense_kernel or may_be_copied:  # neither is fused, and fp16 beside a torch optimizer is refused
+        return
+    changed = {
+        table.name: table if table.precision_by == "" else replace(table, data_type="fp16")
+        for table in tables
+    }
+    patterns = {table.precision_by for table in tables if table.precision_by}
+    setting = f"'tables.data_types={{{_all_but(patterns)}:fp16}}'" if patterns else "tables.data_type=fp16"
+    cure = Cure(setting, replace(work, tables=changed), cluster)
+    if changed != work.tables and cure.works():
+        yield cure
+
+
+def _by_pattern(work: Workload, cluster: Cluster, **wishes: Any) -> Iterator[Cure]:
+    """All tables with ``wishes`` as one pattern more asks for them; then so without what their specs ask instead."""
+    pattern = _all_but(work.sharding.tables)
+    sharding = replace(work.sharding, tables={**work.sharding.tables, pattern: wishes})
+    typed = (
+        f"'sharding.tables={{{pattern}:{{{','.join(f'{key}:{_typed(wishes[key])}' for key in wishes)}}}}}'"
+    )
+    yield Cure(typed, replace(work, sharding=sharding), cluster)
+    asking = [table for table in work.tables.values() if table.sharding.keys() & wishes.keys()]
+    if asking:
+        freed = {
+            name: replace(table, sharding={k: v for k, v in table.sharding.items() if k not in wishes})
+            for name, table in work.tables.items()
+        }
+        some = asking[0].name + (f" and {len(asking) - 1} more" if len(asking) > 1 else "")
+        without = f", and without {' and '.join(wishes)} in the specs of {some}"
+        yield Cure(typed + without, replace(work, sharding=sharding, tables=freed), cluster)
+
+
+def _all_but(patterns: Container[str]) -> str:
+    """A pattern that fits every table and is none of ``patterns``, for the last one given is the one that counts."""
+    pattern = "*"
+    while pattern in patterns:
+        pattern += "*"
+    return pattern
+
+
+def _typed(value: Any) -> str:
+    return f"[{','.join(value)}]" if isinstance(value, list) else f"{value:g}"

@@ -1,0 +1,125 @@
+"""The planted truth: a logit over dense values, ids, and pairs of ids, set so that its AUC is the one asked for.
+
+logit = bias + smooth curves of log1p(value) + an effect for each frequent id + dot products of the latent
+vectors of ids in a few columns. Ids past the ``NUM_TELLING`` most frequent tell nothing: no model could learn
+an effect from a handful of rows, and then the best score would be known but out of reach.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.compiled import njit
+from dlrm_app.synthetic.best import expected_auc
+from dlrm_app.synthetic.draw import draw_rows
+from dlrm_app.synthetic.shape import NUM_DENSE, NUM_SPARSE, Shape
+
+NUM_TELLING = 64
+COLUMN_DECAY = 0.5  # the k-th most telling of the columns weighs this to the power of k
+PAIRED_COLUMNS = (8, 13, 16, 22)  # a handful of ids each, none missing
+NUM_PAIRING = 16  # ids of a paired column that have a latent vector
+LATENT_DIM = 2
+SHARES = (0.40, 0.54, 0.06)  # of the logit's variance: dense values, ids, pairs
+PILOT_ROWS = 1 << 17
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The truth. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its rank;
+    the row after the ranks is for all rarer ids (zero), the last of ``effects`` for a missing one.
+
+    ``curves`` [N, 2] weighs tanh(t) and exp(-t²) of t = (log1p(value) - location) / width.
+    The logit is ``bias`` plus the three parts, times ``weights`` [3].
+    """
+
+    curves: NDArray[np.float64]
+    effects: NDArray[np.float64]
+    latent: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    bias: float
+
+    def logits(
+        self, shape: Shape, values: NDArray[np.int64], ranks: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """The true log-odds [B] of rows with dense ``values`` [B, N] and ``ranks`` of ids [B, F]."""
+        return self.bias + self.parts(shape, values, ranks) @ self.weights
+
+    def parts(self, shape: Shape, values: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What dense values, ids and pairs each add [B, 3], before weights."""
+        return _parts(values, ranks, shape.location, shape.scale, self.curves, self.effects, self.latent)
+
+
+def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Signal:
+    """The truth of ``seed``: its expected AUC and click rate, over a pilot sample, are those given."""
+    random = np.random.Generator(np.random.Philox(key=seed))
+    curves = _strengths(random, NUM_DENSE) * random.normal(size=(NUM_DENSE, 2))
+    effects = _strengths(random, NUM_SPARSE) * random.normal(size=(NUM_SPARSE, NUM_TELLING + 2))
+    effects[:, NUM_TELLING] = 0.0
+    latent = random.normal(size=(len(PAIRED_COLUMNS), NUM_PAIRING + 1, LATENT_DIM))
+    latent[:, NUM_PAIRING] = 0.0
+    unscaled = Signal(curves, effects, latent, np.ones(len(SHARES)), 0.0)
+    values, ranks, _ = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
+    parts = unscaled.parts(shape, values, ranks)
+    spread = parts.std(axis=0)
+    weights = np.sqrt(SHARES) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread
+    scale, bias = _fit(np.sort(parts @ weights), auc, click_rate)
+    return Signal(curves, effects, latent, scale * weights, bias)
+
+
+def _strengths(random: np.random.Generator, num_columns: int) -> NDArray[np.float64]:
+    return COLUMN_DECAY ** random.permutation(num_columns).astype(np.float64)[:, None]
+
+
+def _fit(logits: NDArray[np.float64], auc: float, click_rate: float) -> tuple[float, float]:
+    """Scale and bias that give sorted ``logits`` the expected ``auc`` and ``click_rate``, by bisection."""
+    low, high = 0.0, 64.0
+    bias = 0.0
+    for _ in range(40):
+        scale = (low + high) / 2
+        bias = _fit_bias(scale * logits, click_rate, bias)
+        if expected_auc(probability(scale * logits + bias)) < auc:
+            low = scale
+        else:
+            high = scale
+    return scale, bias
+
+
+def _fit_bias(logits: NDArray[np.float64], click_rate: float, bias: float) -> float:
+    for _ in range(50):  # Newton's steps, short ones far from the solution
+        clicks = probability(logits + bias)
+        step = (click_rate - clicks.mean()) / max(float((clicks * (1 - clicks)).mean()), 1e-3)
+        bias += float(np.clip(step, -2.0, 2.0))
+        if abs(step) < 1e-10:
+            break
+    return bias
+
+
+def probability(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 / (1 + exp(-logit))."""
+    return 1.0 / (1.0 + np.exp(-logits))
+
+
+@njit(nogil=True, cache=True)
+def _parts(values, ranks, location, width, curves, effects, latent):  # type: ignore[no-untyped-def]  # compiled
+    num_rows = len(values)
+    parts = np.zeros((num_rows, 3))
+    total = np.empty(LATENT_DIM)
+    for i in range(num_rows):
+        for c in range(NUM_DENSE):
+            t = (np.log1p(max(values[i, c], 0)) - location[c]) / (2.0 * width[c])
+            parts[i, 0] += curves[c, 0] * np.tanh(t) + curves[c, 1] * np.exp(-t * t)
+        for c in range(NUM_SPARSE):
+            rank = ranks[i, c]
+            parts[i, 1] += effects[c, NUM_TELLING + 1 if rank < 0 else min(rank, NUM_TELLING)]
+        # the sum over pairs of dot products is (|sum|² - sum of |.|²) / 2 (Rendle 2010)
+        total[:] = 0.0
+        squares = 0.0
+        for p, c in enumerate(PAIRED_COLUMNS):
+            rank = ranks[i, c]
+            for d in range(LATENT_DIM):
+                x = latent[p, NUM_PAIRING if rank < 0 else min(rank, NUM_PAIRING), d]
+                total[d] += x
+                squares += x * x
+        parts[i, 2] = (np.dot(total, total) - squares) / 2.0
+    return parts

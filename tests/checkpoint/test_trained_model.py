@@ -1,0 +1,53 @@
+"""Which checkpoint of a run is evaluated, and which cannot be."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dlrm_app.checkpoint.format import FORMAT, MARKER, VERSION, checkpoint_name
+from dlrm_app.checkpoint.trained_model import open_trained
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DataError
+
+RUNTIME = Runtime(0, 0, 1, 1, torch.device("cpu"), 1)
+
+
+def write_marker(run: Path, step: int, auc: float | None, **others: Any) -> Path:
+    """A complete checkpoint without any tensors; ``auc``: of the evaluation before it was saved."""
+    folder = run / "checkpoints" / checkpoint_name(step)
+    folder.mkdir(parents=True)
+    evals = [] if auc is None else [{"split": "val", "step": step, "auc": auc}]
+    evals += [{"split": "test", "step": step, "auc": 0.99}, {"split": "val", "step": 0, "auc": 0.98}]
+    marker = {"format": FORMAT, "version": VERSION, "files": {}, "progress": {"step": step, "evals": evals}}
+    (folder / MARKER).write_text(json.dumps({**marker, **others}))
+    return folder
+
+
+def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlrm_app.checkpoint.trained_model.read_saved_config", lambda _: TrainConfig())
+    monkeypatch.setattr("dlrm_app.checkpoint.trained_model.resolve_tables", lambda *_: [])
+    for step, auc in ((10, 0.7), (20, 0.75), (30, math.nan), (40, 0.75), (50, 0.72), (60, None)):
+        write_marker(tmp_path, step, auc, columns={"sparse": []}, config={})
+    names = {which: open_trained(tmp_path, RUNTIME, which).folder.name for which in ("newest", "best")}
+    assert names == {"newest": "step-000000060", "best": "step-000000040"}
+    named = tmp_path / "checkpoints" / "step-000000010"
+    assert open_trained(named, RUNTIME, "best").folder == named
+
+
+def test_without_an_evaluation_none_is_the_best(tmp_path: Path) -> None:
+    write_marker(tmp_path, 10, None)
+    with pytest.raises(DataError, match="use which=newest"):
+        open_trained(tmp_path, RUNTIME, "best")
+
+
+def test_a_checkpoint_that_does_not_tell_its_columns_is_refused(tmp_path: Path) -> None:
+    write_marker(tmp_path, 10, 0.7, config={})
+    with pytest.raises(DataError, match="does not say how its dataset is encoded") as refused:
+        open_trained(tmp_path, RUNTIME)
+    assert "step-000000010" in str(refused.value)
+    assert "resume=auto" in str(refused.value)

@@ -1,0 +1,64 @@
+"""One save at a time, in the calling thread or in another; what goes wrong in it is raised where the run waits."""
+
+import threading
+
+import pytest
+import torch
+
+from dlrm_app.checkpoint.pieces import copy_pieces, not_finite, own_pieces
+from dlrm_app.checkpoint.writer import Writer
+from dlrm_app.distributed.runtime import Runtime
+
+
+def writer(in_background: bool) -> Writer:
+    return Writer(Runtime(0, 0, 1, 1, torch.device("cpu"), 1), in_background)
+
+
+def test_work_in_the_background_lets_the_caller_go_on() -> None:
+    may_end, ended = threading.Event(), []
+    background = writer(in_background=True)
+    background.start(lambda: ended.append(may_end.wait(60)))
+    assert ended == []
+    may_end.set()
+    background.finish()
+    assert ended == [True]
+
+
+def test_work_at_once_is_done_when_start_returns() -> None:
+    done: list[int] = []
+    writer(in_background=False).start(lambda: done.append(threading.get_ident()))
+    assert done == [threading.get_ident()]
+
+
+def test_a_failure_in_the_background_is_seen_and_raised_once() -> None:
+    background = writer(in_background=True)
+    assert not background.has_failed
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    background.start(fail)
+    background.abandon(60)  # waits, without raising
+    assert background.has_failed
+    with pytest.raises(OSError, match="no space left"):
+        background.finish()
+    assert not background.has_failed
+    background.finish()
+
+
+def test_copies_keep_the_values_that_training_changes() -> None:
+    weight = torch.ones(3, 2)
+    views, copies = own_pieces({"model/w": weight}), copy_pieces({"model/w": weight})
+    weight.fill_(5)
+    assert torch.equal(copies["model/w", (0, 0)], torch.ones(3, 2))
+    assert views["model/w", (0, 0)] is weight
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 7, 99])
+def test_one_value_that_is_no_number_is_found_wherever_it_lies(value: float, place: int) -> None:
+    weight = 3e38 * torch.linspace(-1, 1, 100)
+    tensors = {"model/a": torch.zeros(0, 4), "model/b": weight, "dense/c": torch.tensor(1.0)}
+    assert not_finite(own_pieces(tensors)) == []
+    weight[place] = value
+    assert not_finite(own_pieces(tensors)) == ["model/b"]

@@ -1,0 +1,128 @@
+"""Members of one model learn like as many plain models, each on its own rows; evaluation averages them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.errors import ConfigError
+from dlrm_app.model.build import build_model
+from dlrm_app.training.setup import Trainable, build_trainable
+from tests.model.test_parity import MODELS
+from tests.plain_model import PlainModel
+from tests.plain_optimizers import DENSE, RowByRow
+from tests.plain_training import BATCH, NUM_STEPS, compose_train, run_sharded, weights_of
+from tests.random_batches import NUM_DENSE, TABLES, Ids, draw, to_batch
+
+DIM = TABLES[0].dim
+COUNT = 2
+Step = tuple[torch.Tensor, Ids, torch.Tensor]
+
+
+def plain_member(weights: dict[str, torch.Tensor], kind: str, member: int) -> PlainModel:
+    """A plain model with the first weights of one member."""
+    share = DIM // COUNT
+    prefix = f"models.{member}."
+    dense = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+    plain = PlainModel(kind, [replace(table, dim=share) for table in TABLES], dense)
+    for table in TABLES:
+        own = weights[f"bags.{table.name}.weight"][:, member * share : (member + 1) * share]
+        plain.bags[table.name].weight.data.copy_(own)
+    return plain
+
+
+def plain_members(trainable: Trainable, kind: str) -> list[PlainModel]:
+    weights = weights_of(trainable)
+    return [plain_member(weights, kind, member) for member in range(COUNT)]
+
+
+def train_plain(members: list[PlainModel], config: TrainConfig, steps: list[list[Step]]) -> torch.Tensor:
+    """Losses of steps whose mean over the members each of them follows; ``steps[t][k]`` is member k's batch."""
+    settings = config.optimizer
+    sparse = [RowByRow([bag.weight for bag in plain.bags.values()], settings.sparse) for plain in members]
+    parameters: list[nn.Parameter] = [p for plain in members for p in plain.dense.values()]
+    dense = DENSE[settings.dense.kind](parameters, settings.dense)
+    losses = []
+    for step in steps:
+        loss = torch.stack(
+            [
+                F.binary_cross_entropy_with_logits(plain(rows, ids), labels)
+                for plain, (rows, ids, labels) in zip(members, step, strict=True)
+            ]
+        ).mean()
+        for plain in members:
+            plain.zero_grad(set_to_none=False)
+        loss.backward()
+        for optimizer in (*sparse, dense):
+            optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def beside(parts: list[Step]) -> Step:
+    """The members' batches as one, the first member's rows first."""
+    ids = {feature: [bag for _, ids, _ in parts for bag in ids[feature]] for feature in parts[0][1]}
+    return torch.cat([rows for rows, _, _ in parts]), ids, torch.cat([labels for _, _, labels in parts])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
+    """Same losses at every step, same weights at the end, and then the mean of their logits in evaluation."""
+    config = compose_train(f"optimizer={optimizer}", *MODELS[kind], f"model.members={COUNT}")
+    steps = [[draw(COUNT * number + member, BATCH) for member in range(COUNT)] for number in range(NUM_STEPS)]
+    rows, ids, labels = draw(99, 50)
+    with start_runtime(num_threads=1) as runtime:
+        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+        members = plain_members(trainable, kind)
+        losses = run_sharded(trainable, config, [beside(step) for step in steps])
+        weights = weights_of(trainable)
+        trainable.pipeline.detach()
+        trainable.model.eval()
+        _, (_, logits, _) = trainable.model(to_batch(rows, ids, labels))
+    torch.testing.assert_close(losses, train_plain(members, config, steps), rtol=1e-5, atol=1e-6)
+    for number, plain in enumerate(members):
+        for table in TABLES:
+            found = plain_member(weights, kind, number).bags[table.name].weight
+            torch.testing.assert_close(found, plain.bags[table.name].weight, rtol=1e-4, atol=2e-6)
+        for name, value in plain.dense.items():
+            found = weights[f"models.{number}.{name.replace('/', '.')}"]
+            torch.testing.assert_close(found, value.data, rtol=1e-4, atol=2e-6)
+    expected = torch.stack([plain(rows, ids) for plain in members]).mean(0)
+    torch.testing.assert_close(logits, expected.detach(), rtol=1e-4, atol=2e-6)
+
+
+def test_members_begin_with_weights_of_their_own() -> None:
+    """Another member, other first weights: or they would stay the same model but for their rows."""
+    config = compose_train("model.members=2")
+    with start_runtime(num_threads=1) as runtime:
+        weights = weights_of(build_trainable(config, TABLES, NUM_DENSE, runtime))
+    for name in [name for name in weights if name.startswith("models.0.") and name.endswith("weight")]:
+        assert not torch.equal(weights[name], weights[name.replace("models.0.", "models.1.")])
+
+
+def test_a_width_that_the_members_do_not_divide_is_refused() -> None:
+    config = compose_train("model.members=3")
+    with pytest.raises(ConfigError, match=r"model.members=3 must divide the tables' width, got 8: use 12"):
+        build_model(config.model, TABLES, NUM_DENSE, torch.device("cpu"), 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["model.members=0"], ["model.members must be at least 1"]),
+        (
+            ["model=concat", "model.bottom_mlp=[]", "model.members=2"],
+            ["model.members=2", "one width", "model.members=1"],
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose_train(*overrides)
+    for word in words:
+        assert word in str(caught.value)

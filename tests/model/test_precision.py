@@ -1,0 +1,105 @@
+"""bf16 and fp16 where they work, and a refusal where they do not."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.config.sharding import ShardingConfig
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.errors import ConfigError
+from dlrm_app.model.precision import set_tf32
+from dlrm_app.training.optimizers import table_problems
+from dlrm_app.training.setup import build_trainable
+from tests.plain_training import compose_train, plain_copy, train_both
+from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_bf16_trains_like_plain_torch_in_bf16() -> None:
+    """Losses agree to bf16's 8 bits, differ from fp32's, and every weight stays fp32."""
+    config = compose_train("trainer.precision=bf16")
+    losses, plain_losses, weights, _ = train_both(
+        config, forward_in=lambda: torch.autocast("cpu", torch.bfloat16)
+    )
+    torch.testing.assert_close(losses, plain_losses, rtol=2e-3, atol=0)
+    assert not torch.equal(losses, train_both(compose_train())[0])
+    assert losses.dtype == torch.float32
+    assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+def test_bf16_training_evaluates_in_fp32() -> None:
+    config = compose_train("trainer.precision=bf16")
+    with start_runtime(num_threads=1) as runtime:
+        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
+        plain = plain_copy(trainable)
+        dense, ids, labels = draw(0, 64)
+        trainable.model.eval()
+        with torch.no_grad():
+            loss, (_, logits, _) = trainable.model(to_batch(dense, ids, labels))
+            expected = plain(dense, ids)
+    torch.testing.assert_close(logits, expected)
+    assert loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_fp16_tables_train_with_rounding_to_nearest(kind: str) -> None:
+    """As plain torch does when it rounds every touched row to fp16 after each step."""
+    tables = [replace(table, data_type="fp16") for table in TABLES]
+    losses, plain_losses, weights, plain = train_both(compose_train(f"optimizer={kind}"), tables)
+    torch.testing.assert_close(losses, plain_losses, rtol=1e-3, atol=0)
+    for table in tables:
+        found, expected = weights[f"bags.{table.name}.weight"], plain.bags[table.name].weight.data
+        assert found.dtype == torch.float16
+        # two neighbours of fp16 near the largest weights: fbgemm may round twice where torch rounds once
+        torch.testing.assert_close(found.float(), expected, rtol=0, atol=2.5e-4)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "settings", "words"),
+    [
+        ("bf16", SparseSettings("sgd", 0.1), "trains no bf16 tables"),
+        ("fp16", SparseSettings("adam", 0.1), "need an optimizer inside the backward pass"),
+        ("fp16", SparseSettings("rowwise_adagrad", 0.1, weight_decay=1e-5), "inside the backward pass"),
+        ("fp16", SparseSettings("sgd", 0.1, stochastic_rounding=True), "exists on CUDA only"),
+    ],
+)
+def test_a_type_that_cannot_be_trained_is_refused(
+    data_type: str, settings: SparseSettings, words: str
+) -> None:
+    (problem,) = table_problems([replace(TABLES[0], data_type=data_type)], settings, ShardingConfig(), CPU)
+    assert words in problem
+    assert "table shared" in problem
+
+
+def test_fp16_is_accepted_where_it_works() -> None:
+    table = replace(TABLES[0], data_type="fp16")
+    rounding = SparseSettings("adam", 0.1, stochastic_rounding=True)
+    assert table_problems([table], SparseSettings("sgd", 0.1), ShardingConfig(), CPU) == []
+    assert table_problems([table], rounding, ShardingConfig(), CUDA) == []
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"trainer\.precision must be one of fp32, bf16, got 'fp16'"):
+        compose_train("trainer.precision=fp16")
+
+
+@pytest.fixture
+def tf32_as_before() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.usefixtures("tf32_as_before")
+def test_tf32_is_set_for_cuda_and_said_to_do_nothing_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    set_tf32(True, CUDA)
+    assert torch.backends.cuda.matmul.allow_tf32
+    assert caplog.text == ""
+    set_tf32(False, CUDA)
+    assert not torch.backends.cuda.matmul.allow_tf32
+    set_tf32(True, CPU)
+    assert "trainer.tf32=true has no effect on cpu" in caplog.text

@@ -1,0 +1,162 @@
+"""Everything that can be wrong with input, and what the user is told."""
+
+import fcntl
+import gzip
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.errors import DataError, DlrmError
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import content, rejects_of, run
+
+GOOD = (
+    b"1\t"
+    + b"\t".join(b"%d" % n for n in range(13))
+    + b"\t"
+    + b"\t".join(b"%08x" % n for n in range(26))
+    + b"\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("input.train=nothing.tsv", "input.train=nothing.tsv: no such file"),
+        ("input.train=nothing*.tsv", "input.train=nothing*.tsv matches no file"),
+        ("input.train=folder", "input.train=folder is a folder: give its files, such as 'folder/*'"),
+        ("input.train=[good.tsv,good.tsv]", "input.train names good.tsv twice"),
+        ("+input.train=[]", "input.train must be a file, a glob or a list of them"),
+        ("input.val=empty.tsv", "the val split has no rows"),
+        ("encoding.num_embeddings=[5,6]", "encoding.num_embeddings has 2 numbers, the dataset has 26"),
+        ("encoding.num_embeddings=1", "must be a whole number from 2 to 2147483647, got 1"),
+        ("output=good.tsv", "output=good.tsv exists and is no dataset folder"),
+        ("output=folder", "output=folder exists and is no dataset folder"),
+    ],
+)
+def test_input_that_cannot_work_is_refused_with_the_cure(tmp_path: Path, given: str, part: str) -> None:
+    (tmp_path / "good.tsv").write_bytes(GOOD)
+    (tmp_path / "empty.tsv").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "precious").write_bytes(b"")
+    arguments = {
+        "input.train": "input.train=good.tsv",
+        "output": "output=k",
+        given.split("=")[0].lstrip("+"): given,
+    }
+    output = Path(arguments.pop("output").split("=")[1])
+    with pytest.raises(DlrmError) as caught:
+        run(output, *arguments.values())
+    assert part in str(caught.value)
+    assert (tmp_path / "good.tsv").read_bytes() == GOOD
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.tsv").write_bytes(GOOD)
+    (tmp_path / "secret.tsv").chmod(0)
+    with pytest.raises(DlrmError, match=r"input.train=secret.tsv cannot be read: Permission denied"):
+        run(Path("k"), "input.train=secret.tsv")
+
+
+BAD_LINES = {
+    "blank line": b"\n",
+    "carriage return alone is blank": b"\r\n",
+    "39 columns, expected 40": GOOD.replace(b"\t0", b"", 1),
+    "41 columns, expected 40": GOOD.replace(b"\n", b"\t\n"),
+    "label is not 0 or 1": b"2" + GOOD[1:],
+    "int_1 is not a whole number": GOOD.replace(b"\t1\t", b"\t1.5\t", 1),
+    "int_2 is not a whole number within": GOOD.replace(b"\t2\t", b"\t99999999999999999999\t", 1),
+    "int_3 is not a whole number": GOOD.replace(b"\t3\t", b"\t3\0\t", 1),
+    "cat_0 is not 1 to 8 hex digits": GOOD.replace(b"00000000", b"0000000g"),
+    "cat_1 is not 1 to 8 hex digits": GOOD.replace(b"00000001", b"0000\xff001"),
+    "longer than 1,048,576 bytes": b"1\t" + b"7" * (10 << 20) + b"\n",
+}
+
+
+@pytest.mark.parametrize("is_gzip", [False, True])
+def test_every_malformed_line_is_kept_with_file_line_and_reason(tmp_path: Path, is_gzip: bool) -> None:
+    text = GOOD + b"".join(line + GOOD for line in BAD_LINES.values())
+    name = "log.tsv.gz" if is_gzip else "log.tsv"
+    (tmp_path / name).write_bytes(gzip.compress(text) if is_gzip else text)
+    given = [f"input.train={name}", "layout.unit_mib=2"]
+    with pytest.raises(DataError) as caught:
+        run(Path("k"), *given)
+    assert re.match(
+        r"11 of 2\d lines are malformed, more than rejects.max_fraction=0.001 allows", str(caught.value)
+    )
+    assert f"{name}:2: blank line" in str(caught.value)
+    shutil.rmtree(tmp_path / "k")
+    manifest = run(Path("k"), *given, "rejects.max_fraction=0.5")
+    rejects = rejects_of(Path("k"))
+    assert [entry["line"] for entry in rejects] == list(range(2, 24, 2))
+    for entry, reason in zip(rejects, BAD_LINES, strict=True):
+        assert entry["file"] == name
+        assert ("blank line" if "blank" in reason else reason) in entry["reason"]
+        assert len(entry["excerpt"]) < 1000
+    assert "3\0" in rejects[7]["excerpt"]
+    assert (manifest.splits["train"].rows, manifest.splits["train"].rejects) == (12, 11)
+
+
+def test_line_ends_case_and_a_missing_last_newline_make_no_difference(tmp_path: Path) -> None:
+    text = make_clicks(100)
+    variants = {
+        "plain": text,
+        "crlf": text.replace(b"\n", b"\r\n"),
+        "upper": text.upper(),
+        "cut": text[:-1],
+    }
+    found = {}
+    for name, variant in variants.items():
+        (tmp_path / f"{name}.tsv").write_bytes(variant)
+        run(Path(name), f"input.train={name}.tsv")
+        found[name] = content(tmp_path / name, skip=["manifest.json"])
+    assert all(files == found["plain"] for files in found.values())
+
+
+def test_a_gzip_file_cut_short_is_named_and_once_it_is_mended_the_run_goes_on(tmp_path: Path) -> None:
+    whole = gzip.compress(make_clicks(2000))
+    (tmp_path / "log.tsv.gz").write_bytes(whole[:-100])
+    with pytest.raises(DataError, match=r"log\.tsv\.gz is cut short"):
+        run(Path("k"), "input.train=log.tsv.gz")
+    assert not Path("k/manifest.json").exists()
+    (tmp_path / "log.tsv.gz").write_bytes(whole)
+    assert run(Path("k"), "input.train=log.tsv.gz").splits["train"].rows == 2000
+
+
+def test_a_second_run_on_the_same_output_waits_its_turn(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_bytes(GOOD)
+    (tmp_path / "k/.work").mkdir(parents=True)
+    with (tmp_path / "k/.work/lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DlrmError, match=r"another dlrm-preprocess is working on output=k"):
+            run(Path("k"), "input.train=log.tsv")
+
+
+def test_a_wrong_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("a,b,c\n1,2,3\n")
+    expected = r"the header of log.csv names a, b, c; dataset=example_csv expects clicked, age, price"
+    with pytest.raises(DlrmError, match=expected):
+        run(Path("k"), "dataset=example_csv", "input.train=log.csv")
+
+
+def test_input_that_changes_while_it_is_read_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.tsv").write_bytes(GOOD * 3)
+
+    def add_a_line(*_: object) -> None:
+        with (tmp_path / "log.tsv").open("ab") as file:
+            file.write(GOOD)
+
+    monkeypatch.setattr("dlrm_app.preprocess.job.preprocess.check_first_lines", add_a_line)
+    with pytest.raises(DataError, match=r"log\.tsv changed while it was being read"):
+        run(Path("k"), "input.train=log.tsv")

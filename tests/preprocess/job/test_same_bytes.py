@@ -1,0 +1,197 @@
+"""One command, one dataset: byte for byte the same with any number of threads, compressed or not, resumed or not."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.preprocess.job import executor
+from dlrm_app.preprocess.job import work_plan as plan
+from dlrm_app.preprocess.job.executor import LocalExecutor
+from dlrm_app.preprocess.job.journal import WORK, Journal
+from dlrm_app.preprocess.job.stages import Stages
+from dlrm_app.preprocess.read import first_line, units
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import content, run
+
+WAYS = {
+    "hash": ["encoding.num_embeddings=50", "split.val=0.1", "split.test=0.15"],
+    "vocab": ["encoding=vocab", "encoding.min_count=2", "split.test=0.2", "dense.transform=standardize"],
+    "block": ["encoding.num_embeddings=50", "shuffle=block", "split.val=0.1"],
+    "full": ["encoding.num_embeddings=50", "shuffle=full", "split.val=0.1", "layout.shuffled_shard_rows=100"],
+    "multi-hot": ["multi_hot.sizes=3", "dense.bucket_columns=all", "layout.compression=lz4"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of 10,000 bytes, some 50 lines, in place of MiB, so that a small file has many."""
+    monkeypatch.setattr(plan, "MIB", 10_000)
+
+
+@pytest.fixture
+def clicks(tmp_path: Path) -> Path:
+    (tmp_path / "a.tsv").write_bytes(make_clicks(300, 1, bad_every=40))
+    (tmp_path / "b.tsv").write_bytes(make_clicks(200, 2, bad_every=40)[:-1])
+    return tmp_path
+
+
+def options(way: str) -> list[str]:
+    return [*WAYS[way], "layout.unit_mib=1", "layout.row_group_rows=16", "rejects.max_fraction=0.1", "seed=3"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_make_no_difference(clicks: Path, way: str) -> None:
+    given = [f"input.train={clicks}/?.tsv", *options(way)]
+    first = run(clicks / "one", *given, "threads=1")
+    run(clicks / "four", *given, "threads=4")
+    assert content(clicks / "one") == content(clicks / "four")
+    assert sum(split.rows for split in first.splits.values()) == 488
+    assert len(first.splits["train"].shards) >= 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_stops_anywhere_goes_on_to_the_same_bytes(
+    clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [f"input.train={clicks}/?.tsv", *options(way), "threads=1"]
+    run(clicks / "whole", *given)
+    land = Journal.land
+    left = 0
+
+    def land_or_die(self: Journal, source: int, unit: int, result: dict) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        land(self, source, unit, result)
+
+    monkeypatch.setattr(Journal, "land", land_or_die)
+    interruptions = 0
+    while True:
+        left = 9
+        try:
+            run(clicks / "pieces", *given)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions >= 1
+    assert content(clicks / "pieces") == content(clicks / "whole")
+
+
+def test_gz_files_give_the_same_shards(clicks: Path) -> None:
+    for name in "ab":
+        (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
+    for way in ("hash", "vocab", "full"):
+        run(clicks / f"{way}-plain", f"input.train={clicks}/?.tsv", *options(way))
+        run(clicks / f"{way}-gz", f"input.train={clicks}/?.tsv.gz", *options(way))
+        skip = ["manifest.json", "rejects.jsonl"]  # they name the files
+        assert content(clicks / f"{way}-plain", skip) == content(clicks / f"{way}-gz", skip)
+
+
+def test_a_finished_dataset_is_left_alone(clicks: Path) -> None:
+    given = [f"input.train={clicks}/a.tsv", *options("hash")]
+    first = run(clicks / "out", *given)
+    before = {path: path.stat().st_mtime_ns for path in (clicks / "out").rglob("*")}
+    assert run(clicks / "out", *given, "threads=2") == first
+    assert {path: path.stat().st_mtime_ns for path in (clicks / "out").rglob("*")} == before
+
+
+def test_a_finished_dataset_of_another_configuration_is_refused(clicks: Path) -> None:
+    given = [f"input.train={clicks}/a.tsv", *options("hash")]
+    run(clicks / "out", *given)
+    with pytest.raises(ConfigError, match=r"encoding.num_embeddings is 60, it was 50"):
+        run(clicks / "out", *given, "encoding.num_embeddings=60")
+    with pytest.raises(ConfigError, match=r"input.train"):
+        run(clicks / "out", f"input.train={clicks}/b.tsv", *options("hash"))
+
+
+def interrupted(output: Path, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that stops after its first unit was encoded."""
+
+    def stop(self: LocalExecutor, work: executor.Work, feeds: list) -> object:
+        for result in original(self, work, feeds):
+            yield result
+            raise KeyboardInterrupt
+
+    original = LocalExecutor.run
+    monkeypatch.setattr(LocalExecutor, "run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(output, *given)
+    monkeypatch.setattr(LocalExecutor, "run", original)
+    assert (output / WORK).is_dir()
+
+
+def test_a_speed_is_told_only_of_a_run_that_did_everything(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = [f"input.train={clicks}/?.tsv", *options("hash")]
+    interrupted(clicks / "out", given, monkeypatch)
+    caplog.set_level("INFO")
+    run(clicks / "out", *given)
+    assert "rows; the rest of them took" in caplog.text
+    assert "rows/s" not in caplog.text
+    caplog.clear()
+    run(clicks / "whole", *given)
+    assert "rows/s" in caplog.text
+
+
+def test_an_unfinished_dataset_refuses_another_configuration(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [f"input.train={clicks}/a.tsv", *options("hash")]
+    interrupted(clicks / "out", given, monkeypatch)
+    with pytest.raises(ConfigError, match=r"seed is 4, it was 3"):
+        run(clicks / "out", *given, "seed=4")
+
+
+def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [f"input.train={clicks}/?.tsv", *options("hash")]
+    interrupted(clicks / "out", given, monkeypatch)
+    with (clicks / "b.tsv").open("ab") as file:
+        file.write(b"\n")
+    with pytest.raises(ConfigError, match=r"b\.tsv has changed"):
+        run(clicks / "out", *given)
+    (clicks / "c.tsv").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"c\.tsv was not part of the input before"):
+        run(clicks / "out", *given)
+
+
+@pytest.mark.parametrize("way", ["hash", "vocab"])
+def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
+    clicks: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "_PIECE", 2000)  # else the look at first lines finds the damage
+    monkeypatch.setattr(first_line, "_BYTES", 2000)
+    for name in "ab":
+        (clicks / f"{name}.tsv.gz").write_bytes(gzip.compress((clicks / f"{name}.tsv").read_bytes()))
+    given = [f"input.train={clicks}/?.tsv.gz", *options(way), "threads=1"]
+    run(clicks / "whole", *given)
+    good = (clicks / "b.tsv.gz").read_bytes()
+    (clicks / "b.tsv.gz").write_bytes(good[: len(good) // 2])
+    with pytest.raises(DataError, match=r"b\.tsv\.gz is cut short: .* then run the same command again"):
+        run(clicks / "mended", *given)
+    landed = {path.name.split("-")[0] for path in (clicks / "mended" / WORK).glob("*/*.json")}
+    assert landed == {"00000"}
+    (clicks / "b.tsv.gz").write_bytes(good)
+    run(clicks / "mended", *given)
+    assert content(clicks / "mended") == content(clicks / "whole")
+
+
+def test_a_file_that_other_passes_have_read_may_not_be_replaced(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The splits were cut by its lines."""
+    path = clicks / "a.tsv.gz"
+    path.write_bytes(gzip.compress((clicks / "a.tsv").read_bytes()))
+    count = Stages._cut
+
+    def cut_then_damage(self: Stages) -> object:
+        found = count(self)
+        path.write_bytes(path.read_bytes()[:-9])
+        return found
+
+    monkeypatch.setattr(Stages, "_cut", cut_then_damage)
+    with pytest.raises(DataError, match=r"a\.tsv\.gz is cut short: .* then delete .* and start again"):
+        run(clicks / "out", f"input.train={path}", *options("hash"))

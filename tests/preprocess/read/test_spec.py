@@ -1,0 +1,68 @@
+"""Dataset specs: what they may say, and every fault at once."""
+
+from typing import Any
+
+import pytest
+
+from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.read.spec import read_spec
+from tests.preprocess.running import spec_of
+
+
+def config_of(columns: list[Any], **settings: Any) -> DatasetConfig:
+    return DatasetConfig(**{"name": "mine", "delimiter": ",", **settings}, columns=columns)
+
+
+GOOD = [{"name": "y", "role": "label"}, {"name": "a", "role": "sparse", "kind": "hex"}]
+
+
+@pytest.mark.parametrize("dataset", ["criteo_kaggle", "criteo_1tb"])
+def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
+    spec = spec_of(dataset)
+    assert [column.name for column in spec.dense] == [f"int_{place}" for place in range(13)]
+    assert [column.name for column in spec.sparse] == [f"cat_{place}" for place in range(26)]
+    assert (spec.label, spec.delimiter, spec.header) == ("label", "\t", False)
+    assert len(spec.without_label().columns) == 39
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "part"),
+    [
+        (GOOD, {"delimiter": ";;"}, "dataset.delimiter must be one ASCII character"),
+        (GOOD, {"delimiter": "e"}, "dataset.delimiter must be one ASCII character that no number holds"),
+        (GOOD, {"quote": ","}, "dataset.quote and dataset.delimiter must differ"),
+        ([*GOOD, "b"], {}, "dataset.columns[2] must be a mapping with name and role, got 'b'"),
+        (
+            [*GOOD, {"name": "b", "role": "dence"}],
+            {},
+            "role must be one of label, dense, sparse, ignore, got 'dence'",
+        ),
+        (
+            [*GOOD, {"name": "b", "role": "dense", "kind": "hex"}],
+            {},
+            "must be one of integer, float, got 'hex'",
+        ),
+        ([*GOOD, {"name": "b", "role": "ignore", "knd": 1}], {}, "knd is not a key of a column"),
+        ([*GOOD, GOOD[1]], {}, "two columns are named a"),
+        ([*GOOD, {"name": "z", "role": "label"}], {}, "only one column can have the role label"),
+        (GOOD[:1], {}, "at least one column must have the role sparse"),
+        ([{"name": "../a", "role": "sparse", "kind": "hex"}], {}, "'../a' cannot name a column"),
+        ([{**GOOD[1], "separator": ","}], {}, "separator must be one ASCII character that nothing else uses"),
+        (
+            [*GOOD, {"name": "b", "role": "dense", "kind": "float", "separator": "|"}],
+            {},
+            "separator is for sparse",
+        ),
+    ],
+)
+def test_a_spec_that_cannot_work_is_refused(columns: list[Any], settings: dict[str, Any], part: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_spec(config_of(columns, **settings))
+    assert part in str(caught.value)
+
+
+def test_every_fault_comes_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_spec(config_of([{"name": "a", "role": "x"}, {"name": "b", "role": "y"}], delimiter=""))
+    assert len(caught.value.problems) == 4

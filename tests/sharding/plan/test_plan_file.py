@@ -1,0 +1,218 @@
+"""plan.yaml: what is written is what is loaded, and a plan for something else is refused with every reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.cluster import GIB, Cluster
+from dlrm_app.sharding.cost import Workload, estimate_options
+from dlrm_app.sharding.plan.estimated_plan import to_plan
+from dlrm_app.sharding.plan.plan_file import load_plan, plan_to_dict, write_plan
+from dlrm_app.sharding.planner.placement import Assignment, rank_loads
+from dlrm_app.sharding.planner.search import search
+from dlrm_app.tables.specs import Table
+from tests.sharding.clusters import cluster, one_hot, workload
+
+TABLES = [
+    one_hot(100, 16, "whole"),
+    one_hot(10, 32, "rows"),
+    one_hot(50, 64, "columns"),
+    one_hot(3, 8, "copies"),
+]
+WISHES = {
+    "whole": {"types": ["table_wise"]},
+    "rows": {"types": ["row_wise"]},
+    "columns": {"types": ["column_wise"], "min_partition": 16},
+    "copies": {"types": ["data_parallel"]},
+}
+
+
+def planned(
+    tables: list[Table] = TABLES, where: Cluster | None = None
+) -> tuple[Assignment, Workload, Cluster]:
+    where = where or cluster(4, device="cpu")
+    work = workload(tables, tables=WISHES)
+    found = search(estimate_options(work, where), where)
+    assert found is not None
+    return found, work, where
+
+
+@pytest.fixture
+def plan_path(tmp_path: Path) -> Path:
+    found, work, where = planned()
+    path = tmp_path / "plan.yaml"
+    write_plan(path, to_plan(found, {}, dict.fromkeys(work.tables, "bags"), work, where))
+    return path
+
+
+def same(first: Assignment, second: Assignment) -> bool:
+    return {name: (placed.option.label, placed.ranks) for name, placed in first.items()} == {
+        name: (placed.option.label, placed.ranks) for name, placed in second.items()
+    }
+
+
+def test_a_written_plan_loads_as_it_was(plan_path: Path) -> None:
+    """Whatever the types that are wished for when it is loaded, and with the same estimated loads."""
+    found, work, where = planned()
+    loaded = load_plan(plan_path, workload(TABLES), where)
+    assert same(loaded, found)
+    assert (rank_loads(loaded, 4).memory == rank_loads(found, 4).memory).all()
+    again = to_plan(loaded, {}, dict.fromkeys(work.tables, "bags"), work, where)
+    assert plan_to_dict(again) == yaml.safe_load(plan_path.read_text())
+
+
+def test_a_plan_keeps_kernels_and_load_factors(tmp_path: Path) -> None:
+    where = cluster(2, device="cuda", host_memory=GIB)
+    wishes = {"*": {"kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3}}
+    work = workload([one_hot(1000, 16, "t")], tables=wishes)
+    found = search(estimate_options(work, where), where)
+    assert found is not None
+    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, {"t": "bags"}, work, where))
+    loaded = load_plan(tmp_path / "plan.yaml", workload([one_hot(1000, 16, "t")]), where)
+    assert loaded["t"].option.kernel == "fused_uvm_caching"
+    assert loaded["t"].option.load_factor == 0.3
+    assert loaded["t"].option.memory == pytest.approx(found["t"].option.memory)
+
+
+def refused(path: Path, change: Callable[[dict[str, Any]], Any], tables: list[Table] = TABLES) -> list[str]:
+    """The problems of the plan at ``path`` once ``change`` has been made to it."""
+    content = yaml.safe_load(path.read_text())
+    change(content)
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError) as error:
+        load_plan(path, workload(tables), cluster(4, device="cpu"))
+    assert all(problem.startswith(f"sharding.plan={path}: ") for problem in error.value.problems)
+    return [problem.removeprefix(f"sharding.plan={path}: ") for problem in error.value.problems]
+
+
+CURE = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
+
+
+def test_a_plan_for_other_tables_is_refused_with_every_difference(plan_path: Path) -> None:
+    here = [one_hot(100, 32, "whole"), one_hot(11, 32, "rows"), *TABLES[2:3], one_hot(9, 8, "new")]
+    assert sorted(refused(plan_path, lambda content: None, here)) == [
+        f"it does not place: new; {CURE}",
+        f"it places what is no table here: copies; {CURE}",
+        "table rows: it is made for 10 × 32, the table has 11 × 32: plan again",
+        "table whole: it is made for 100 × 16, the table has 100 × 32: plan again",
+    ]
+
+
+def test_a_plan_for_other_ranks_is_refused(plan_path: Path) -> None:
+    assert refused(plan_path, lambda content: content.update(nodes=2)) == [
+        "it is made for 2 × 4 = 8 ranks, here are 4: start as many, or plan again"
+    ]
+
+
+def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path: Path) -> None:
+    where = cluster(8, device="cpu")
+    work = workload(TABLES, types=["table_wise"])
+    found = search(estimate_options(work, where), where)
+    assert found is not None
+    assert max(rank for placed in found.values() for rank in placed.ranks) > 1
+    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, dict.fromkeys(found, "bags"), work, where))
+    with pytest.raises(ConfigError) as error:
+        load_plan(tmp_path / "plan.yaml", work, cluster(2, device="cpu"))
+    (problem,) = error.value.problems
+    assert "it is made for 1 × 8 = 8 ranks, here are 2" in problem
+
+
+def edit_shards(table: str, change: Callable[[list[list[int]]], Any]) -> Callable[[dict[str, Any]], None]:
+    def edit(content: dict[str, Any]) -> None:
+        entry = content["tables"][table]
+        change(entry["shards"])
+        entry["ranks"] = [shard[4] for shard in entry["shards"]]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "problem"),
+    [
+        ("rows", lambda shards: shards.pop(1), "96 of its 320 weights lie nowhere"),
+        (
+            "rows",
+            lambda shards: shards[1].__setitem__(0, 2),
+            "the shards [0, 0, 3, 32, 0] and [2, 0, 3, 32, 1] overlap",
+        ),
+        ("whole", lambda shards: shards[0].__setitem__(4, 4), "it lies on rank 4, the last rank here is 3"),
+        (
+            "whole",
+            lambda shards: shards[0].__setitem__(2, 99),
+            "it is made for 99 × 16, the table has 100 × 16",
+        ),
+        (
+            "whole",
+            lambda shards: shards[0].append(1),
+            "shards must be a list of [row, column, rows, columns, rank]",
+        ),
+        (
+            "columns",
+            lambda shards: shards.clear(),
+            "shards must be a list of [row, column, rows, columns, rank]",
+        ),
+        (
+            "rows",
+            lambda shards: [shard.__setitem__(4, 0) for shard in shards],
+            "row_wise puts shard i on rank i",
+        ),
+    ],
+)
+def test_shards_that_are_no_partition_are_refused(
+    plan_path: Path, table: str, change: Callable[[list[list[int]]], Any], problem: str
+) -> None:
+    problems = refused(plan_path, edit_shards(table, change))
+    assert len(problems) == 1
+    assert problems[0].startswith(f"table {table}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("compute_kernel", "key_value", "compute_kernel must be one of fused, "),
+        ("compute_kernel", "fused_uvm", "the kernel fused_uvm needs CUDA, these ranks compute on CPU"),
+        ("sharding_type", "diagonal", "sharding_type must be one of data_parallel, "),
+        ("sharding_type", "table_row_wise", "table_row_wise on these ranks cuts it into [[0, 0, 25, 16]"),
+        ("ranks", [0], "ranks must be the last numbers of its shards, in their order"),
+        ("cache_load_factor", "much", "cache_load_factor must lie in (0, 1], got 'much'"),
+        ("rank", 0, "rank is not known: use sharding_type, compute_kernel, ranks, shards"),
+    ],
+)
+def test_what_a_plan_cannot_say_is_refused(plan_path: Path, key: str, value: Any, problem: str) -> None:
+    table = "rows" if key == "ranks" else "whole"
+    problems = refused(plan_path, lambda content: content["tables"][table].__setitem__(key, value))
+    if value == "table_row_wise":
+        assert problems[0].startswith(
+            "table whole: table_row_wise on these ranks cuts it into [[0, 0, 25, 16]"
+        )
+    else:
+        assert problems[0].startswith(f"table {table}: {problem}")
+
+
+@pytest.mark.parametrize("text", ["", "tables: [1]", "a: {b", "\x00"])
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"sharding\.plan="):
+        load_plan(path, workload(TABLES), cluster(4))
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read: .*No such file"):
+        load_plan(tmp_path / "plan.yaml", workload(TABLES), cluster(4))
+
+
+def test_a_plan_within_nodes_needs_nodes_of_that_size(tmp_path: Path) -> None:
+    """What is split over the 2 ranks of a node cannot be split over the 4 of another cluster's."""
+    where = cluster(4, 2, device="cpu")
+    work = workload([one_hot(100, 16, "t")], types=["table_row_wise"])
+    found = search(estimate_options(work, where), where)
+    assert found is not None
+    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, {"t": "bags"}, work, where))
+    assert same(load_plan(tmp_path / "plan.yaml", work, where), found)
+    with pytest.raises(ConfigError, match="made for 2 ranks per node, here are 4"):
+        load_plan(tmp_path / "plan.yaml", work, cluster(4, device="cpu"))

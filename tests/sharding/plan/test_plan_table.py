@@ -1,0 +1,76 @@
+"""A plan as text."""
+
+import numpy as np
+import pytest
+
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.cost import estimate_options
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
+from dlrm_app.sharding.plan.plan_page import plan_page
+from dlrm_app.sharding.plan.plan_table import plan_text
+from dlrm_app.sharding.plan.table_classes import fold, size_text
+from dlrm_app.sharding.planner.search import search
+from dlrm_app.tables.specs import Table
+from tests.sharding.clusters import cluster, one_hot, workload
+
+
+def planned(tables: list[Table], where: Cluster, **sharding: object) -> EstimatedPlan:
+    work = workload(tables, **sharding)
+    options = estimate_options(work, where)
+    found = search(options, where)
+    assert found is not None
+    return to_plan(found, options, dict.fromkeys(work.tables, "bags"), work, where)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0"),
+        (12, "12 B"),
+        (1536, "1.5 KiB"),
+        (20 * 2**20, "20 MiB"),
+        (2**30, "1.0 GiB"),
+        (3109.5 * 2**30, "3,109.5 GiB"),
+        (np.float64(512), "512 B"),
+    ],
+)
+def test_sizes_read_well(num_bytes: float, text: str) -> None:
+    assert size_text(num_bytes) == text
+
+
+def test_tables_alike_stand_in_one_line_with_their_number() -> None:
+    tables = [*(one_hot(100, name=f"small_{i}") for i in range(12)), one_hot(7, name="other")]
+    assert [label for label, _ in fold(tables)] == ["small_* (12)", "other"]
+
+
+def test_every_rank_has_its_line_and_many_ranks_have_three() -> None:
+    tables = [one_hot(1000, name=f"t{i}") for i in range(64)]
+    few = plan_text(planned(tables, cluster(4))).splitlines()
+    assert [line.split()[0] for line in few[1:6]] == ["rank", "0", "1", "2", "3"]
+    many = plan_text(planned(tables, cluster(32, 4))).splitlines()
+    assert [line.split()[0] for line in many[1:5]] == ["rank", "smallest", "mean", "largest"]
+
+
+def test_a_table_says_why_it_is_split() -> None:
+    large = one_hot(500_000, 128, "large")
+    text = plan_text(planned([large, one_hot(10, 128, "small")], cluster(4, memory=large.num_bytes)))
+    assert "row_wise" in text
+    assert "is too much for one rank" in text
+    assert "costs least time" in text
+    assert "nothing else is allowed" in plan_text(planned([large], cluster(1), types=["table_wise"]))
+
+
+def test_in_brief_tables_of_many_shapes_stand_together() -> None:
+    plan = planned([one_hot(100 + i, name=f"t{i}") for i in range(30)], cluster(2), types=["table_wise"])
+    assert len(plan_text(plan).splitlines()) == 36
+    brief = plan_text(plan, 12).splitlines()
+    assert len(brief) == 7
+    assert brief[-1].split()[:3] == ["30", "tables", "table_wise"]
+
+
+def test_the_page_shows_every_rank_and_escapes_names() -> None:
+    page = plan_page(planned([one_hot(100, name="<b>")], cluster(3)), "a & b")
+    assert all(f"rank {rank}: " in page for rank in range(3))
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "<title>a &amp; b" in page

@@ -1,0 +1,142 @@
+"""Described clusters, and the ranks that were started."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import ConfigError
+from dlrm_app.sharding.cluster import GIB, described_cluster, memory_limits, running_cluster
+from dlrm_app.sharding.cost import estimate_options
+from dlrm_app.sharding.planner.search import search
+from tests.sharding.clusters import one_hot, workload
+
+COMMON = ["tables=criteo_kaggle", "tables.embedding_dim=16"]
+
+
+def started(ranks: int, per_node: int | None = None) -> Runtime:
+    return Runtime(0, 0, ranks, per_node or ranks, torch.device("cpu"), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "per_node", "device", "gib"),
+    [
+        ("a100_40g_8", 1, 8, "cuda", 40),
+        ("a100_80g", 1, 8, "cuda", 80),
+        ("a100_80g_8", 1, 8, "cuda", 80),
+        ("h100_8x16", 16, 8, "cuda", 80),
+        ("cpu_2", 1, 2, "cpu", 8),
+    ],
+)
+def test_the_shipped_clusters_are_what_their_names_say(
+    name: str, nodes: int, per_node: int, device: str, gib: int
+) -> None:
+    found = described_cluster(compose_config("plan", PlanConfig, [*COMMON, f"topology={name}"]).topology)
+    assert (found.nodes, found.devices_per_node, found.device) == (nodes, per_node, device)
+    assert found.memory == gib * GIB
+    assert found.usable == pytest.approx(0.85 * gib * GIB)
+
+
+def test_torchrec_is_told_what_is_left_for_tables() -> None:
+    """Memory without the reserved share, and bandwidths in its unit, bytes a millisecond."""
+    overrides = [*COMMON, "topology=a100_80g", "topology.nodes=2", "topology.reserved_share=0.5"]
+    topology = described_cluster(compose_config("plan", PlanConfig, overrides).topology).to_torchrec()
+    assert topology.world_size == 16
+    assert topology.local_world_size == 8
+    assert topology.devices[15].storage.hbm == 40 * GIB
+    assert topology.devices[15].storage.ddr == 128 * GIB
+    assert topology.hbm_mem_bw == 2039e6
+    assert topology.inter_host_bw == 25e6
+
+
+def test_what_a_custom_cluster_lacks_is_named() -> None:
+    config = compose_config("plan", PlanConfig, [*COMMON, "topology=custom", "topology.device=cpu"])
+    assert config.problems() == [
+        "a described cluster needs topology.devices_per_node, topology.memory_gib too; "
+        "or choose one, as topology=a100_80g_8"
+    ]
+
+
+def test_what_is_there_is_one_rank_with_its_share_of_this_machine() -> None:
+    one = running_cluster(TopologyConfig(), started(1))
+    four = running_cluster(TopologyConfig(), started(4))
+    assert (four.nodes, four.devices_per_node, four.device) == (1, 4, "cpu")
+    assert four.memory == one.memory // 4
+    assert running_cluster(TopologyConfig(), started(8, 2)).nodes == 4
+
+
+def test_memory_may_be_given_for_what_is_there() -> None:
+    assert running_cluster(TopologyConfig(memory_gib=3), started(2)).memory == 3 * GIB
+
+
+def test_processes_on_cpu_are_not_taken_to_exchange_as_gpus_do() -> None:
+    """Else the planner would split every table, which costs two CPU ranks a fifth of their speed and more."""
+    found = running_cluster(TopologyConfig(), started(2))
+    tables = [one_hot(1000, 16, f"t{i}") for i in range(4)]
+    plan = search(estimate_options(workload(tables, batch=1024), found), found)
+    assert plan is not None
+    assert {placed.option.sharding_type for placed in plan.values()} == {"table_wise"}
+    assert running_cluster(TopologyConfig(intra_node_gbps=600), started(2)).bandwidths.intra_node == 600e6
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "limits"),
+    [
+        # cgroup v2 on a Slurm node: the limit is of the job, above the step's own group; the top has none
+        (
+            "0::/system.slice/slurmstepd.scope/job_7/step_0",
+            {"system.slice/slurmstepd.scope/job_7/memory.max": "4096\n", "system.slice/memory.max": "max\n"},
+            [4096],
+        ),
+        ("0::/", {"memory.max": "8192\n"}, [8192]),  # a container
+        (
+            "5:cpu,cpuacct:/a\n4:memory:/slurm/job_7",  # cgroup v1
+            {"memory/slurm/job_7/memory.limit_in_bytes": "4096\n", "memory/memory.limit_in_bytes": "8192\n"},
+            [4096, 8192],
+        ),
+        ("0::/user.slice", {}, []),
+    ],
+)
+def test_the_memory_that_a_job_or_container_allows_is_found(
+    group: str, files: dict[str, str], limits: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group + "\n")
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert memory_limits(tmp_path) == limits
+
+
+def test_a_described_cluster_that_was_not_started_is_refused_with_the_cure() -> None:
+    described = TopologyConfig(nodes=2, devices_per_node=8, device="cuda", memory_gib=80)
+    with pytest.raises(ConfigError) as error:
+        running_cluster(described, started(4))
+    assert "topology describes 2 × 8 cuda ranks, but 1 × 4 cpu ranks were started" in str(error.value)
+    assert "torchrun --nnodes 2 --nproc-per-node 8" in str(error.value)
+
+
+def test_a_described_cluster_that_was_started_is_what_is_planned_for() -> None:
+    described = TopologyConfig(nodes=1, devices_per_node=2, device="cpu", memory_gib=5)
+    assert running_cluster(described, started(2)).memory == 5 * GIB
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"nodes": 0}, "topology.nodes must be at least 1"),
+        ({"device": "tpu"}, "topology.device must be one of cuda, cpu"),
+        ({"memory_gib": -1.0}, "topology.memory_gib must be a positive number"),
+        ({"reserved_share": 1.0}, r"must lie in \[0, 1\), got 1.0"),
+        ({"memory_gib": None}, "a described cluster needs topology.memory_gib too"),
+    ],
+)
+def test_clusters_that_cannot_be_are_refused(change: dict[str, object], problem: str) -> None:
+    described = {"nodes": 1, "devices_per_node": 2, "device": "cpu", "memory_gib": 5.0, **change}
+    with pytest.raises(ConfigError, match=problem):
+        described_cluster(TopologyConfig(**described))  # type: ignore[arg-type]

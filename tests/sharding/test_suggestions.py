@@ -1,0 +1,202 @@
+"""When tables do not fit: the figures are right, and what is advised works."""
+
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DlrmError
+from dlrm_app.sharding.cluster import GIB, Cluster, described_cluster, running_cluster
+from dlrm_app.sharding.cost import Workload, estimate_options
+from dlrm_app.sharding.plan_cluster import plan_cluster
+from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.suggestions import can_fit, explain_misfit, smallest_cluster
+from tests.sharding.clusters import cluster, merlin, one_hot, workload
+
+MIB = 2**20
+
+
+def test_the_message_names_what_is_needed_and_what_there_is() -> None:
+    """Two tables of 1 GiB with as much of Adagrad's state need a little over 4 GiB."""
+    tables = [one_hot(2**22, 64, "one"), one_hot(2**22, 64, "two")]
+    text = explain_misfit(workload(tables, batch=8), cluster(2, memory=1.5 * GIB))
+    assert "needed:    4.0 GiB in all (2.0 GiB of weights, 2.0 GiB of optimizer, " in text
+    assert "available: 3.0 GiB in all, 1.5 GiB on each of 2 cuda ranks" in text
+    assert re.search(r"one, … \(2\) +4,194,304 × 64 +fp32 +1.0 GiB each", text)
+
+
+def test_a_table_that_no_rank_can_hold_is_named() -> None:
+    tables = [one_hot(2**22, 64, "large"), one_hot(10, 64, "small")]
+    work = workload(tables, "sgd", types=["table_wise"])
+    assert "table large is larger than a rank in every way it may be sharded: table_wise" in explain_misfit(
+        work, cluster(2, memory=0.9 * GIB)
+    )
+
+
+def as_typed(setting: str) -> list[str]:
+    """The overrides of a cure's line."""
+    typed = setting.split("  (")[0].split(": ")[-1]
+    return [typed.strip().strip("'")]
+
+
+SHAPES = {
+    "row-wise": ["sharding.types=[table_wise]", "topology.memory_gib=1.5"],
+    "columns": ["sharding.types=[table_wise]", "topology.memory_gib=1.5", "optimizer=adagrad"],
+    "caching": ["topology.memory_gib=0.7", "topology.host_memory_gib=100"],
+    "fp16": ["topology.memory_gib=0.8", "topology.host_memory_gib=0"],
+    "more": ["topology.memory_gib=0.2", "topology.host_memory_gib=0"],
+}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["caching", "more", *(pytest.param(s, marks=pytest.mark.long) for s in ("row-wise", "columns", "fp16"))],
+)
+def test_every_cure_works_as_it_is_typed(
+    shape: str, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line of advice is given to dlrm-plan, which then plans what it had refused."""
+    common = [
+        "tables=merlin_tiny",
+        "topology=a100_80g_8",
+        "topology.devices_per_node=4",
+        "trainer.global_batch_size=1024",
+        "smallest=false",
+        *SHAPES[shape],
+    ]
+    with pytest.raises(DlrmError) as error:
+        plan_cluster(compose_config("plan", PlanConfig, common))
+    cures = [line.strip()[2:] for line in str(error.value).splitlines() if line.startswith("    - ")]
+    assert cures
+    for cure in cures:
+        plan_cluster(compose_config("plan", PlanConfig, [*common, *as_typed(cure)]))
+        assert "sharding plan for" in capsys.readouterr().out
+
+
+UNEVEN = """
+specs:
+  - {name: wide, count: 4, rows: 400_000, dim: 128, features: [w]%s}
+  - {name: narrow, count: 4, rows: 10_000, dim: 16, features: [n]}
+"""
+KEPT_WHOLE = "sharding.tables={wide*:{types:[table_wise]},*:{min_partition:16}}"
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "expected"),
+    [
+        ("", ["sharding.types=[table_wise]"], ["types:[column_wise],min_partition:16", "data_type=fp16"]),
+        ("", [KEPT_WHOLE], ["{**:{types:[row_wise]}}", "{**:{types:[column_wise],min_partition:16}}"]),
+        pytest.param(
+            "",
+            ["sharding.types=[table_wise]", "tables.data_types={*:fp32}"],
+            ["data_types={**:fp16}"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ", data_type: fp32",
+            ["sharding.types=[table_wise]"],
+            ["sharding.types=[row_wise]"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "",
+            ["sharding.types=[table_wise,data_parallel]"],
+            ["sharding.types=[row_wise]"],
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_cures_work_behind_what_was_typed_already(
+    own: str, asked: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    """Narrow tables, patterns and tables' own specs have their say in what is tried, as they have when it is typed."""
+    (tmp_path / "uneven.yaml").write_text(UNEVEN % own)
+    cluster = ["topology=a100_80g_8", "topology.memory_gib=0.15", "topology.host_memory_gib=0"]
+    common = [f"tables={tmp_path}/uneven.yaml", *cluster, "smallest=false", *asked]
+    with pytest.raises(DlrmError) as error:
+        plan_cluster(compose_config("plan", PlanConfig, common))
+    cures = [line.strip()[2:] for line in str(error.value).splitlines() if line.startswith("    - ")]
+    for part in expected:
+        assert any(part in cure for cure in cures), cures
+    assert any("fp16" in cure for cure in cures) == (not own and "data_parallel" not in asked[0])
+    for cure in cures:
+        plan_cluster(compose_config("plan", PlanConfig, [*common, *as_typed(cure)]))
+
+
+def test_more_of_what_was_started_is_described_whole() -> None:
+    """Typed behind anything, it plans for ranks like these and not for those of dlrm-plan's own default."""
+    started = Runtime(0, 0, 2, 2, torch.device("cpu"), 1)
+    running = running_cluster(
+        TopologyConfig(memory_gib=1.5, intra_node_gbps=None, reserved_share=0.1), started
+    )
+    work = workload([one_hot(2**21, 64, f"t{i}") for i in range(8)], "sgd")
+    (cure,) = (line for line in explain_misfit(work, running).splitlines() if "ranks instead of 2" in line)
+    overrides = cure.split(": ")[1].split("  (")[0].split()
+    found = described_cluster(compose_config("plan", PlanConfig, ["tables=merlin_tiny", *overrides]).topology)
+    assert (found.device, found.memory, found.devices_per_node, found.reserved_share) == (
+        "cpu",
+        round(1.5 * GIB),
+        2,
+        0.1,
+    )
+    assert found.nodes > 1
+    assert can_fit(work, found)
+
+
+def test_a_cure_says_which_specs_must_give_way() -> None:
+    tables = [one_hot(2**22, 64, "large", sharding={"types": ["table_wise"]}), one_hot(10, 64, "small")]
+    text = explain_misfit(workload(tables, "sgd"), cluster(2, memory=0.9 * GIB))
+    assert "'sharding.tables={*:{types:[row_wise]}}', and without types in the specs of large  (" in text
+
+
+def smaller(found: Cluster, width: int) -> Cluster | None:
+    """The next smaller cluster of nodes of ``width``."""
+    if found.nodes > 1:
+        return replace(found, nodes=found.nodes - 1, devices_per_node=width)
+    parts = [n for n in range(1, found.num_ranks) if width % n == 0]
+    return found.resized(parts[-1]) if parts else None
+
+
+@pytest.mark.parametrize("tables_gib", [0.5, 1.7, 5, 9, 40])
+def test_the_smallest_cluster_fits_and_the_next_smaller_one_does_not(tables_gib: float) -> None:
+    tables = [one_hot(round(tables_gib * GIB / 32 / 256), 64, f"t{i}") for i in range(32)]
+    work = workload(tables, "sgd", batch=64)
+    found = smallest_cluster(work, cluster(4, memory=GIB))
+    assert found is not None
+    assert search(estimate_options(work, found), found) is not None
+    less = smaller(found, 4)
+    assert less is None or not can_fit(work, less)
+
+
+def test_the_smallest_cluster_for_equal_tables_is_a_division() -> None:
+    """40 tables of 100 MiB on ranks that hold three of them: 14 ranks, so 4 nodes of 4."""
+    tables = [one_hot(100 * MIB // 256, 64, f"t{i}") for i in range(40)]
+    work = workload(tables, "sgd", batch=1, types=["table_wise"])
+    found = smallest_cluster(work, cluster(4, memory=310 * MIB))
+    assert found is not None
+    assert (found.nodes, found.devices_per_node) == (4, 4)
+
+
+def test_no_number_of_nodes_holds_a_table_that_may_not_be_split() -> None:
+    work = workload([one_hot(2**22, 64, "large")], "sgd", types=["table_wise"])
+    assert smallest_cluster(work, cluster(4, memory=0.5 * GIB)) is None
+
+
+def jumbo() -> Workload:
+    return workload(merlin("jumbo"), batch=65536)
+
+
+def test_jumbo_needs_twelve_nodes_of_a100s_with_adagrad() -> None:
+    """3,109.5 GiB of weights and as much of state, by 68 GiB a GPU: 92 GPUs at the least, 12 nodes of 8."""
+    logging.disable(logging.WARNING)
+    found = smallest_cluster(jumbo(), cluster(8, memory=68 * GIB))
+    logging.disable(logging.NOTSET)
+    assert found is not None
+    assert found.nodes == 12

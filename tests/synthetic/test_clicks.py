@@ -1,0 +1,215 @@
+"""Synthetic click logs: their form, their determinism, and that the best scores written beside them are true."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix, hstack
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.preprocessing import OneHotEncoder
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.synthetic import generate
+from dlrm_app.synthetic.best import Tally
+from dlrm_app.synthetic.clicks import make_source
+from dlrm_app.synthetic.draw import MISSING, MISSING_VALUE, draw_rows
+from dlrm_app.synthetic.shape import CARDINALITIES, DENSE_MISSING, SPARSE_MISSING, criteo_shape
+
+
+def config(output, *overrides):
+    return compose_config("generate", GenerateConfig, [f"output={output}", *overrides])
+
+
+def write(output, *overrides):
+    generate(config(output, *overrides))
+    return output.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def source():
+    return make_source(config("unused.tsv"))
+
+
+@pytest.fixture(scope="module")
+def sample(source):
+    """Dense values, ranks, true probabilities and labels of 200,000 rows."""
+    num_rows = 200_000
+    values, ranks, _ = draw_rows(source.shape, source.row_key, 0, num_rows)
+    _, probabilities, labels = source.block(0, num_rows)
+    return values, ranks, probabilities, labels
+
+
+def test_a_line_is_a_label_thirteen_integers_and_twenty_six_ids_of_eight_hex_digits(tmp_path):
+    lines = write(tmp_path / "clicks.tsv", "rows=3000").decode("ascii").splitlines()
+    assert len(lines) == 3000
+    for line in lines:
+        label, *fields = line.split("\t")
+        assert label in ("0", "1")
+        assert len(fields) == 39
+        assert all(field == "" or str(int(field)) == field for field in fields[:13])
+        assert all(field == "" or f"{int(field, 16):08x}" == field for field in fields[13:])
+
+
+def test_the_text_says_what_was_drawn(source):
+    values, ranks, draws = draw_rows(source.shape, source.row_key, 500, 1000)
+    text, probabilities, labels = source.block(500, 1000)
+    rows = [line.split("\t") for line in text.decode().splitlines()]
+    assert [int(row[0]) for row in rows] == labels.tolist() == (draws < probabilities).astype(int).tolist()
+    for c in range(13):
+        assert [int(row[1 + c]) if row[1 + c] else MISSING_VALUE for row in rows] == values[:, c].tolist()
+    for c in range(26):
+        ids = [row[14 + c] for row in rows]
+        assert [name == "" for name in ids] == (ranks[:, c] == MISSING).tolist()
+        assert len(set(zip(ids, ranks[:, c], strict=True))) == len(set(ids)) == len(set(ranks[:, c]))
+
+
+def test_the_same_seed_gives_the_same_bytes_with_any_number_of_threads(tmp_path):
+    one = write(tmp_path / "one.tsv", "rows=40_000", "threads=1", "seed=5")
+    three = write(tmp_path / "three.tsv", "rows=40_000", "threads=3", "seed=5")
+    other = write(tmp_path / "other.tsv", "rows=40_000", "seed=6")
+    assert one == three
+    assert one != other
+    best = [json.loads((tmp_path / f"{name}.tsv.best.json").read_text()) for name in ("one", "three")]
+    assert best[0] == best[1]
+
+
+def test_files_that_start_at_later_rows_continue_the_file_that_starts_at_zero(tmp_path):
+    whole = write(tmp_path / "whole.tsv", "rows=20_000")
+    head = write(tmp_path / "head.tsv", "rows=17_001")
+    tail = write(tmp_path / "tail.tsv", "rows=2_999", "start_row=17_001")
+    assert head + tail == whole
+
+
+def test_a_compressed_file_holds_the_same_rows(tmp_path):
+    plain = write(tmp_path / "clicks.tsv", "rows=20_000")
+    assert gzip.decompress(write(tmp_path / "clicks.tsv.gz", "rows=20_000")) == plain
+
+
+def test_missing_values_come_at_criteos_rates_and_together_where_they_do_there(sample):
+    values, ranks, _, _ = sample
+    missing = np.concatenate([values == MISSING_VALUE, ranks == MISSING], axis=1)
+    rates = np.array(DENSE_MISSING + SPARSE_MISSING)
+    assert np.abs(missing.mean(axis=0) - rates).max() < 0.005
+    assert (missing[:, 0] == missing[:, 9]).all()
+    assert (missing[:, 13 + 18] == missing[:, 13 + 25]).all()
+
+
+def test_only_the_second_integer_is_ever_negative(sample):
+    values = sample[0]
+    is_negative = (values < 0) & (values != MISSING_VALUE)
+    assert set(np.flatnonzero(is_negative.any(axis=0))) == {1}
+    assert 0.09 < is_negative[:, 1].mean() < 0.11
+
+
+@pytest.mark.parametrize("zipf", [0.0, 1.0, 1.2])
+def test_ranks_follow_the_power_law(zipf):
+    """Rank k has the mass of x^-zipf between k + 1 and k + 2, here by numerical integration."""
+    shape = criteo_shape(50, zipf)
+    _, ranks, _ = draw_rows(shape, 7, 0, 200_000)
+    column = ranks[:, 0]
+    mass = np.array([np.mean(np.linspace(k + 1, k + 2, 1001) ** -zipf) for k in range(50)])
+    share = np.bincount(column, minlength=50) / len(column)
+    assert np.abs(share - mass / mass.sum()).max() < 0.004
+
+
+def test_no_column_has_more_ids_than_asked_for(sample):
+    ranks = sample[1]
+    assert (ranks.max(axis=0) < np.minimum(CARDINALITIES, 10_000)).all()
+    assert criteo_shape(None, 1.0).cardinality.tolist() == list(CARDINALITIES)
+
+
+def test_the_signal_has_the_auc_and_click_rate_asked_for(sample):
+    _, _, probabilities, labels = sample
+    assert abs(roc_auc_score(labels, probabilities) - 0.80) < 0.005
+    assert abs(labels.mean() - 0.25) < 0.005
+
+
+@pytest.mark.parametrize(("auc", "click_rate"), [(0.5, 0.5), (0.7, 0.03), (0.95, 0.4)])
+def test_other_aucs_and_click_rates_can_be_had(tmp_path, auc, click_rate):
+    best = generate(
+        config(tmp_path / "c.tsv", "rows=100_000", f"signal.auc={auc}", f"signal.click_rate={click_rate}")
+    )
+    assert abs(best.expected_auc - auc) < 0.005
+    assert abs(best.positives / best.rows - click_rate) < 0.01
+
+
+def test_the_truth_is_calibrated(sample):
+    """Among rows whose true probability is near p, a share near p clicks."""
+    _, _, probabilities, labels = sample
+    for low in np.arange(0.05, 0.75, 0.1):
+        rows = (probabilities >= low) & (probabilities < low + 0.1)
+        assert abs(labels[rows].mean() - probabilities[rows].mean()) < 0.02
+
+
+def test_the_best_scores_are_sklearns_of_the_true_probabilities(sample):
+    _, _, probabilities, labels = sample
+    tally = Tally()
+    for start in range(0, len(labels), 7001):
+        tally.add(probabilities[start : start + 7001], labels[start : start + 7001])
+    best = tally.best()
+    assert abs(best.auc - roc_auc_score(labels, probabilities)) < 1e-6
+    assert abs(best.logloss - log_loss(labels, probabilities)) < 1e-9
+    assert (best.rows, best.positives) == (len(labels), labels.sum())
+
+
+def test_the_expected_scores_are_the_mean_over_labels_drawn_again(sample):
+    probabilities = sample[2][:50_000]
+    tally = Tally()
+    tally.add(probabilities, np.zeros(len(probabilities), dtype=np.uint8))
+    random = np.random.default_rng(0)
+    redrawn = [random.random(len(probabilities)) < probabilities for _ in range(20)]
+    auc = np.mean([roc_auc_score(labels, probabilities) for labels in redrawn])
+    loss = np.mean([log_loss(labels, probabilities) for labels in redrawn])
+    assert abs(tally.best().expected_auc - auc) < 2e-3
+    assert abs(tally.best().expected_logloss - loss) < 2e-3
+
+
+def test_the_best_auc_is_unknown_where_all_labels_are_alike(tmp_path):
+    best = generate(config(tmp_path / "one.tsv", "rows=1"))
+    assert best.auc is None
+    assert json.loads((tmp_path / "one.tsv.best.json").read_text())["auc"] is None
+
+
+def test_no_model_of_the_columns_beats_the_best_and_a_linear_one_comes_near(sample):
+    """Frequent ids as indicators and logarithms of values: the linear part of the truth can be learnt."""
+    values, ranks, probabilities, labels = sample
+    dense = np.log1p(np.maximum(values, 0))
+    dense = (dense - dense.mean(axis=0)) / dense.std(axis=0)
+    curves = [dense, np.tanh(dense), np.exp(-(dense**2)), values <= 0]
+    indicators = OneHotEncoder().fit_transform(np.minimum(ranks, 64))
+    x = hstack([*map(csr_matrix, curves), indicators]).tocsr()
+    train, test = slice(0, 160_000), slice(160_000, 200_000)
+    model = LogisticRegression(C=0.1, max_iter=100).fit(x[train], labels[train])
+    reached = roc_auc_score(labels[test], model.predict_proba(x[test])[:, 1])
+    best = roc_auc_score(labels[test], probabilities[test])
+    assert best - 0.02 < reached < best
+
+
+def test_an_interrupted_run_leaves_no_file_under_the_final_name(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dlrm_app.synthetic.clicks.Tally.add", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "clicks.tsv", "rows=100_000")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_work_is_refused_all_at_once(tmp_path):
+    (tmp_path / "there.tsv").write_text("precious")
+    problems = config(
+        tmp_path / "there.tsv", "rows=0", "seed=-1", "format=cvs", "signal.auc=1", "zipf=9", "threads=0"
+    ).problems()
+    assert len(problems) == 7
+    assert any("overwrite=true" in problem for problem in problems)
+    assert all("=" in problem.split(":")[0] for problem in problems)
+
+
+def test_rows_that_the_disk_cannot_hold_are_refused_before_any_is_written(tmp_path):
+    with pytest.raises(ConfigError, match="GB free"):
+        generate(config(tmp_path / "huge.tsv", "rows=4_000_000_000_000"))
+    assert list(tmp_path.iterdir()) == []

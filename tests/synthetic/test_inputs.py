@@ -1,0 +1,284 @@
+"""Inputs of synthetic models: the law of their ids, and datasets that depend on the seed alone."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.data.reader import SplitReader, verify_shards
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.synthetic import dataset, generate
+from dlrm_app.synthetic.inputs import Feature, make_inputs
+from dlrm_app.synthetic.power_law import power_law, power_law_span
+from dlrm_app.synthetic.shards import Layout, choose_layout, write_splits
+
+LARGEST = 2_000_000_000  # rows of Colossal's largest table
+FEATURES = [
+    Feature("one", 1000, 1),
+    Feature("bag", 1000, 10),
+    Feature("huge", LARGEST, 3),
+    Feature("tiny", 1, 1),
+]
+SPECS = """
+specs:
+  - {name: shared, count: 2, rows: 1000, dim: 8, features: [one, bag], hotness: [1, 5]}
+  - {name: t, rows: 50, dim: 4, features: [f]}
+"""
+
+
+def merlin_power_law(k_min: float, k_max: float, alpha: float, r: np.ndarray) -> np.ndarray:
+    """As NVIDIA Merlin's distributed-embeddings has it, before it is cut to whole numbers."""
+    gamma = 1 - alpha
+    return pow(r * (pow(k_max, gamma) - pow(k_min, gamma)) + pow(k_min, gamma), 1.0 / gamma)
+
+
+def distribution(ids: np.ndarray, rows: int, alpha: float) -> np.ndarray:
+    """The chance of an id of at most ``ids``, from the integral of x^-alpha over [1, rows + 1)."""
+    if alpha == 1:
+        return np.log(ids + 2.0) / math.log(rows + 1)
+    gamma = 1 - alpha
+    return ((ids + 2.0) ** gamma - 1) / ((rows + 1.0) ** gamma - 1)
+
+
+def configure(output: Path, *overrides: str) -> GenerateConfig:
+    """As the command would: every problem is refused."""
+    config = compose_config("generate", GenerateConfig, [f"output={output}", "format=dataset", *overrides])
+    refuse_if(config.problems())
+    return config
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> str:
+    file = tmp_path / "specs.yaml"
+    file.write_text(SPECS)
+    return f"tables={file}"
+
+
+@settings(deadline=None)  # the first call compiles
+@given(
+    u=st.floats(2**-53, 1 - 2**-53),
+    rows=st.integers(1, 2**31 - 1),
+    alpha=st.floats(0, 4).filter(lambda a: abs(a - 1) > 1e-3),
+)
+def test_ids_follow_merlins_formula(u: float, rows: int, alpha: float) -> None:
+    """Near alpha = 1 theirs loses digits; there ours is compared with the limit below."""
+    found = power_law(u, power_law_span(rows, 1 - alpha), 1 - alpha)
+    expected = merlin_power_law(1, rows + 1, alpha, np.float64(u))
+    assert found == pytest.approx(expected, rel=1e-9 / abs(1 - alpha))
+
+
+@settings(deadline=None)  # the first call compiles
+@given(u=st.floats(2**-53, 1 - 2**-53), rows=st.integers(1, 2**31 - 1))
+def test_at_alpha_one_the_logarithm_is_uniform(u: float, rows: int) -> None:
+    assert power_law(u, power_law_span(rows, 0.0), 0.0) == pytest.approx((rows + 1) ** u, rel=1e-12)
+    near = power_law(u, power_law_span(rows, 1e-5), 1e-5)
+    assert near == pytest.approx((rows + 1) ** u, rel=1e-2)
+
+
+@pytest.mark.parametrize("rows", [10, 1000, 25_000_000, LARGEST])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 1.05, 2.0])
+def test_the_distribution_is_the_closed_form(rows: int, alpha: float) -> None:
+    """Nowhere further from it than the Dvoretzky-Kiefer-Wolfowitz bound that one seed in 10^9 would break."""
+    count = 200_000
+    inputs = make_inputs([Feature("f", rows, 4)], num_dense=0, alpha=alpha, seed=1)
+    ids = np.sort(inputs.rows(0, count // 4).column("f").combine_chunks().flatten().to_numpy())
+    assert ids[0] >= 0
+    assert ids[-1] < rows
+    places, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    found = (first + counts) / count
+    bound = math.sqrt(math.log(2 / 1e-9) / (2 * count))
+    assert np.abs(found - distribution(places, rows, alpha)).max() < bound
+    below = np.where(places > 0, distribution(places - 1, rows, alpha), 0)
+    assert np.abs(first / count - below).max() < bound
+
+
+def test_the_largest_table_is_drawn_to_its_end() -> None:
+    """With equally frequent ids half a million draws come within a few thousand rows of both ends, and never cross."""
+    ids = (
+        make_inputs([Feature("f", 2**31 - 1, 1)], 0, alpha=0.0, seed=2)
+        .rows(0, 500_000)
+        .column("f")
+        .to_numpy()
+    )
+    assert ids.dtype == np.int32
+    assert 0 <= ids.min() < 2**31 / 500_000 * 20
+    assert 2**31 - 1 - 2**31 / 500_000 * 20 < ids.max() < 2**31 - 1
+
+
+def test_columns_have_their_types_widths_and_ranges() -> None:
+    table = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0).rows(0, 5000)
+    assert table.column_names == ["label", "num_0", "num_1", "one", "bag", "huge", "tiny"]
+    assert table.schema.field("label").type == pa.uint8()
+    for name in ("num_0", "num_1"):
+        values = table.column(name).to_numpy()
+        assert values.dtype == np.float32
+        assert 0 <= values.min() < 0.1
+        assert 99.9 < values.max() < 100
+        assert values.mean() == pytest.approx(50, abs=5 * 100 / math.sqrt(12 * 5000))
+    assert table.column("label").to_numpy().mean() == pytest.approx(0.5, abs=5 * 0.5 / math.sqrt(5000))
+    assert set(table.column("bag").combine_chunks().value_lengths().to_pylist()) == {10}
+    assert set(table.column("huge").combine_chunks().value_lengths().to_pylist()) == {3}
+    assert table.column("one").type == pa.int32()
+    assert set(table.column("tiny").to_pylist()) == {0}
+
+
+def test_columns_are_drawn_apart() -> None:
+    """No two columns of one table repeat each other, nor does another seed repeat the first."""
+    features = [Feature(name, 10**9, 1) for name in "abc"]
+    first, other = (make_inputs(features, 1, 0.0, seed).rows(0, 1000) for seed in (0, 1))
+    columns = [table.column(name).to_numpy() for table in (first, other) for name in "abc"]
+    for place, column in enumerate(columns):
+        assert abs(np.corrcoef(column, first.column("num_0").to_numpy())[0, 1]) < 0.2
+        for later in columns[place + 1 :]:
+            assert abs(np.corrcoef(column, later)[0, 1]) < 0.2
+
+
+@settings(deadline=None)  # the first call compiles
+@given(first=st.integers(0, 10**12), cut=st.integers(1, 99))
+def test_a_row_is_the_same_in_whatever_pieces_it_is_asked_for(first: int, cut: int) -> None:
+    inputs = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)
+    pieces = [inputs.rows(first, cut), inputs.rows(first + cut, 100 - cut)]
+    assert inputs.rows(first, 100).equals(pa.concat_tables(pieces).combine_chunks())
+
+
+def test_the_files_are_the_same_bytes_with_any_number_of_threads(tmp_path: Path) -> None:
+    inputs = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)
+    made = []
+    for threads in (1, 2, 5):
+        folder = tmp_path / str(threads)
+        folder.mkdir()
+        splits = write_splits(folder, inputs, {"train": 1000, "val": 130}, 7, Layout(64, 2), threads)
+        assert [len(splits[split].shards) for split in ("train", "val")] == [8, 2]
+        assert splits["train"].shards[-1].row_groups == [64, 40]
+        made.append(
+            {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
+        )
+        whole = pa.concat_tables([pq.read_table(path) for path in sorted(folder.rglob("train/*.parquet"))])
+        assert whole.to_pydict() == inputs.rows(7, 1000).to_pydict()
+    assert made[0] == made[1] == made[2]
+
+
+@pytest.mark.parametrize("row_bytes", [1, 400, 4 << 20, 190_000, 10**9])
+def test_row_groups_stay_small_in_memory_and_large_enough_for_their_headers(row_bytes: int) -> None:
+    rows = choose_layout(row_bytes).group_rows
+    assert 256 <= rows <= 32768
+    assert rows == 256 or rows * row_bytes <= 4 << 20
+
+
+def test_the_dataset_is_one_that_the_reader_takes(tmp_path: Path, tables: str) -> None:
+    """Every row of every split decodes, ids are within their tables, and the manifest's figures are the files'."""
+    made = generate(
+        configure(tmp_path / "data", tables, "rows=3000", "val_rows=500", "num_dense=3", "seed=5")
+    )
+    manifest = read_manifest(tmp_path / "data")
+    assert manifest == made
+    verify_shards(manifest, checksums=True)
+    names = ["one_0", "bag_0", "one_1", "bag_1", "f"]
+    assert [(c.name, c.num_embeddings, c.multi_hot) for c in manifest.sparse] == [
+        (name, 50 if name == "f" else 1000, name.startswith("bag")) for name in names
+    ]
+    assert {split: found.rows for split, found in manifest.splits.items()} == {"train": 3000, "val": 500}
+    for split, found in manifest.splits.items():
+        rows = SplitReader(manifest, split, names).decode(0)
+        assert rows.dense.shape == (found.rows, 3)
+        assert rows.one_hot.shape == (3, found.rows)
+        assert [set(np.diff(bags.offsets).tolist()) for bags in rows.bags] == [{5}, {5}]
+        assert rows.labels.sum() == found.positives
+    assert manifest.best == {"auc": 0.5, "logloss": math.log(2)}
+
+
+def test_val_goes_on_where_train_ends(tmp_path: Path, tables: str) -> None:
+    generate(configure(tmp_path / "both", tables, "rows=700", "val_rows=300"))
+    generate(configure(tmp_path / "val", tables, "rows=300", "start_row=700"))
+    val, train = (pq.read_table(tmp_path / name / "part-00000.parquet") for name in ("both/val", "val/train"))
+    assert val.equals(train)
+
+
+def test_the_next_command_is_printed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Tables of the project are known by their name, with the model that belongs to them."""
+    with caplog.at_level("INFO"):
+        generate(configure(tmp_path / "data", "tables=merlin_tiny", "rows=10"))
+    data = f"data.path={tmp_path / 'data'}"
+    assert f"next: dlrm-train {data} tables=merlin_tiny model=merlin_tiny output=run" in caplog.text
+
+
+def test_what_is_there_stays_until_the_new_dataset_is_whole(
+    tmp_path: Path, tables: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused without overwrite=true; with it, a failure in the middle leaves the old dataset and nothing else."""
+    output = tmp_path / "data"
+    generate(configure(output, tables, "rows=100"))
+    before = json.loads((output / "manifest.json").read_text())
+    with pytest.raises(ConfigError, match="overwrite=true"):
+        generate(configure(output, tables, "rows=200"))
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dataset, "write_manifest", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            generate(configure(output, tables, "rows=200", "overwrite=true"))
+    assert json.loads((output / "manifest.json").read_text()) == before
+    generate(configure(output, tables, "rows=200", "overwrite=true"))
+    assert read_manifest(output).splits["train"].rows == 200
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "specs.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ([], ["format=dataset needs tables", "tables=merlin_tiny"]),
+        (["tables=dataset"], ["format=dataset needs tables"]),
+        (["tables=merlin_tiny", "alpha=-1"], ["alpha=-1"]),
+        (["tables=merlin_tiny", "num_dense=-1"], ["num_dense=-1"]),
+        (["tables=merlin_tiny", "val_rows=-1"], ["val_rows=-1"]),
+        (["tables=merlin_tiny", "format=criteo"], ["tables are for format=dataset", "add format=dataset"]),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configure(tmp_path / "data", *overrides)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"rows": 2**31}, ["2,147,483,648 rows", "int32"]),
+        ({"rows": 9, "hotness": [1.5]}, ["hotness 1.5", "whole number"]),
+        ({"rows": 9, "dim": 6}, ["multiple of 4"]),
+    ],
+)
+def test_tables_that_cannot_be_drawn_are_refused(
+    tmp_path: Path, spec: dict[str, object], words: list[str]
+) -> None:
+    file = tmp_path / "specs.yaml"
+    file.write_text(yaml.safe_dump({"specs": [{"name": "t", "dim": 4, "features": ["f"], **spec}]}))
+    with pytest.raises(ConfigError) as caught:
+        generate(configure(tmp_path / "data", f"tables={file}"))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_does_not_fit_the_disk_or_is_in_the_way_is_refused(tmp_path: Path, tables: str) -> None:
+    with pytest.raises(ConfigError, match="GB free"):
+        generate(configure(tmp_path / "data", tables, "rows=4_000_000_000_000"))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "letter.txt").write_text("keep me")
+    with pytest.raises(ConfigError, match="is no dataset folder"):
+        generate(configure(tmp_path / "notes", tables, "overwrite=true"))
+    with pytest.raises(ConfigError, match="is a file"):
+        configure(tmp_path / "notes" / "letter.txt", tables)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "specs.yaml"]

@@ -1,0 +1,181 @@
+"""Table specs become tables, or one message with every fault."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from torchrec.modules.embedding_configs import DataType, PoolingType
+
+from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.train import TablesConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.tables.specs import resolve_tables, to_bag_config, to_constraints
+
+ROWS = {"item": 100, "last_items": 80, "user": 50}
+
+# https://github.com/mlcommons/training, recommendation_v2: num_embeddings_per_feature, capped at 40 million
+PUBLISHED_TOTALS = {"criteo_kaggle": 33_762_577, "criteo_1tb": 882_774_559, "mlperf_dcnv2": 204_184_588}
+
+
+def test_tables_from_the_dataset_have_one_table_a_feature() -> None:
+    tables = resolve_tables(TablesConfig(from_dataset=True, embedding_dim=16), ROWS)
+    assert [(t.name, t.rows, t.dim, t.features) for t in tables] == [
+        ("t_item", 100, 16, ("item",)),
+        ("t_last_items", 80, 16, ("last_items",)),
+        ("t_user", 50, 16, ("user",)),
+    ]
+
+
+def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
+    specs = [
+        {
+            "name": "items",
+            "rows": 100,
+            "features": ["item", "last_items"],
+            "pooling": "mean",
+            "data_type": "fp16",
+        },
+        {"name": "users", "rows": 64, "dim": 8, "features": ["user"], "sharding": {"types": ["row_wise"]}},
+    ]
+    items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=specs), ROWS)
+    bags = to_bag_config(items)
+    assert (bags.num_embeddings, bags.embedding_dim, bags.feature_names) == (100, 16, ["item", "last_items"])
+    assert (bags.pooling, bags.data_type) == (PoolingType.MEAN, DataType.FP16)
+    assert users.dim == 8
+    assert to_constraints(users, ["table_wise"], ["fused"]).sharding_types == ["row_wise"]
+    assert to_constraints(items, ["table_wise"], ["fused"]).sharding_types == ["table_wise"]
+    assert items.num_bytes == 100 * 16 * 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"name": "a", "features": ["user"]}, ["rows is missing"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "row": 3}, ["row is not a key of a table"]),
+        ({"name": "a", "rows": 49, "features": ["user"]}, ["49 rows", "ids up to 49", "rows: 50"]),
+        ({"name": "a", "rows": 50, "features": ["usr"]}, ["usr", "the dataset has not", "user"]),
+        ({"name": "a", "rows": 50, "dim": 6, "features": ["user"]}, ["multiple of 4", "6"]),
+        ({"name": "a", "rows": 0, "features": ["user"]}, ["rows must be a whole number", "0"]),
+        ({"name": "a", "rows": 50, "features": []}, ["features must be a list that names at least one"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "pooling": "max"},
+            ["pooling must be one of sum, mean"],
+        ),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "sharding": {"type": "x"}},
+            ["sharding.type is not known"],
+        ),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "sharding": {"types": ["rowwise"]}},
+            ["sharding.types", "row_wise", "'rowwise'"],
+        ),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "optimizer": {"kind": "lion"}},
+            ["optimizer.kind", "lion"],
+        ),
+        ({"name": "a", "rows": 50, "features": "user"}, ["features must be a list", "'user'"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "count": 0}, ["(a)", "count must be", "got 0"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "hotness": [1, 2]},
+            ["(a)", "hotness must hold a positive number for each of the 1 features"],
+        ),
+        ({"name": "a", "rows": 50, "features": ["user"], "hotness": [0]}, ["hotness must", "(0,)"]),
+        ({"name": "a", "rows": 50, "features": ["user"], "hotness": 3}, ["hotness must", "got 3"]),
+        ("t_user", ["must be a mapping"]),
+    ],
+)
+def test_a_faulty_spec_is_refused_by_name(spec: object, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=16, specs=[spec]), ROWS)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_faults_come_in_one_message() -> None:
+    specs = [
+        {"name": "a", "rows": 100, "features": ["item"]},
+        {"name": "a", "rows": 100, "features": ["item"]},
+        {"name": "b", "rows": 1, "features": ["user"]},
+    ]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=16, specs=specs), ROWS)
+    assert len(caught.value.problems) == 3
+
+
+def test_a_missing_width_names_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"tables\.embedding_dim"):
+        resolve_tables(TablesConfig(from_dataset=True), ROWS)
+
+
+def test_hotness_is_what_the_planner_expects_of_each_feature() -> None:
+    plain = {"name": "users", "rows": 50, "features": ["user"]}
+    spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "hotness": [1, 12.5]}
+    items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=[spec, plain]), ROWS)
+    assert to_constraints(items, None, None).pooling_factors == [1.0, 12.5]
+    assert to_constraints(users, None, None).pooling_factors == [1.0]
+
+
+def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:
+    short = {"name": "t", "count": 3, "rows": 9, "features": ["a", "b"], "hotness": [1, 4], "pooling": "mean"}
+    written_out = [
+        {k: v for k, v in short.items() if k != "count"}
+        | {"name": f"t_{i}", "features": [f"a_{i}", f"b_{i}"]}
+        for i in range(3)
+    ]
+    rows = {f"{letter}_{i}": 9 for letter in "ab" for i in range(3)}
+    expected = resolve_tables(TablesConfig(embedding_dim=16, specs=written_out), rows)
+    assert resolve_tables(TablesConfig(embedding_dim=16, specs=[short]), rows) == expected
+
+
+def test_a_fault_of_a_counted_spec_is_told_once() -> None:
+    specs = [{"name": "t", "count": 500, "rows": 9, "dim": 6, "features": ["a"]}]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(specs=specs), ROWS)
+    assert len(caught.value.problems) == 1
+    assert "tables.specs[0] (t)" in caught.value.problems[0]
+
+
+def test_hundreds_of_features_that_the_dataset_has_not_take_a_few_lines() -> None:
+    specs = [{"name": "t", "count": 500, "rows": 9, "features": ["a"]}]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=4, specs=specs), ROWS)
+    assert len(caught.value.problems) == 6
+    assert "495 more" in caught.value.problems[-1]
+
+
+def test_without_a_dataset_tables_stand_for_themselves_but_cannot_come_from_it() -> None:
+    specs = [{"name": "t", "rows": 9, "features": ["whatever"]}]
+    (table,) = resolve_tables(TablesConfig(embedding_dim=4, specs=specs), None)
+    assert table.features == ("whatever",)
+    with pytest.raises(ConfigError, match="takes its tables from a dataset"):
+        resolve_tables(TablesConfig(from_dataset=True, embedding_dim=4), None)
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED_TOTALS))
+def test_the_shipped_tables_have_the_published_sizes(name: str) -> None:
+    file: Path = conf_dir() / "tables" / f"{name}.yaml"
+    specs = yaml.safe_load(file.read_text())["specs"]
+    assert sum(spec["rows"] for spec in specs) == PUBLISHED_TOTALS[name]
+    assert [spec["features"] for spec in specs] == [[f"cat_{place}"] for place in range(26)]
+
+
+def test_precision_may_be_given_by_pattern_and_a_spec_has_the_last_word() -> None:
+    specs = [
+        {"name": "t_a", "rows": 9, "features": ["a"]},
+        {"name": "t_b", "rows": 9, "features": ["b"], "data_type": "fp32", "count": 2},
+        {"name": "u", "rows": 9, "features": ["c"], "count": 2},
+    ]
+    config = TablesConfig(
+        embedding_dim=4, specs=specs, data_types={"t_*": "fp16", "u_*": "fp16", "*_1": "bf16"}
+    )
+    found = {table.name: table.data_type for table in resolve_tables(config, None)}
+    assert found == {"t_a": "fp16", "t_b_0": "fp32", "t_b_1": "fp32", "u_0": "fp16", "u_1": "bf16"}
+
+
+def test_a_pattern_of_no_table_and_a_precision_of_no_use_are_refused() -> None:
+    specs = [{"name": "t_a", "rows": 9, "features": ["a"]}]
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(TablesConfig(embedding_dim=4, specs=specs, data_types={"u*": "fp8"}), None)
+    kind, pattern = caught.value.problems
+    assert kind == "tables.data_types must be one of fp32, fp16, bf16, got 'fp8'"
+    assert pattern == "tables.data_types.u* fits no table: they are t_a"
