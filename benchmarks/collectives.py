@@ -31,7 +31,7 @@ def score(
     """(AUC, log loss) on test."""
     overrides = [
         "experiment=kaggle_small",
-        "model.members=1",
+        "model.ensemble_size=1",
         f"data.path={dataset}",
         f"output={output}",
         f"trainer.seed={seed}",

@@ -7,6 +7,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+RENAMED = {"model.members": "model.ensemble_size"}
+"""Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
+
 
 def is_known(key: str, tree: DictConfig) -> bool:
     """Whether the schema ``tree`` has the dotted ``key``, or leaves open what it has there."""
@@ -28,7 +31,9 @@ def is_free_form(node: Any) -> bool:
 
 
 def unknown_key(key: str, tree: DictConfig, groups: Sequence[str] = ()) -> str:
-    """The refusal of ``key``, with the nearest one of ``tree`` or ``groups``."""
+    """The refusal of ``key``, with its new name or the nearest one of ``tree`` or ``groups``."""
+    if key in RENAMED:
+        return f"{key} is now called {RENAMED[key]}"
     known = [*known_keys(tree), *groups]
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if not near:  # the last word may be right and its section wrong or left out

@@ -19,14 +19,14 @@ class ModelConfig:
     projection_branch1: list[int] | None = None
     projection_branch2: list[int] | None = None
     stride: int | None = None
-    members: int = 1
+    ensemble_size: int = 1
 
     def problems(self) -> list[str]:
         """What types cannot express, each with its cure."""
         problems = [
             *one_of("model.kind", self.kind, MODEL_KINDS),
             *positive("model.stride", self.stride),
-            *positive("model.members", self.members),
+            *positive("model.ensemble_size", self.ensemble_size),
             *self._misplaced(),
         ]
         for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
@@ -51,10 +51,10 @@ class ModelConfig:
             problems.append(
                 f"model.kind=concat has no bottom MLP, model.bottom_mlp is {self.bottom_mlp}: set model.bottom_mlp=[]"
             )
-        if self.kind == "concat" and self.members > 1:
+        if self.kind == "concat" and self.ensemble_size > 1:
             problems.append(
-                f"model.members={self.members} needs tables of one width, which model.kind=concat does not ask for: "
-                "set model.members=1, or use model=dlrm, dcn or projection"
+                f"model.ensemble_size={self.ensemble_size} needs tables of one width, which model.kind=concat does not ask for: "
+                "set model.ensemble_size=1, or use model=dlrm, dcn or projection"
             )
         if self.kind != "concat" and self.stride is not None:
             problems.append(

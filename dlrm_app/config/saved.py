@@ -6,12 +6,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.keys import RENAMED
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 
 
 def read_saved_config(values: dict[str, Any]) -> TrainConfig:
-    """The configuration of dlrm-train that ``asdict`` gave ``values`` of; keys made since have their default.
+    """The configuration of dlrm-train that ``asdict`` gave ``values`` of; keys added since have their default.
 
     Raises DataError for what this version does not know.
     """
@@ -20,10 +21,21 @@ def read_saved_config(values: dict[str, Any]) -> TrainConfig:
     for key in ("defaults", "hydra"):
         del defaults[key]
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), defaults, values))
+        saved = _with_new_names(values)
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), defaults, saved))
     except OmegaConfBaseException as error:
         raise DataError(
             f"its configuration is another version's: {str(error).splitlines()[0]}; use the dlrm-app that saved it"
         ) from error
     assert isinstance(config, TrainConfig)
+    return config
+
+
+def _with_new_names(values: dict[str, Any]) -> DictConfig:
+    config = OmegaConf.create(values)
+    for old, new in RENAMED.items():
+        section, _, name = old.rpartition(".")
+        parent = OmegaConf.select(config, section)
+        if isinstance(parent, DictConfig) and name in parent:
+            OmegaConf.update(config, new, parent.pop(name))
     return config

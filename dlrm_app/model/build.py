@@ -25,7 +25,7 @@ def build_model(
     """The model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
-    depend on ``seed`` alone: they are drawn on the CPU whatever the device. With ``config.members`` above 1 training
+    depend on ``seed`` alone: they are drawn on the CPU whatever the device. With ``config.ensemble_size`` above 1 training
     takes that many times the rows, as ``Members`` says. Raises ConfigError.
     """
     dim = 0 if config.kind == "concat" else _common_dim(tables)
@@ -33,7 +33,7 @@ def build_model(
         raise ConfigError([f"the dataset has no dense column, which model={config.kind} needs: add one"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if config.members == 1:
+        if config.ensemble_size == 1:
             model = _build(config, _meta_bags(tables), num_dense, dim)
         else:
             model = _build_members(config, tables, num_dense, dim)
@@ -50,11 +50,13 @@ def _meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
 
 
 def _build_members(config: ModelConfig, tables: Sequence[Table], num_dense: int, dim: int) -> Members:
-    count = config.members
+    count = config.ensemble_size
     if dim % count:
         step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
         raise ConfigError(
-            [f"model.members={count} must divide the tables' width, got {dim}: use {-(-dim // step) * step}"]
+            [
+                f"model.ensemble_size={count} must divide the tables' width, got {dim}: use {-(-dim // step) * step}"
+            ]
         )
     own = [replace(table, dim=dim // count) for table in tables]
     return Members(

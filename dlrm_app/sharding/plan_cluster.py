@@ -88,7 +88,9 @@ def _workload(config: PlanConfig, tables: list[Table], cluster: Cluster) -> Work
     dense = dense_kernel_tables(tables, config.optimizer.sparse, device) | dense_by_wish(
         tables, config.sharding
     )
-    batch_size = config.trainer.global_batch_size * config.model.members  # each member reads rows of its own
+    batch_size = (
+        config.trainer.global_batch_size * config.model.ensemble_size
+    )  # each member reads rows of its own
     return make_workload(tables, dense, config.optimizer.sparse, config.sharding, batch_size)
 
 
@@ -127,7 +129,7 @@ def _say_next(config: PlanConfig, cluster: Cluster) -> None:
 def _batch_problems(config: PlanConfig, cluster: Cluster) -> list[str]:
     """What dlrm-train would refuse of rows and ranks; no reason not to plan, for it does not change the plan."""
     batch_size, num_ranks = config.trainer.global_batch_size, cluster.num_ranks
-    rows_per_rank = batch_size * config.model.members // num_ranks
+    rows_per_rank = batch_size * config.model.ensemble_size // num_ranks
     return [
         *check_lanes(batch_size, config.data.lanes, num_ranks, rows=batch_size),
         *collective_problems(config.sharding.collectives, rows_per_rank, config.evaluation.batch_size),

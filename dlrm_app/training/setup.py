@@ -71,7 +71,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     problems += pipeline_problems(config.trainer.pipeline, config.evaluation, runtime.device)
     problems += collective_problems(
         config.sharding.collectives,
-        config.trainer.global_batch_size // runtime.world_size * config.model.members,
+        config.trainer.global_batch_size // runtime.world_size * config.model.ensemble_size,
         config.evaluation.batch_size,
     )
     tables: list[Table] = []
@@ -113,7 +113,7 @@ def build_trainable(
             config.optimizer.sparse,
             config.sharding,
             config.topology,
-            config.trainer.global_batch_size * config.model.members,
+            config.trainer.global_batch_size * config.model.ensemble_size,
             runtime,
         )
     refuse_if(plan_problems(config.trainer.pipeline, plan))

@@ -34,8 +34,8 @@ def say_what_starts(config: TrainConfig, manifest: Manifest, tables: list[Table]
     )
     weights = sum(table.rows * table.dim for table in tables)
     kind = config.model.kind
-    if config.model.members > 1:
-        kind += f" × {config.model.members}, each with rows and weights of its own,"
+    if config.model.ensemble_size > 1:
+        kind += f" × {config.model.ensemble_size}, each with rows and weights of its own,"
     logger.info("%s with %d tables, %s table weights", kind, len(tables), f"{weights:,}")
     say_dense_kernel(tables, config.optimizer.sparse, runtime.device)
 

@@ -20,6 +20,11 @@ def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     assert problem == "trainer.epoch is not a known key: did you mean trainer.epochs?"
 
 
+def test_an_earlier_name_is_refused_with_the_new_one() -> None:
+    (problem,) = problems_of("data.path=x", "model.members=3")
+    assert problem == "model.members is now called model.ensemble_size"
+
+
 def test_a_key_in_the_wrong_section_is_found_by_its_last_word() -> None:
     (problem,) = problems_of("data.path=x", "lanes=32")
     assert "data.lanes" in problem
@@ -82,8 +87,10 @@ def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
     """It sets keys of all sections and chooses from groups; what is typed besides wins."""
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    config = compose_config("train", TrainConfig, ["data.path=x", f"experiment={file}", "model.members=3"])
-    assert (config.model.kind, config.model.members, config.trainer.epochs) == ("dcn", 3, 2)
+    config = compose_config(
+        "train", TrainConfig, ["data.path=x", f"experiment={file}", "model.ensemble_size=3"]
+    )
+    assert (config.model.kind, config.model.ensemble_size, config.trainer.epochs) == ("dcn", 3, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""model.members in whole commands: on two ranks, resumed in the middle of an epoch, and evaluated from a checkpoint."""
+"""model.ensemble_size in whole commands: on two ranks, resumed in the middle of an epoch, and evaluated from a checkpoint."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.small_run import final_bytes, losses
 
 MEMBERS = [
     "data.path=data",
-    "model.members=4",
+    "model.ensemble_size=4",
     "optimizer=adagrad",
     "trainer.epochs=2",
     "tables.embedding_dim=16",

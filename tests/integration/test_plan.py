@@ -132,7 +132,13 @@ def test_a_cluster_that_was_not_started_is_refused_by_training(dataset: Path, tm
     assert "topology describes 1 × 8 cuda ranks, but 1 × 1 cpu ranks were started" in done.stderr
 
 
-RECIPE = ["model=dcn", "model.members=2", "tables.embedding_dim=16", "optimizer=adagrad", "trainer.epochs=3"]
+RECIPE = [
+    "model=dcn",
+    "model.ensemble_size=2",
+    "tables.embedding_dim=16",
+    "optimizer=adagrad",
+    "trainer.epochs=3",
+]
 
 
 @pytest.mark.long

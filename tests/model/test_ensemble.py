@@ -73,7 +73,7 @@ def beside(parts: list[Step]) -> Step:
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
     """Same losses at every step, same weights at the end, and then the mean of their logits in evaluation."""
-    config = compose_train(f"optimizer={optimizer}", *MODELS[kind], f"model.members={COUNT}")
+    config = compose_train(f"optimizer={optimizer}", *MODELS[kind], f"model.ensemble_size={COUNT}")
     steps = [[draw(COUNT * number + member, BATCH) for member in range(COUNT)] for number in range(NUM_STEPS)]
     rows, ids, labels = draw(99, 50)
     with start_runtime(num_threads=1) as runtime:
@@ -98,7 +98,7 @@ def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
 
 def test_members_begin_with_weights_of_their_own() -> None:
     """Another member, other first weights: or they would stay the same model but for their rows."""
-    config = compose_train("model.members=2")
+    config = compose_train("model.ensemble_size=2")
     with start_runtime(num_threads=1) as runtime:
         weights = weights_of(build_trainable(config, TABLES, NUM_DENSE, runtime))
     for name in [name for name in weights if name.startswith("models.0.") and name.endswith("weight")]:
@@ -106,18 +106,20 @@ def test_members_begin_with_weights_of_their_own() -> None:
 
 
 def test_a_width_that_the_members_do_not_divide_is_refused() -> None:
-    config = compose_train("model.members=3")
-    with pytest.raises(ConfigError, match=r"model.members=3 must divide the tables' width, got 8: use 12"):
+    config = compose_train("model.ensemble_size=3")
+    with pytest.raises(
+        ConfigError, match=r"model.ensemble_size=3 must divide the tables' width, got 8: use 12"
+    ):
         build_model(config.model, TABLES, NUM_DENSE, torch.device("cpu"), 0)
 
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["model.members=0"], ["model.members must be at least 1"]),
+        (["model.ensemble_size=0"], ["model.ensemble_size must be at least 1"]),
         (
-            ["model=concat", "model.bottom_mlp=[]", "model.members=2"],
-            ["model.members=2", "one width", "model.members=1"],
+            ["model=concat", "model.bottom_mlp=[]", "model.ensemble_size=2"],
+            ["model.ensemble_size=2", "one width", "model.ensemble_size=1"],
         ),
     ],
 )

@@ -1,0 +1,26 @@
+"""Configurations that earlier versions saved in their checkpoints."""
+
+from dataclasses import asdict
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import DataError
+
+
+def test_keys_of_earlier_versions_get_their_new_names() -> None:
+    config = compose_config("train", TrainConfig, ["data.path=x", "model.ensemble_size=4"])
+    values = asdict(config)
+    values["model"]["members"] = values["model"].pop("ensemble_size")
+    assert read_saved_config(values) == config
+
+
+def test_a_key_added_since_has_its_default_and_an_unknown_one_is_refused() -> None:
+    config = compose_config("train", TrainConfig, ["data.path=x"])
+    values = asdict(config)
+    del values["trainer"]["tf32"]
+    assert read_saved_config(values) == config
+    with pytest.raises(DataError, match="another version"):
+        read_saved_config({**values, "later": 1})
