@@ -1,7 +1,7 @@
 """Saving a checkpoint and loading one, on all ranks together."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from dlrm_app.checkpoint.format import (
 from dlrm_app.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import INDEX, TensorReader, TensorWriter
+from dlrm_app.display.text import first_lines, listed
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
 
@@ -75,8 +76,7 @@ def check_pieces(folder: Path, pieces: Pieces) -> None:
     """Raises DataError if a value is nan or inf: nothing could go on from there."""
     if bad := not_finite(pieces):
         raise DataError(
-            f"{folder.name} is not saved, for what is not finite in it: {', '.join(bad[:3])}"
-            f"{f' and {len(bad) - 3} more' if len(bad) > 3 else ''}. The weights diverged: lower the learning "
+            f"{folder.name} is not saved, for what is not finite in it: {listed(bad)}. The weights diverged: lower the learning "
             "rates or set optimizer.dense.clip_norm; resume=auto goes on from the checkpoint before"
         )
 
@@ -124,14 +124,14 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
             )
     if problems:
         raise DataError(
-            "\n".join([f"checkpoint {folder} is of another model or optimizer:", *_first(problems)])
+            "\n".join(
+                [
+                    f"checkpoint {folder} is of another model or optimizer:",
+                    *(f"  - {line}" for line in first_lines(problems, 8)),
+                ]
+            )
         )
     load(tensors, storage_reader=reader)
-
-
-def _first(problems: Sequence[str], limit: int = 8) -> list[str]:
-    more = [f"  … and {len(problems) - limit} more"] if len(problems) > limit else []
-    return [*(f"  - {problem}" for problem in problems[:limit]), *more]
 
 
 def _gather(value: Any, runtime: Runtime, group: dist.ProcessGroup | None) -> list[Any]:

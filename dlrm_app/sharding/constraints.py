@@ -16,6 +16,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 
 from dlrm_app.config.sharding import ShardingConfig
+from dlrm_app.display.text import listed
 from dlrm_app.tables.specs import Table, to_constraints
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_
     """What ``device_type`` or the tables do not allow of the wishes, one problem a cause."""
     names = [table.name for table in tables]
     problems = [
-        f"sharding.tables.{pattern} fits no table: they are {_listed(names, 8)}"
+        f"sharding.tables.{pattern} fits no table: they are {listed(names, 8)}"
         for pattern in sharding.tables
         if not matching(names, pattern)
     ]
@@ -102,12 +103,8 @@ def _causes(table: Table, wishes: Mapping[str, Any], device_type: str) -> list[s
     return causes
 
 
-def _listed(names: Sequence[str], most: int) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def _named(names: Sequence[str]) -> str:
-    return f"table{'s' if len(names) > 1 else ''} {_listed(names, 3)}"
+    return f"table{'s' if len(names) > 1 else ''} {listed(names, 3)}"
 
 
 def warn_of_other_algorithms(plan: ShardingPlan, optimizers: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
+from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.communication import quantized_collectives
@@ -138,9 +139,8 @@ def _class_key(work: Workload, name: str, wishes: ParameterConstraints) -> str:
 
 
 def _nothing_left(names: Sequence[str], wishes: ParameterConstraints, cluster: Cluster) -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"table {names[0]}{more}: none of the sharding types {', '.join(wishes.sharding_types or ['any'])} runs with "
+        f"table {listed(names, 1)}: none of the sharding types {', '.join(wishes.sharding_types or ['any'])} runs with "
         f"the kernels {', '.join(wishes.compute_kernels or ['any'])} on {cluster.device}: allow another type or kernel"
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.constraints import sharding_problems, wishes_of
@@ -146,9 +147,8 @@ def _too_large(options: Options, cluster: Cluster) -> list[str]:
     stuck = [name for name, ways in options.items() if all(largest_share(way, cluster) > 1 for way in ways)]
     if not stuck:
         return []
-    more = f" and {len(stuck) - 1} more" if len(stuck) > 1 else ""
     kinds = ", ".join(way.label for way in options[stuck[0]])
-    return [f"  table {stuck[0]}{more} is larger than a rank in every way it may be sharded: {kinds}"]
+    return [f"  table {listed(stuck, 1)} is larger than a rank in every way it may be sharded: {kinds}"]
 
 
 def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
@@ -234,7 +234,7 @@ def _by_pattern(work: Workload, cluster: Cluster, **wishes: Any) -> Iterator[Cur
             name: replace(table, sharding={k: v for k, v in table.sharding.items() if k not in wishes})
             for name, table in work.tables.items()
         }
-        some = asking[0].name + (f" and {len(asking) - 1} more" if len(asking) > 1 else "")
+        some = listed([table.name for table in asking], 1)
         without = f", and without {' and '.join(wishes)} in the specs of {some}"
         yield Cure(typed + without, replace(work, sharding=sharding, tables=freed), cluster)
 

@@ -29,6 +29,7 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, Poo
 from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS, SparseSettings
 from dlrm_app.config.sharding import wish_problems
 from dlrm_app.config.train import TablesConfig
+from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError, refuse_if
 
 POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
@@ -144,7 +145,7 @@ def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> l
     names = [table.name for table in tables]
     faults = _unknown_choices("tables.data_types", data_types.values(), tuple(DATA_TYPES))
     return faults + [
-        f"tables.data_types.{pattern} fits no table: they are {_named(names)}"
+        f"tables.data_types.{pattern} fits no table: they are {listed(names, 30)}"
         for pattern in data_types
         if names and not any(fnmatchcase(name, pattern) for name in names)
     ]
@@ -252,7 +253,7 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
             if feature not in feature_rows:
                 problems.append(
                     f"table {table.name} reads feature {feature}, which the dataset has not; "
-                    f"it has {_named(feature_rows)}"
+                    f"it has {listed([*feature_rows], 30)}"
                 )
             elif feature_rows[feature] > table.rows:
                 problems.append(
@@ -261,12 +262,6 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
                     "or preprocess with a smaller encoding.num_embeddings"
                 )
     return problems
-
-
-def _named(features: Iterable[str], most: int = 30) -> str:
-    names = list(features)
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def to_bag_config(table: Table) -> EmbeddingBagConfig:

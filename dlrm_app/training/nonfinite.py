@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.data.batch import TrainBatches
+from dlrm_app.display.text import listed
 from dlrm_app.errors import SharedError
 from dlrm_app.sharding.fused_counters import uncount_step
 from dlrm_app.training.run import TrainingRun
@@ -14,7 +15,6 @@ from dlrm_app.training.run import TrainingRun
 logger = logging.getLogger(__name__)
 
 FORWARD_ORDER = ("dense_arch", "embedding_bags", "inter_arch", "over_arch")
-MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
         bad = find_bad(run, batches, step)
         raise SharedError(
             f"the loss was no finite number at step {step:,} (epoch {run.progress.epoch + 1}), "
-            f"on rows of {_some(bad.rows)}\n  {_cause(run, bad)}\n"
+            f"on rows of {listed(bad.rows)}\n  {_cause(run, bad)}\n"
             "  checkpoints from before that step are whole: resume=auto goes on from the newest"
         )
 
@@ -54,12 +54,12 @@ def count_skipped(run: TrainingRun, batches: TrainBatches) -> None:
     bad = find_bad(run, batches, progress.step)
     run.folder.log_event("skip", epoch=progress.epoch, step=progress.step, rows=bad.rows, columns=bad.columns)
     place = f"step {bad.step:,} (epoch {progress.epoch + 1})"
-    columns = f" (not finite: dense column {_some(bad.columns)})" if bad.columns else ""
+    columns = f" (not finite: dense column {listed(bad.columns)})" if bad.columns else ""
     if run.runtime.is_first:
         logger.warning(
             "%s skipped: its loss was no finite number, on rows of %s%s; %d skipped so far",
             place,
-            _some(bad.rows),
+            listed(bad.rows),
             columns,
             len(progress.skipped),
         )
@@ -89,14 +89,14 @@ def find_bad(run: TrainingRun, batches: TrainBatches, step: int) -> BadStep:
 
 def _cause(run: TrainingRun, bad: BadStep) -> str:
     if bad.columns:
-        return f"dense column {_some(bad.columns)} of its rows is not finite: preprocess them again"
+        return f"dense column {listed(bad.columns)} of its rows is not finite: preprocess them again"
     return f"its inputs are finite, so {_diverged(run, bad)}"
 
 
 def _diverged(run: TrainingRun, bad: BadStep) -> str:
     optimizer = run.config.optimizer
     return (
-        f"the weights diverged (not finite now: {_some(bad.weights) or 'none'}): lower "
+        f"the weights diverged (not finite now: {listed(bad.weights) or 'none'}): lower "
         f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
         "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
     )
@@ -118,8 +118,3 @@ def _bad_weights(run: TrainingRun) -> list[str]:
 
 def _forward_place(name: str) -> int:
     return next((place for place, part in enumerate(FORWARD_ORDER) if part in name), len(FORWARD_ORDER))
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more

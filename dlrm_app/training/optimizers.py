@@ -25,6 +25,7 @@ from dlrm_app.config.optimizer import (
     sparse_problems,
 )
 from dlrm_app.config.sharding import ShardingConfig
+from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.precision import table_type_problems
 from dlrm_app.sharding.constraints import wishes_of
@@ -104,9 +105,7 @@ def _table_problems(
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"table{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"table{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def say_dense_kernel(tables: Sequence[Table], settings: SparseSettings, device: torch.device) -> None:

@@ -12,6 +12,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
+from dlrm_app.display.text import first_lines, listed
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import write_text
 from dlrm_app.sharding.cluster import Cluster
@@ -73,7 +74,7 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
             problems += [f"table {name}: {fault}" for fault in faults]
     if not problems:
         assignment, problems = _assign(entries, work, cluster)
-    refuse_if([f"sharding.plan={path}: {problem}" for problem in _first(problems)])
+    refuse_if([f"sharding.plan={path}: {problem}" for problem in first_lines(problems, 12)])
     return assignment
 
 
@@ -92,16 +93,10 @@ def _read(path: Path) -> Mapping[str, Any]:
     return content
 
 
-def _named(problem: str, names: Sequence[str], limit: int = 5) -> list[str]:
+def _named(problem: str, names: Sequence[str]) -> list[str]:
     """One problem of many tables."""
-    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
     cure = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
-    return [f"{problem}: {', '.join(map(str, names[:limit]))}{more}; {cure}"] if names else []
-
-
-def _first(problems: Sequence[str], limit: int = 12) -> list[str]:
-    more = [f"and {len(problems) - limit} problems more"] if len(problems) > limit else []
-    return [*problems[:limit], *more]
+    return [f"{problem}: {listed(names, 5)}; {cure}"] if names else []
 
 
 def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
