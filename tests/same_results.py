@@ -124,6 +124,8 @@ specs:
 
 def record(checkout: Path, results: Path) -> bool:
     """Runs everything with the code of ``checkout`` and writes what came of it; False if a command failed."""
+    if not (checkout / "dlrm_app").is_dir():  # Python would take the installed one instead
+        sys.exit(f"{checkout} holds no dlrm_app: name the folder of a checkout")
     with tempfile.TemporaryDirectory(prefix="same-results-") as name:
         folder = Path(name)
         run = functools.partial(run_command, checkout, folder)
@@ -149,9 +151,8 @@ def new_names(checkout: Path) -> dict[str, str]:
 
 def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: int = 1) -> None:
     """Runs ``dlrm-NAME`` in ``folder``. Raises CalledProcessError."""
-    launcher = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    launcher = torchrun if ranks > 1 else []
     arguments = [sys.executable, *launcher, "-m", f"dlrm_app.cli.{name}", *settings]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     subprocess.run(arguments, cwd=folder, env=environment, check=True, capture_output=True, text=True)
@@ -164,10 +165,9 @@ def write_inputs(folder: Path, run: Callable[..., None], names: dict[str, str]) 
     (folder / "log.generated").write_bytes((folder / "log.tsv").read_bytes())
     lines = (folder / "log.tsv").read_bytes().splitlines(keepends=True)
     good = lines[0]
-    for place, bad in enumerate(
-        (b"\n", good[:50] + b"\n", b"2" + good[1:], good[:-1] + b"x\n", b"\tx" + good)
-    ):
-        lines.insert(9_000 * (place + 1), bad)
+    bad = (b"\n", good[:50] + b"\n", b"2" + good[1:], good[:-1] + b"x\n", b"\tx" + good)
+    for place, line in enumerate(bad, start=1):
+        lines.insert(9_000 * place, line)
     (folder / "log.tsv").write_bytes(b"".join(lines))
     (folder / "log.tsv.gz").write_bytes(gzip.compress(b"".join(lines), mtime=0))
     (folder / "shop.csv").write_text("".join(shop_lines(random.Random(0))), encoding="utf-8")
@@ -186,7 +186,8 @@ def shop_lines(draw: random.Random) -> Iterator[str]:
         price = draw.choice(("", f"{draw.lognormvariate(2, 1):.2f}"))
         seconds = ("3e38", "-3e38")[row % 2] if row in OVERFLOWING else f"{draw.gauss(0, 1):.3e}"
         clicked = int(draw.random() < (0.5 if "7" in user + shop else 0.2))
-        yield f"{clicked},{draw.randrange(90)},{price},{seconds},{row},{user},{shop},{draw.randrange(999):X},{items}\n"
+        age, device = draw.randrange(90), f"{draw.randrange(999):X}"
+        yield f"{clicked},{age},{price},{seconds},{row},{user},{shop},{device},{items}\n"
         if row % 4000 == 99:
             yield "1,2,3\n" if row < 5000 else f'0,old,1.5,nan,{row},"open,1,ff,\n'
 
@@ -225,10 +226,8 @@ def cases(
 
     yield "log", lambda: {name: digest((folder / name).read_bytes()) for name in ("log.generated", "new.tsv")}
     yield "merlin_tiny", lambda: generate("merlin_tiny", "experiment=merlin_tiny", "rows=3000")
-    yield (
-        "synthetic",
-        lambda: generate("synthetic", "tables=own.yaml", "rows=20000", "num_dense=5", "test_rows=1000"),
-    )
+    own = ["tables=own.yaml", "rows=20000", "num_dense=5", "test_rows=1000"]
+    yield "synthetic", lambda: generate("synthetic", *own)
     for name, settings in DATASETS.items():
         yield name, functools.partial(preprocess, name, settings)
     for name, (ranks, settings) in RUNS.items():
