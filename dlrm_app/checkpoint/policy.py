@@ -53,7 +53,7 @@ class Checkpoints:
         self._run = run
         self._config = run.config.checkpoint
         self._parent = run.folder.path / "checkpoints"
-        self._writer = Writer(run.runtime, self._config.asynchronous)
+        self._writer = Writer(self._config.asynchronous)
         self._saved_at = time.monotonic()
         self._described: dict[str, Any] | None = None
 

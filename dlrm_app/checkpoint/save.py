@@ -25,6 +25,7 @@ from dlrm_app.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import INDEX, TensorReader, TensorWriter
 from dlrm_app.display.text import first_lines, listed
+from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
 
@@ -61,7 +62,7 @@ def save_checkpoint(
         )
         own = sorted(path.name for path in partial.glob(f"__{runtime.rank}_*"))
         own += [INDEX] if runtime.is_first else []
-        described = _gather(together(lambda: describe_files(partial, own)), runtime, group)
+        described = all_gather_objects(together(lambda: describe_files(partial, own)), group)
         files = {name: entry for part in described for name, entry in part.items()}
         together(lambda: complete(folder, files, content) if runtime.is_first else None)
     except CheckpointException as error:  # DCP's: raised on every rank
@@ -132,14 +133,6 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
             )
         )
     load(tensors, storage_reader=reader)
-
-
-def _gather(value: Any, runtime: Runtime, group: dist.ProcessGroup | None) -> list[Any]:
-    values: list[Any] = [value]
-    if runtime.world_size > 1:
-        values = [None] * runtime.world_size
-        dist.all_gather_object(values, value, group)
-    return values
 
 
 def random_state() -> str:

@@ -9,9 +9,7 @@ from concurrent.futures import Future, wait
 from datetime import timedelta
 from threading import Thread
 
-import torch.distributed as dist
-
-from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.distributed.collectives import new_group
 
 TIMEOUT = timedelta(minutes=30)
 """How long a rank waits for another to write its part."""
@@ -20,38 +18,37 @@ TIMEOUT = timedelta(minutes=30)
 class Writer:
     """Does one piece of work after another; its ``group`` of all ranks is for messages that training never sends."""
 
-    def __init__(self, runtime: Runtime, in_background: bool) -> None:
+    def __init__(self, in_background: bool) -> None:
         self.in_background = in_background
-        several = runtime.world_size > 1
-        self.group = dist.new_group(backend="gloo", timeout=TIMEOUT) if several else None
-        self._under_way: Future[None] | None = None
+        self.group = new_group(TIMEOUT)
+        self._pending: Future[None] | None = None
 
     def start(self, work: Callable[[], None]) -> None:
         """Does ``work`` now, or begins it. The one before must have been waited for."""
-        self._under_way = Future()
+        self._pending = Future()
         if self.in_background:
             # a daemon: a process that must end does not wait for its disk
-            Thread(target=_fulfil, args=(self._under_way, work), name="checkpoint", daemon=True).start()
+            Thread(target=_fulfil, args=(self._pending, work), name="checkpoint", daemon=True).start()
         else:
-            _fulfil(self._under_way, work)
+            _fulfil(self._pending, work)
             self.finish()
 
     @property
     def has_failed(self) -> bool:
         """Whether ``finish`` would raise, as far as this rank knows by now."""
-        done = self._under_way
+        done = self._pending
         return done is not None and done.done() and done.exception() is not None
 
     def finish(self) -> None:
         """Waits for the work under way and raises what it raised. Every rank must call it."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def abandon(self, seconds: float) -> None:
         """Gives the work under way so many seconds to end; for a process that ends because of another error."""
-        if self._under_way is not None:
-            wait([self._under_way], seconds)
+        if self._pending is not None:
+            wait([self._pending], seconds)
 
 
 def _fulfil(future: Future[None], work: Callable[[], None]) -> None:

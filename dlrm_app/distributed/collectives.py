@@ -1,7 +1,15 @@
-"""What every rank must know alike."""
+"""Messages between all ranks. Every rank must make the same calls in the same order; without a process group a rank is alone.
+
+``group``: all ranks again, over connections of their own, for messages beside those of training.
+"""
+
+from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+T = TypeVar("T")
 
 
 def num_ranks() -> int:
@@ -9,12 +17,17 @@ def num_ranks() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def own_rank() -> int:
-    """This process's place among the ranks; 0 without a process group."""
+def current_rank() -> int:
+    """This process's rank; 0 without a process group."""
     return dist.get_rank() if num_ranks() > 1 else 0
 
 
-def gather(values: torch.Tensor) -> torch.Tensor:
+def new_group(timeout: timedelta | None = None) -> dist.ProcessGroup | None:
+    """All ranks over gloo connections of their own; None for a rank that is alone."""
+    return dist.new_group(backend="gloo", timeout=timeout) if num_ranks() > 1 else None
+
+
+def all_gather_stacked(values: torch.Tensor) -> torch.Tensor:
     """[R, …] of every rank's ``values`` […], whose shape is the same on all."""
     if num_ranks() == 1:
         return values.unsqueeze(0)
@@ -23,20 +36,53 @@ def gather(values: torch.Tensor) -> torch.Tensor:
     return torch.stack(gathered)
 
 
-def total(values: torch.Tensor) -> torch.Tensor:
-    """The sum of every rank's ``values``, added in the order of the ranks: the same to the bit on each."""
-    return gather(values).sum(0)
-
-
-def add_up(counts: torch.Tensor) -> torch.Tensor:
-    """The sum of every rank's ``counts``, in little memory; for integers, whose sum no order changes."""
-    sums = counts.clone()
+def all_gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Every rank's ``value``, which is pickled, by rank."""
+    values = [value] * num_ranks()
     if num_ranks() > 1:
-        dist.all_reduce(sums)
-    return sums
+        dist.all_gather_object(values, value, group)
+    return values
 
 
-def send(values: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def broadcast_from_first(value: T) -> T:
+    """The first rank's ``value``, which is pickled, on every rank."""
+    values = [value]
+    if num_ranks() > 1:
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def sum_in_rank_order(values: torch.Tensor) -> torch.Tensor:
+    """The sum of every rank's ``values``, added in the order of the ranks: the same to the bit on each."""
+    return all_gather_stacked(values).sum(0)
+
+
+def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
+    """The sum of every rank's ``values`` in little memory. The order of adding is the backend's: exact for integers."""
+    return _all_reduce(values, dist.ReduceOp.SUM)
+
+
+def all_reduce_min(values: torch.Tensor) -> torch.Tensor:
+    """The least of every rank's ``values``."""
+    return _all_reduce(values, dist.ReduceOp.MIN)
+
+
+def is_any(value: bool, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether ``value`` is true on any rank."""
+    flag = torch.tensor([value], dtype=torch.int32)
+    return bool(_all_reduce(flag, dist.ReduceOp.MAX, group).item())
+
+
+def _all_reduce(
+    values: torch.Tensor, operation: dist.ReduceOp.RedOpType, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
+    result = values.clone()
+    if num_ranks() > 1:
+        dist.all_reduce(result, operation, group=group)
+    return result
+
+
+def all_to_all(values: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Sends the first ``sizes``[0] of ``values`` to rank 0, the next to rank 1, and so on.
 
     Gives what this rank got, in the order of the senders, and [R] how much from each: sending those sizes of

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore, distributed_c10d
 
+from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, keep_to
 from dlrm_app.distributed.network import interface_towards
 from dlrm_app.distributed.rendezvous import fresh_store
@@ -56,23 +57,16 @@ class Runtime:
             result = work()
         except DlrmError as error:
             failure = error
-        failures: list[DlrmError | None] = [failure]
         if self.world_size > 1:
-            texts: list[tuple[str, int] | None] = [None] * self.world_size
-            dist.all_gather_object(texts, (str(failure), failure.exit_code) if failure else None, group)
-            failures = [SharedError(*text) if text else None for text in texts]
-        first = next((error for error in failures if error), None)
-        if first is not None:
-            raise first
+            texts = all_gather_objects((str(failure), failure.exit_code) if failure else None, group)
+            failure = next((SharedError(*text) for text in texts if text), None)
+        if failure is not None:
+            raise failure
         return result  # type: ignore[return-value]  # without a failure, ``work`` has returned
 
     def decide_first(self, value: bool) -> bool:
         """The first rank's ``value``, on every rank."""
-        if self.world_size == 1:
-            return value
-        chosen = [value]
-        dist.broadcast_object_list(chosen, src=0)
-        return chosen[0]
+        return broadcast_from_first(value)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import SharedError
 
@@ -35,7 +36,7 @@ class StopWish:
         self._runtime = runtime
         self._asked_at: float | None = None
         self.signal_name = "a signal to another rank"
-        self._group = dist.new_group(backend="gloo") if runtime.world_size > 1 else None
+        self._group = new_group()
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from dlrm_app.distributed.collectives import total
+from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.ranking import CHUNK, Ranking, doubled_places
 
 
@@ -17,7 +17,7 @@ def roc_auc(ranking: Ranking) -> float:
     wins = 2 * ranking.below[1] * ranking.positives.numel()
     for some in torch.split(ranking.positives, CHUNK):
         wins += int(doubled_places(ranking.negatives, some).sum())
-    wins = int(total(torch.tensor(wins, device=ranking.positives.device)))
+    wins = int(sum_in_rank_order(torch.tensor(wins, device=ranking.positives.device)))
     num_positives, num_negatives = ranking.totals
     pairs = num_positives * num_negatives
     return wins / (2 * pairs) if pairs else math.nan
@@ -36,4 +36,4 @@ def average_precision(ranking: Ranking) -> float:
         hits = positives_up - torch.searchsorted(ranking.positives, some)
         misses = negatives_up - torch.searchsorted(ranking.negatives, some)
         precision += (hits.double() / (hits + misses)).sum()
-    return float(total(precision)) / num_positives if num_positives else math.nan
+    return float(sum_in_rank_order(precision)) / num_positives if num_positives else math.nan

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dlrm_app.distributed.collectives import add_up, gather
+from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 
 NUM_BUCKETS = 1 << 16
 """Between the lowest and the highest logit: every count below is exact for scores cut at the buckets' edges."""
@@ -85,7 +85,7 @@ def _range(logits: torch.Tensor) -> tuple[float, float]:
     own = torch.tensor([torch.inf, -torch.inf], device=logits.device)
     if logits.numel():
         own = torch.stack(list(logits.aminmax()))
-    found = gather(own)
+    found = all_gather_stacked(own)
     return float(found[:, 0].min()), float(found[:, 1].max())
 
 
@@ -101,7 +101,7 @@ def _count(
         bucket = ((wide - low) * scale).long().clamp_(max=NUM_BUCKETS - 1)
         counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
         predictions += torch.bincount(bucket, weights=wide.sigmoid(), minlength=NUM_BUCKETS)
-    return add_up(counts).view(2, NUM_BUCKETS), add_up(predictions)
+    return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 
 def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Roc | None:

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import torch
 
-from dlrm_app.distributed.collectives import num_ranks, send, total
+from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
 from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_places, find_splitters, rank_scores
 
 
@@ -88,7 +88,7 @@ def auc_covariance(
         return [math.nan] * len(scores), [[math.nan] * len(scores) for _ in scores]
     places = torch.stack([doubled_placements(logits, labels) for logits in scores])  # [K, n]
     pairs = num_positives * num_negatives
-    aucs = [wins / (2 * pairs) for wins in total(places[:, labels].sum(1)).tolist()]
+    aucs = [wins / (2 * pairs) for wins in sum_in_rank_order(places[:, labels].sum(1)).tolist()]
     # a negative's component is 1 less its share of positives below: the same covariance
     of_positives = _covariance(places[:, labels], 2 * num_negatives, num_positives)
     of_negatives = _covariance(places[:, ~labels], 2 * num_positives, num_negatives)
@@ -99,18 +99,18 @@ def auc_covariance(
 def _count(labels: torch.Tensor) -> tuple[int, int]:
     positives = int(labels.sum())
     counts = torch.tensor([positives, labels.numel() - positives], device=labels.device)
-    num_positives, num_negatives = total(counts).tolist()
+    num_positives, num_negatives = sum_in_rank_order(counts).tolist()
     return num_positives, num_negatives
 
 
 def _covariance(places: torch.Tensor, scale: int, num_rows: int) -> torch.Tensor:
     """[K, K] float64: the sample covariance over all ranks' ``num_rows`` rows of ``places`` [K, m] over ``scale``."""
-    means = total(places.sum(1)).double() / num_rows
+    means = sum_in_rank_order(places.sum(1)).double() / num_rows
     products = torch.zeros(len(places), len(places), dtype=torch.float64, device=places.device)
     for some in torch.split(places, CHUNK, dim=1):
         centered = (some.double() - means[:, None]) / scale
         products += centered @ centered.T
-    return total(products) / (num_rows - 1)
+    return sum_in_rank_order(products) / (num_rows - 1)
 
 
 def doubled_placements(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -135,9 +135,9 @@ def _ask_owners(
     )
     asked, sizes = scores, None
     if num_ranks() > 1:
-        asked, sizes = send(scores, cut(scores, splitters))
+        asked, sizes = all_to_all(scores, cut(scores, splitters))
     places = torch.empty(asked.shape, dtype=torch.int64, device=scores.device)
     for start in range(0, asked.numel(), CHUNK):
         places[start : start + CHUNK] = doubled_places(others, asked[start : start + CHUNK])
     places += 2 * below
-    return places if sizes is None else send(places, sizes)[0]
+    return places if sizes is None else all_to_all(places, sizes)[0]

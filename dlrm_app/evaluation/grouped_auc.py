@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from dlrm_app.distributed.collectives import num_ranks, send, total
+from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
 from dlrm_app.evaluation.ranking import CHUNK, doubled_places, sort
 
 LOWEST = -(1 << 31)
@@ -21,7 +21,7 @@ def grouped_auc(logits: torch.Tensor, labels: torch.Tensor, groups: torch.Tensor
     keys = _keys(logits, groups)
     positives, negatives = (sort(_own_groups(keys[chosen])) for chosen in (labels, ~labels))
     num_rows, weighted = _sum_groups(positives, negatives)
-    sums = total(torch.stack([num_rows, weighted]))
+    sums = sum_in_rank_order(torch.stack([num_rows, weighted]))
     return float(sums[1] / sums[0]) if sums[0] else math.nan
 
 
@@ -39,7 +39,7 @@ def _own_groups(keys: torch.Tensor) -> torch.Tensor:
     owner = (keys >> 32) % num_ranks()
     parts = [keys[owner == rank] for rank in range(num_ranks())]
     sizes = torch.tensor([part.numel() for part in parts], device=keys.device)
-    return send(torch.cat(parts), sizes)[0]
+    return all_to_all(torch.cat(parts), sizes)[0]
 
 
 def _sum_groups(positives: torch.Tensor, negatives: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torchmetrics import Metric
 
-from dlrm_app.distributed.collectives import own_rank, total
+from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
 from dlrm_app.evaluation.auc import average_precision, roc_auc
 from dlrm_app.evaluation.grouped_auc import grouped_auc
 from dlrm_app.evaluation.ranking import rank_scores
@@ -61,7 +61,9 @@ class ClickMetrics(Metric):
         split.
         """
         logits, labels = self.rows()
-        num_samples, positives, nans, loss, prediction, correct = total(_sums(logits, labels)).tolist()
+        num_samples, positives, nans, loss, prediction, correct = sum_in_rank_order(
+            _sums(logits, labels)
+        ).tolist()
         self._warn_of_nan(int(num_samples), int(positives), int(nans))
         return {
             **self._order(logits, labels, has_nan=nans > 0),
@@ -97,7 +99,7 @@ class ClickMetrics(Metric):
         return self.logits[0], self.labels[0]
 
     def _warn_of_nan(self, num_samples: int, positives: int, nans: int) -> None:
-        if own_rank() != 0:
+        if current_rank() != 0:
             return
         if not num_samples:
             logger.warning("%s has no rows: its metrics are undefined (nan)", self.split)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dlrm_app.distributed.collectives import gather, num_ranks, own_rank, send
+from dlrm_app.distributed.collectives import all_gather_stacked, all_to_all, current_rank, num_ranks
 
 SAMPLES_PER_RANK = 1024
 CHUNK = 1 << 20
@@ -31,7 +31,7 @@ class Ranking:
     @property
     def below(self) -> tuple[int, int]:
         """Positives and negatives that score below all of this rank's."""
-        positives, negatives = self.counts[: own_rank()].sum(0).tolist()
+        positives, negatives = self.counts[: current_rank()].sum(0).tolist()
         return positives, negatives
 
 
@@ -46,9 +46,9 @@ def rank_scores(logits: torch.Tensor, labels: torch.Tensor) -> Ranking:
     if num_ranks() > 1:
         splitters = find_splitters(logits)
         positives, negatives = (
-            sort(send(scores, cut(scores, splitters))[0]) for scores in (positives, negatives)
+            sort(all_to_all(scores, cut(scores, splitters))[0]) for scores in (positives, negatives)
         )
-    counts = gather(torch.tensor([positives.numel(), negatives.numel()], device=logits.device))
+    counts = all_gather_stacked(torch.tensor([positives.numel(), negatives.numel()], device=logits.device))
     return Ranking(positives, negatives, counts)
 
 
@@ -67,7 +67,7 @@ def find_splitters(logits: torch.Tensor) -> torch.Tensor:
     if logits.numel():
         places = torch.linspace(0, logits.numel() - 1, SAMPLES_PER_RANK, dtype=torch.float64)
         sample = logits[places.long().to(logits.device)]
-    samples = gather(sample).flatten()
+    samples = all_gather_stacked(sample).flatten()
     samples = samples[~samples.isnan()].sort().values  # none from ranks without rows
     if not samples.numel():
         return torch.zeros(num_ranks() - 1, device=logits.device)

@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_min, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 
 NONE_BAD = 2**62
@@ -42,16 +42,12 @@ class LossMeter:
 
     def first_bad_step(self) -> int | None:
         """The first step whose loss was nan or inf on any rank. Every rank must call it."""
-        first = self._first_bad.clone()
-        if self._runtime.world_size > 1:
-            dist.all_reduce(first, dist.ReduceOp.MIN)
-        return None if int(first) == NONE_BAD else int(first)
+        first = int(all_reduce_min(self._first_bad))
+        return None if first == NONE_BAD else first
 
     def read(self) -> tuple[float, float]:
         """(mean loss over all ranks, seconds per step) since the last reading. Every rank must call it."""
-        if self._runtime.world_size > 1:
-            dist.all_reduce(self._sum)
-        total = float(self._sum) / self._runtime.world_size
+        total = float(all_reduce_sum(self._sum)) / self._runtime.world_size
         mean = total / self._count
         seconds = (time.perf_counter() - self._started) / max(1, self._count - self._counted_from)
         self._epoch_sum += total
@@ -71,11 +67,8 @@ class LossMeter:
 
     def state(self) -> dict[str, Any]:
         """Everything added and not yet finished, of all ranks. Every rank must call it."""
-        sums = [self._sum.clone() for _ in range(self._runtime.world_size)]
-        if self._runtime.world_size > 1:
-            dist.all_gather(sums, self._sum)
         return {
-            "sums": [float(value) for value in sums],
+            "sums": all_gather_stacked(self._sum).tolist(),
             "count": self._count,
             "epoch_sum": self._epoch_sum,
             "epoch_count": self._epoch_count,

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import yaml
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_json, write_text, written_whole
@@ -101,7 +101,7 @@ class RunFolder:
 def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> RunFolder:
     """Makes the folder once and tells every rank its name. Refuses one that holds a run unless it ``may_exist``."""
 
-    def create() -> str:
+    def create() -> Path:
         name = Path(output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}").absolute()
         if not may_exist and ((name / "metrics.jsonl").exists() or (name / "config.yaml").exists()):
             raise DlrmError(
@@ -113,11 +113,10 @@ def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> 
             name.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DlrmError(f"output={name} cannot be made: {error.strerror}") from error
-        return str(name)
+        return name
 
-    chosen: list[Any] = [runtime.together(lambda: create() if runtime.is_first else None)]
-    dist.broadcast_object_list(chosen, src=0)
-    return RunFolder(Path(chosen[0]), runtime)
+    path = runtime.together(lambda: create() if runtime.is_first else Path())
+    return RunFolder(broadcast_from_first(path), runtime)
 
 
 def describe_dataset(manifest: Manifest) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import torch
 
 from dlrm_app.checkpoint.pieces import copy_pieces, not_finite, own_pieces
 from dlrm_app.checkpoint.writer import Writer
-from dlrm_app.distributed.runtime import Runtime
 
 
 def writer(in_background: bool) -> Writer:
-    return Writer(Runtime(0, 0, 1, 1, torch.device("cpu"), 1), in_background)
+    return Writer(in_background)
 
 
 def test_work_in_the_background_lets_the_caller_go_on() -> None:

@@ -5,9 +5,9 @@ import resource
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torchrec.distributed.types import ShardingPlan
 
+from dlrm_app.distributed.collectives import all_gather_stacked
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 
@@ -35,10 +35,9 @@ class Measured:
         mine = torch.tensor(
             [grown, 1000 * seconds_per_step], dtype=torch.float64, device=self._runtime.device
         )
-        everyone = [torch.zeros_like(mine) for _ in range(self._runtime.world_size)]
-        dist.all_gather(everyone, mine)
+        by_rank = all_gather_stacked(mine)
         if self._runtime.is_first:
-            logger.info("%s", "\n".join(lines(plan, torch.stack(everyone).cpu())))
+            logger.info("%s", "\n".join(lines(plan, by_rank.cpu())))
 
 
 def lines(plan: EstimatedPlan, measured: torch.Tensor) -> list[str]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
-from dlrm_app.distributed.collectives import own_rank, total
+from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from dlrm_app.tables.specs import Table
 
@@ -42,7 +42,7 @@ class FirstWeights:
                 if hashes is not None:
                     own[1] += (hash_rows(rows) != hashes[start : start + len(rows)]).sum()
                 start += len(rows)
-        found = total(sums).tolist()
+        found = sum_in_rank_order(sums).tolist()
         return {name: (math.sqrt(found[place][0]), int(found[place][1])) for name, place in places.items()}
 
     def _parts(self) -> Iterator[tuple[str, bool, Sequence[torch.Tensor]]]:
@@ -52,7 +52,7 @@ class FirstWeights:
         where its first columns lie.
         """
         for name, weight in table_weights(self._model.state_dict(), self._tables):
-            if isinstance(weight, ShardedTensor) or own_rank() == 0:
+            if isinstance(weight, ShardedTensor) or current_rank() == 0:
                 for part, _, column in local_parts(weight):
                     yield name, column == 0, torch.split(part.detach(), max(1, CHUNK // part.shape[1]))
 

@@ -6,7 +6,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.data.manifest import Manifest, SparseColumn
-from dlrm_app.distributed.collectives import add_up
+from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.tables.specs import Table
 
 MAX_BITS = 16
@@ -64,8 +64,8 @@ class LookupCounter:
 
         Every rank must call it. None where there is nothing to divide by, or no id stands for such a value.
         """
-        counts = add_up(self._counts).view(-1, self._buckets).cpu()
-        empty, num_rows = add_up(self._empty).tolist(), int(add_up(self._num_rows))
+        counts = all_reduce_sum(self._counts).view(-1, self._buckets).cpu()
+        empty, num_rows = all_reduce_sum(self._empty).tolist(), int(all_reduce_sum(self._num_rows))
         found, start = {}, 0
         for table in self._tables:
             stop = start + len(table.features)
