@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlrm_app.distributed.cgroup import cpu_limits, read_text
+
 
 @dataclass(frozen=True)
 class Binding:
@@ -28,46 +30,21 @@ def parse_cores(text: str) -> frozenset[int]:
 def read_nodes(root: Path) -> dict[int, frozenset[int]]:
     """The cores of each NUMA node that has any; empty where the kernel knows of no nodes."""
     folders = (root / "sys/devices/system/node").glob("node[0-9]*")
-    nodes = {int(folder.name[4:]): parse_cores(_read(folder / "cpulist")) for folder in folders}
+    nodes = {int(folder.name[4:]): parse_cores(read_text(folder / "cpulist")) for folder in folders}
     return {node: nodes[node] for node in sorted(nodes) if nodes[node]}
 
 
 def node_of_pci(root: Path, address: str) -> int | None:
     """The NUMA node of a PCI device like 0000:1b:00.0; None where the machine does not say (it says -1)."""
-    text = _read(root / "sys/bus/pci/devices" / address / "numa_node")
+    text = read_text(root / "sys/bus/pci/devices" / address / "numa_node")
     return int(text) if text and int(text) >= 0 else None
-
-
-def read_quota(root: Path) -> float | None:
-    """The cores' worth of time that this process's cgroup, or one above it, allows; None without a limit."""
-    quotas = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup" / controllers
-        below = Path(path.lstrip("/"))
-        for group in (below, *below.parents):
-            quotas.append(_quota_of(top / group, is_v2=not controllers))
-    return min((quota for quota in quotas if quota is not None), default=None)
-
-
-def _quota_of(group: Path, is_v2: bool) -> float | None:
-    if is_v2:
-        quota, period = [*_read(group / "cpu.max").split(), "max", ""][:2]
-    else:
-        quota, period = _read(group / "cpu.cfs_quota_us").strip(), _read(group / "cpu.cfs_period_us").strip()
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: Path) -> int:
     """The cores that all ranks of this machine share: the affinity's, fewer if Slurm or the cgroup says so."""
-    limits = [float(len(allowed))]
+    limits = [float(len(allowed)), *cpu_limits(root)]
     if environment.get("SLURM_CPUS_PER_TASK", "").isdigit():
         limits.append(float(environment["SLURM_CPUS_PER_TASK"]))
-    quota = read_quota(root)
-    if quota is not None:
-        limits.append(quota)
     return max(1, int(min(limits)))
 
 
@@ -89,24 +66,24 @@ def bind(
     cores = count_cores(allowed, environment, root)
     share = max(1, cores // local_world_size)
     nodes = read_nodes(root)
-    places = _places(local_world_size, list(nodes), [node_of_pci(root, gpu) for gpu in gpus])
+    rank_nodes = _node_of_ranks(local_world_size, list(nodes), [node_of_pci(root, gpu) for gpu in gpus])
     if not wanted:
         why = "not bound to NUMA nodes (trainer.numa=false)"
     elif len(nodes) < 2:
         why = "one NUMA node"
     elif allowed != frozenset().union(*nodes.values()):
         why = "not bound to NUMA nodes: the launcher has chosen the cores"
-    elif set(places) != set(nodes):
+    elif set(rank_nodes) != set(nodes):
         why = f"not bound to NUMA nodes: {local_world_size} rank(s) would leave some of the {len(nodes)} idle"
     else:
-        own = nodes[places[local_rank]]
-        share = max(1, min(share, len(own) // places.count(places[local_rank])))
-        why = f"bound to NUMA nodes {' '.join(map(str, places))}"
-        return Binding(share, own, f"{cores} cores, {why}")
+        node = rank_nodes[local_rank]
+        share = max(1, min(share, len(nodes[node]) // rank_nodes.count(node)))
+        why = f"bound to NUMA nodes {' '.join(map(str, rank_nodes))}"
+        return Binding(share, nodes[node], f"{cores} cores, {why}")
     return Binding(share, None, f"{cores} cores, {why}")
 
 
-def _places(num_ranks: int, nodes: Sequence[int], gpu_nodes: Sequence[int | None]) -> list[int]:
+def _node_of_ranks(num_ranks: int, nodes: Sequence[int], gpu_nodes: Sequence[int | None]) -> list[int]:
     """The node of each local rank: its GPU's; on CPU equal blocks of ranks. Empty if a GPU's is not known."""
     if gpu_nodes:
         return [node for node in gpu_nodes if node is not None] if None not in gpu_nodes else []
@@ -120,11 +97,3 @@ def keep_to(cores: frozenset[int]) -> None:
             os.sched_setaffinity(int(task.name), cores)
         except ProcessLookupError:  # it has ended meanwhile
             continue
-
-
-def _read(path: Path) -> str:
-    """A file's text; empty where this kernel or container has no such file."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from dlrm_app.distributed.cgroup import memory_limits
 from dlrm_app.doctor.driver import find_driver
 from dlrm_app.doctor.finding import Finding, State
 from dlrm_app.doctor.probe import Answer, probe
@@ -49,10 +50,10 @@ def _try_libraries(cure: str, timeout: float) -> Iterator[Finding]:
         for device in ["cpu", *(f"cuda:{index}" for index in range(len(gpus)))]:
             yield _judge_operators(device, probe("operators", device, timeout=timeout), cure)
     yield _judge_loading("torchrec loads", probe("load", "torchrec", timeout=timeout), cure)
-    yield _judge_collectives("gloo", probe("collectives", "gloo", "2", timeout=timeout))
+    yield _judge_exchange("gloo", probe("exchange", "gloo", "2", timeout=timeout))
     if gpus:
         num_processes = str(min(2, len(gpus)))
-        yield _judge_collectives("nccl", probe("collectives", "nccl", num_processes, timeout=timeout))
+        yield _judge_exchange("nccl", probe("exchange", "nccl", num_processes, timeout=timeout))
     else:
         yield Finding("nccl", State.OK, "not tried: no GPU")
 
@@ -74,7 +75,7 @@ def _judge_operators(device: str, answer: Answer, cure: str) -> Finding:
     return Finding(check, State.WRONG, text, cure)
 
 
-def _judge_collectives(backend: str, answer: Answer) -> Finding:
+def _judge_exchange(backend: str, answer: Answer) -> Finding:
     if answer.fault is None:
         found = f"all_reduce and all_to_all, {answer.facts['processes']} process(es)"
         return Finding(backend, State.OK, found)
@@ -90,7 +91,6 @@ def describe_memory() -> str:
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     text = f"{kib['MemAvailable'] * 1024 / GIB:.1f} GiB free of {kib['MemTotal'] * 1024 / GIB:.1f}"
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (bound := limit.read_text(encoding="ascii").strip()).isdigit():
-        text += f", limited to {int(bound) / GIB:.1f} GiB by the container"
+    if limits := memory_limits(Path("/")):
+        text += f", limited to {min(limits) / GIB:.1f} GiB by the container"
     return text

@@ -9,6 +9,7 @@ from torchrec.distributed.planner import Topology, constants
 from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
 
 from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.distributed.cgroup import memory_limits
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, refuse_if
 
@@ -169,24 +170,3 @@ def host_bytes(runtime: Runtime) -> int:
 def _machine_bytes() -> int:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([total, *memory_limits(Path("/"))])
-
-
-def memory_limits(root: Path) -> list[int]:
-    """What a container or a Slurm job allows: the limits of this process's control group and of all above it."""
-    limits = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top, own = root / "sys/fs/cgroup" / controllers, Path(path.lstrip("/"))
-        name = "memory.limit_in_bytes" if controllers else "memory.max"
-        limits += [_read(top / group / name).strip() for group in (own, *own.parents)]
-    return [int(limit) for limit in limits if limit.isdigit()]
-
-
-def _read(path: Path) -> str:
-    """A file's text; empty where this kernel or container has no such file."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

@@ -15,7 +15,6 @@ from dlrm_app.distributed.cores import (
     node_of_pci,
     parse_cores,
     read_nodes,
-    read_quota,
 )
 
 
@@ -135,19 +134,9 @@ def test_slurm_and_cgroups_can_only_lessen_the_cores(tmp_path: Path) -> None:
     write(tmp_path / "proc/self/cgroup", "0::/pod/container")
     write(tmp_path / "sys/fs/cgroup/pod/container/cpu.max", "max 100000")
     write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "250000 100000")
-    assert read_quota(tmp_path) == 2.5
     assert count_cores(allowed, {}, tmp_path) == 2
     write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "50000 100000")
     assert count_cores(allowed, {}, tmp_path) == 1
-
-
-def test_the_quota_of_cgroups_version_1_counts_too(tmp_path: Path) -> None:
-    write(tmp_path / "proc/self/cgroup", "7:memory:/x\n4:cpu,cpuacct:/x")
-    for name, value in (("cpu.cfs_quota_us", "300000"), ("cpu.cfs_period_us", "100000")):
-        write(tmp_path / "sys/fs/cgroup/cpu,cpuacct/x" / name, value)
-    assert read_quota(tmp_path) == 3
-    write(tmp_path / "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "-1")
-    assert read_quota(tmp_path) is None
 
 
 def test_all_threads_of_the_process_are_bound() -> None:

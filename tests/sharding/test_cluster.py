@@ -1,6 +1,5 @@
 """Described clusters, and the ranks that were started."""
 
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.sharding.cluster import GIB, described_cluster, memory_limits, running_cluster
+from dlrm_app.sharding.cluster import GIB, described_cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.planner.search import search
 from tests.sharding.clusters import one_hot, workload
@@ -81,36 +80,6 @@ def test_processes_on_cpu_are_not_taken_to_exchange_as_gpus_do() -> None:
     assert plan is not None
     assert {placed.option.sharding_type for placed in plan.values()} == {"table_wise"}
     assert running_cluster(TopologyConfig(intra_node_gbps=600), started(2)).bandwidths.intra_node == 600e6
-
-
-@pytest.mark.parametrize(
-    ("group", "files", "limits"),
-    [
-        # cgroup v2 on a Slurm node: the limit is of the job, above the step's own group; the top has none
-        (
-            "0::/system.slice/slurmstepd.scope/job_7/step_0",
-            {"system.slice/slurmstepd.scope/job_7/memory.max": "4096\n", "system.slice/memory.max": "max\n"},
-            [4096],
-        ),
-        ("0::/", {"memory.max": "8192\n"}, [8192]),  # a container
-        (
-            "5:cpu,cpuacct:/a\n4:memory:/slurm/job_7",  # cgroup v1
-            {"memory/slurm/job_7/memory.limit_in_bytes": "4096\n", "memory/memory.limit_in_bytes": "8192\n"},
-            [4096, 8192],
-        ),
-        ("0::/user.slice", {}, []),
-    ],
-)
-def test_the_memory_that_a_job_or_container_allows_is_found(
-    group: str, files: dict[str, str], limits: list[int], tmp_path: Path
-) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(group + "\n")
-    for name, text in files.items():
-        path = tmp_path / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert memory_limits(tmp_path) == limits
 
 
 def test_a_described_cluster_that_was_not_started_is_refused_with_the_cure() -> None:

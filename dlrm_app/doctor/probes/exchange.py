@@ -1,4 +1,4 @@
-"""all_reduce and all_to_all between processes: ``collectives.py BACKEND NUM_PROCESSES``."""
+"""all_reduce and all_to_all between processes: ``exchange.py BACKEND NUM_PROCESSES``."""
 
 import json
 import sys
