@@ -37,7 +37,7 @@ class Watch:
         wall, cpu = time.perf_counter(), time.thread_time()
         save(checkpoints)
         self.saves.append((time.perf_counter() - wall, time.thread_time() - cpu))
-        self.under_way = checkpoints._writer._under_way
+        self.under_way = checkpoints._writer._pending
 
     def step(self, *arguments: Any) -> None:
         started = time.perf_counter()
