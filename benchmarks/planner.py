@@ -72,7 +72,7 @@ def prepare(model: str, ranks: int) -> tuple[Workload, Cluster]:
     tables = resolve_tables(
         TablesConfig(**yaml.safe_load((conf_dir() / f"tables/merlin_{model}.yaml").read_text())), None
     )
-    work = make_workload(tables, frozenset(), config.optimizer.sparse, config.sharding, BATCH)
+    work = make_workload(tables, config.optimizer.sparse, config.sharding, BATCH, "cuda")
     return work, described_cluster(config.topology)
 
 

@@ -29,7 +29,7 @@ from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
 from dlrm_app.sharding.plan.plan_file import plan_to_dict
-from dlrm_app.training.optimizers import table_settings
+from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -124,8 +124,7 @@ class Checkpoints:
 
 def run_tensors(run: TrainingRun) -> Tensors:
     """Every tensor of ``run`` under names that no plan changes."""
-    sparse = run.config.optimizer.sparse
-    kinds = {table.name: table_settings(table, sparse).kind for table in run.trainable.tables}
+    kinds = optimizer_kinds(run.trainable.tables, run.config.optimizer.sparse)
     return collect_tensors(run.trainable.model, run.trainable.optimizer, kinds)
 
 

@@ -8,7 +8,7 @@ fbgemm's fused optimizers and torch's name the same state differently, and torch
 a torch optimizer steps as plain local tensors, which a checkpoint would take for copies of one another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,34 +20,35 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed._shard.sharded_tensor.shard import Shard
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
-FUSED_NAMES = {
-    "sgd": {},
-    "adagrad": {"momentum1": "sum"},
-    "rowwise_adagrad": {"momentum1": "sum"},
-}
-FUSED_MOMENTS = {"momentum1": "exp_avg", "momentum2": "exp_avg_sq"}
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 
 Tensors = dict[str, Any]
 
 
-def collect_tensors(model: nn.Module, optimizer: CombinedOptimizer, table_kinds: dict[str, str]) -> Tensors:
+def collect_tensors(
+    model: nn.Module, optimizer: CombinedOptimizer, table_kinds: Mapping[str, str]
+) -> Tensors:
     """Every tensor that a run needs to go on: views, so that loading into them changes the run.
 
     ``table_kinds``: each table's optimizer kind. Optimizer states exist after ``create_states`` or a first step.
     Step counters are left out: ``set_step`` restores them.
     """
-    weights = model.state_dict()
-    tensors: Tensors = {f"model/{name}": value for name, value in weights.items()}
-    by_table = {name.split(".")[-2]: value for name, value in weights.items() if "embedding_bags" in name}
+    tensors = collect_weights(model)
+    by_table = {table_of(name): value for name, value in tensors.items()}
     for key, name, value in _states(optimizer):
-        if "embedding_bags" not in key:
+        table = table_of(key)
+        if table is None:
             tensors[f"dense/{key}/{name}"] = value
             continue
-        table = key.split(".")[-2]
-        short = name.rpartition(".")[2]
-        known = FUSED_NAMES.get(table_kinds[table], FUSED_MOMENTS)
-        tensors[f"table/{table}/{known.get(short, short)}"] = _like_weight(value, by_table[table])
+        state = SPARSE_OPTIMIZERS[table_kinds[table]].state_name(name.rpartition(".")[2])
+        tensors[f"table/{table}/{state}"] = _like_weight(value, by_table[table])
     return tensors
+
+
+def collect_weights(model: nn.Module) -> Tensors:
+    """Every weight: views, as of ``collect_tensors``."""
+    return {f"model/{name}": value for name, value in model.state_dict().items()}
 
 
 def _states(optimizer: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:

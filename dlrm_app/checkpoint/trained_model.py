@@ -9,7 +9,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 
 from dlrm_app.checkpoint.format import best_checkpoint, list_checkpoints
 from dlrm_app.checkpoint.save import load_tensors, open_checkpoint
-from dlrm_app.checkpoint.state import collect_tensors
+from dlrm_app.checkpoint.state import collect_weights
 from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
@@ -18,8 +18,8 @@ from dlrm_app.data.columns import column_problems
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
+from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.training.setup import build_trainable
 
 NO_OPTIMIZER = OptimizerConfig(SparseSettings(kind="sgd", lr=1.0), DenseSettings(kind="sgd", lr=1.0))
 """SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
@@ -101,9 +101,11 @@ def load_trained(
     size = batch_size * runtime.world_size
     config.trainer = replace(config.trainer, global_batch_size=size, pipeline="base")  # it takes no step
     num_dense = len(trained.marker["columns"]["dense"])
-    trainable = runtime.together(lambda: build_trainable(config, trained.tables, num_dense, runtime))
-    kinds = {table.name: "sgd" for table in trained.tables}
-    tensors = collect_tensors(trainable.model, trainable.optimizer, kinds)
-    weights = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
-    runtime.together(lambda: load_tensors(trained.folder, weights))
-    return trainable.model
+
+    def build() -> DistributedModelParallel:
+        task, plan = plan_model(config, trained.tables, num_dense, runtime)
+        return shard_model(task, plan, trained.tables, config, runtime)
+
+    model = runtime.together(build)
+    runtime.together(lambda: load_tensors(trained.folder, collect_weights(model)))
+    return model

@@ -9,7 +9,7 @@ def main() -> None:
 
 
 def _plan(config: PlanConfig) -> None:
-    from dlrm_app.sharding.plan_cluster import plan_cluster
+    from dlrm_app.training.plan_cluster import plan_cluster
 
     plan_cluster(config)
 

@@ -11,15 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.config.checks import above_zero, at_least_zero, one_of, positive, within
 from dlrm_app.errors import ConfigError
 
-SPARSE_OPTIMIZERS = (
-    "sgd",
-    "adagrad",
-    "rowwise_adagrad",
-    "adam",
-    "partial_rowwise_adam",
-    "lamb",
-    "partial_rowwise_lamb",
-)
 DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
 SCHEDULES = ("constant", "polynomial", "cosine", "step")
 
@@ -55,7 +46,8 @@ class OptimizerConfig:
         """Values out of their range, or without effect."""
         return [
             *sparse_problems("optimizer.sparse", self.sparse),
-            *_common_problems("optimizer.dense", self.dense, DENSE_OPTIMIZERS),
+            *one_of("optimizer.dense.kind", self.dense.kind, DENSE_OPTIMIZERS),
+            *_common_problems("optimizer.dense", self.dense),
             *_below_one("optimizer.dense.momentum", self.dense.momentum),
             *above_zero("optimizer.dense.clip_norm", self.dense.clip_norm),
             *_needless("optimizer.dense", "momentum", self.dense.momentum, self.dense.kind, ("sgd",)),
@@ -63,16 +55,18 @@ class OptimizerConfig:
 
 
 def sparse_problems(prefix: str, settings: SparseSettings) -> list[str]:
-    """What is wrong with a sparse optimizer's settings: those of ``optimizer.sparse`` or of one table."""
+    """What is wrong with a sparse optimizer's figures: those of ``optimizer.sparse`` or of one table.
+
+    Kinds are checked where they are registered, see tables/sparse_optimizers.
+    """
     return [
-        *_common_problems(prefix, settings, SPARSE_OPTIMIZERS),
+        *_common_problems(prefix, settings),
         *above_zero(f"{prefix}.max_gradient", settings.max_gradient),
     ]
 
 
-def _common_problems(prefix: str, settings: OptimizerSettings, kinds: tuple[str, ...]) -> list[str]:
-    problems = one_of(f"{prefix}.kind", settings.kind, kinds)
-    problems += above_zero(f"{prefix}.lr", settings.lr)
+def _common_problems(prefix: str, settings: OptimizerSettings) -> list[str]:
+    problems = above_zero(f"{prefix}.lr", settings.lr)
     for key in ("eps", "weight_decay"):
         problems += at_least_zero(f"{prefix}.{key}", getattr(settings, key))
     for key in ("beta1", "beta2"):

@@ -100,8 +100,3 @@ def _common_dim(tables: Sequence[Table]) -> int:
             ]
         )
     return dims[0]
-
-
-def dense_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The replicated parameters: all but the embedding tables."""
-    return [parameter for name, parameter in model.named_parameters() if "embedding_bags" not in name]

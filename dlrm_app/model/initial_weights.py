@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
+from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 
 BLOCK_ROWS = 8192
@@ -26,9 +27,9 @@ def init_tables(model: nn.Module, tables: Sequence[Table], seed: int) -> None:
 def table_weights(state: Mapping[str, object], tables: Mapping[str, Table]) -> Iterator[tuple[str, object]]:
     """(table name, weight) of every table in a model's state dictionary."""
     for key, value in state.items():
-        parts = key.split(".")
-        if parts[-1] == "weight" and parts[-2] in tables and "embedding_bags" in parts:
-            yield parts[-2], value
+        name = table_of(key)
+        if name is not None and name in tables:
+            yield name, value
 
 
 def local_parts(weight: object) -> list[tuple[torch.Tensor, int, int]]:

@@ -24,9 +24,9 @@ from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.communication import quantized_collectives
-from dlrm_app.sharding.constraints import DEFAULT_TYPES, table_constraints
+from dlrm_app.sharding.constraints import DEFAULT_TYPES, planner_constraints
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.tables.sparse_optimizers import state_bytes
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 
 KINDS = ("weights", "optimizer", "inputs and outputs", "cache")
@@ -41,7 +41,7 @@ SLOT_BYTES, ROW_BYTES = 16, 4
 class Workload:
     """What is planned: tables by name with what may be done with them, and how they are trained.
 
-    ``dense_kernel``: names of tables whose optimizer fbgemm has not fused for the device.
+    ``dense_kernel``: names of the tables that take the dense kernel, see ``kernels``.
     """
 
     tables: Mapping[str, Table]
@@ -56,7 +56,7 @@ class Workload:
         if sharding.types is None and cluster.nodes > 1:
             # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
             sharding = replace(sharding, types=[*DEFAULT_TYPES, "table_row_wise"])
-        return table_constraints(list(self.tables.values()), sharding, cluster.num_ranks)
+        return planner_constraints(list(self.tables.values()), sharding, self.dense_kernel, cluster.num_ranks)
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,6 @@ def estimate_options(
     problems = []
     for names in members.values():
         wishes = constraints[names[0]]
-        if names[0] in work.dense_kernel:
-            wishes = replace(wishes, compute_kernels=["dense"])
         table, optimizer = work.tables[names[0]], work.optimizers[names[0]]
         batch = -(-work.global_batch_size // cluster.num_ranks)
         found = list(_ways(table, wishes, batch, scale))
@@ -134,8 +132,7 @@ def _class_key(work: Workload, name: str, wishes: ParameterConstraints) -> str:
         sharding_types=sorted(wishes.sharding_types or []),
         compute_kernels=sorted(wishes.compute_kernels or []),
     )
-    dense = name in work.dense_kernel
-    return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{dense}/{anonymous!r}"
+    return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{anonymous!r}"
 
 
 def _nothing_left(names: Sequence[str], wishes: ParameterConstraints, cluster: Cluster) -> str:
@@ -236,7 +233,9 @@ def _to_option(
     total = np.array([getattr(shard.storage, own) for shard in found.shards], dtype=float)[which]
     time = np.array([shard.perf.total if shard.perf else 0.0 for shard in found.shards])[which]
     exchanged = np.maximum(0, total - (cache if on_host else weights))
-    per_weight, per_row = (part.astype(float) for part in state_bytes(optimizer, rows, sizes[:, 1]))
+    per_weight, per_row = (
+        part.astype(float) for part in SPARSE_OPTIMIZERS[optimizer].state_bytes(rows, sizes[:, 1])
+    )
     if kernel == "dense":
         per_weight += weights  # the gradient, as large as the table
     # fbgemm keeps what is per row on the device wherever the weights are

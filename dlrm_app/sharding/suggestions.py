@@ -11,7 +11,7 @@ import numpy as np
 from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Cluster
-from dlrm_app.sharding.constraints import sharding_problems, wishes_of
+from dlrm_app.sharding.constraints import constraints_of, sharding_problems
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
 from dlrm_app.sharding.plan.table_classes import fold, size_text
 from dlrm_app.sharding.planner.placement import rank_loads
@@ -205,7 +205,7 @@ def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     """Weights of two bytes for all tables whose own specs leave it open, where fbgemm has the optimizer for them."""
     tables = work.tables.values()
     may_be_copied = any(
-        "data_parallel" in wishes_of(table, work.sharding).get("types", ()) for table in tables
+        "data_parallel" in constraints_of(table, work.sharding).get("types", ()) for table in tables
     )
     if work.dense_kernel or may_be_copied:  # neither is fused, and fp16 beside a torch optimizer is refused
         return

@@ -1,30 +1,173 @@
-"""How much memory the optimizer of a table's rows takes."""
+"""The registry of sparse optimizers: one entry says all that the trainer knows of a kind.
 
+A new one takes an entry here and a file in conf/optimizer/.
+"""
+
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from torch import nn
+from torchrec.optim import optimizers as torchrec_optimizers
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from dlrm_app.config.optimizer import SparseSettings, change_settings
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.sparse_rules import Rule, adagrad, adam, lamb, sgd
 from dlrm_app.tables.specs import Table
 
-STATE = {
-    "sgd": (0, 0),
-    "adagrad": (1, 0),
-    "rowwise_adagrad": (0, 1),
-    "adam": (2, 0),
-    "partial_rowwise_adam": (1, 1),
-    "lamb": (2, 0),
-    "partial_rowwise_lamb": (1, 1),
+WEIGHT, ROW = "weight", "row"
+"""What an optimizer keeps a float32 value for."""
+
+
+@dataclass(frozen=True)
+class SparseOptimizer:
+    """A kind of ``optimizer.sparse``.
+
+    fused: torchrec's name for fbgemm's kernel, which steps inside the backward pass. All of them clip by max_gradient.
+    rule: the same step in plain torch, for tables with the dense kernel. None of them clips.
+    state: name → WEIGHT or ROW, as fbgemm counts them: momentum1, momentum2.
+    arguments: the settings that the fused class takes beside lr, weight_decay and max_gradient.
+    devices: those that fbgemm has fused it on.
+    decay_devices: those on which the fused kernel heeds weight_decay; elsewhere fbgemm drops it without a word.
+    decay_arguments: what the fused class needs to be told beside weight_decay.
+    scales_by_weights: a step is as long as the row's weights, so that a row of zeros never moves.
+    """
+
+    fused: Any
+    rule: Rule
+    state: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ("eps",)
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    decay_devices: tuple[str, ...] = ("cuda",)
+    decay_arguments: Mapping[str, Any] = field(default_factory=dict)
+    scales_by_weights: bool = False
+
+    @property
+    def reduces_over_rows(self) -> bool:
+        """Whether a step depends on sums over a row, or over a shard's part of it where rows are split."""
+        return self.scales_by_weights or ROW in self.state.values()
+
+    def state_name(self, fused_name: str) -> str:
+        """The state's own name for fbgemm's: momentum2 → exp_avg_sq."""
+        names = {f"momentum{number}": name for number, name in enumerate(self.state, start=1)}
+        return names.get(fused_name, fused_name)
+
+    def state_bytes(self, rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of state for shards of ``rows`` × ``columns`` [S]: what is per weight, and what is per row."""
+        kept = list(self.state.values())
+        return 4 * kept.count(WEIGHT) * rows * columns, 4 * kept.count(ROW) * rows
+
+
+ADAM_ARGUMENTS = ("eps", "beta1", "beta2")
+
+SPARSE_OPTIMIZERS = {
+    "sgd": SparseOptimizer(torchrec_optimizers.SGD, sgd, arguments=(), decay_devices=()),
+    "adagrad": SparseOptimizer(torchrec_optimizers.Adagrad, adagrad, {"sum": WEIGHT}, decay_devices=()),
+    "rowwise_adagrad": SparseOptimizer(
+        RowWiseAdagrad,
+        adagrad,
+        {"sum": ROW},
+        # fbgemm's default is none; on CPU it heeds weight_decay for shared tables alone
+        decay_arguments={"weight_decay_mode": WeightDecayMode.L2},
+    ),
+    "adam": SparseOptimizer(
+        torchrec_optimizers.Adam,
+        adam,
+        {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT},
+        ADAM_ARGUMENTS,
+        devices=("cuda",),
+    ),
+    "partial_rowwise_adam": SparseOptimizer(
+        torchrec_optimizers.PartialRowWiseAdam,
+        adam,
+        {"exp_avg": WEIGHT, "exp_avg_sq": ROW},
+        ADAM_ARGUMENTS,
+        devices=("cuda",),
+    ),
+    "lamb": SparseOptimizer(
+        torchrec_optimizers.LAMB,
+        lamb,
+        {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT},
+        ADAM_ARGUMENTS,
+        devices=("cuda",),
+        scales_by_weights=True,
+    ),
+    "partial_rowwise_lamb": SparseOptimizer(
+        torchrec_optimizers.PartialRowWiseLAMB,
+        lamb,
+        {"exp_avg": WEIGHT, "exp_avg_sq": ROW},
+        ADAM_ARGUMENTS,
+        devices=("cuda",),
+        scales_by_weights=True,
+    ),
 }
-"""Kind → float32 values kept per weight, and per row of a shard (fbgemm_gpu's momentum1 and momentum2)."""
+
+
+def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
+    """The sparse optimizer's settings with what ``table`` changes of them."""
+    return change_settings(settings, table.optimizer)
 
 
 def optimizer_kinds(tables: Sequence[Table], settings: SparseSettings) -> Mapping[str, str]:
     """Table name → the kind of its optimizer."""
-    return {table.name: change_settings(settings, table.optimizer).kind for table in tables}
+    return {table.name: table_settings(table, settings).kind for table in tables}
 
 
-def state_bytes(kind: str, rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of state for shards of ``rows`` × ``columns`` [S]: what is per weight, and what is per row."""
-    per_weight, per_row = STATE[kind]
-    return 4 * per_weight * rows * columns, 4 * per_row * rows
+def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
+    """Tells each table, still on the meta device, which optimizer its backward pass will apply.
+
+    The planner reads it to count optimizer memory; a table that ends with the dense kernel ignores it.
+    """
+    by_name = {table.name: table for table in tables}
+    with warnings.catch_warnings():
+        # torchrec points to a private function of torch instead; its own is what its documentation teaches
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for key, parameter in model.named_parameters():
+            if name := table_of(key):
+                chosen = table_settings(by_name[name], settings)
+                fused = SPARSE_OPTIMIZERS[chosen.kind].fused
+                apply_optimizer_in_backward(fused, [parameter], fused_arguments(chosen))
+
+
+def fused_arguments(settings: SparseSettings) -> dict[str, Any]:
+    """What the fused class of ``settings.kind`` is built with."""
+    optimizer = SPARSE_OPTIMIZERS[settings.kind]
+    arguments: dict[str, Any] = {key: getattr(settings, key) for key in ("lr", *optimizer.arguments)}
+    if settings.weight_decay:
+        arguments |= {"weight_decay": settings.weight_decay, **optimizer.decay_arguments}
+    if settings.max_gradient is not None:
+        arguments |= {"gradient_clipping": True, "max_gradient": settings.max_gradient}
+    if settings.stochastic_rounding is not None:
+        arguments["stochastic_rounding"] = settings.stochastic_rounding
+    return arguments
+
+
+def optimizer_rows() -> list[tuple[str, ...]]:
+    """The registry as a table for the documentation, its head first."""
+    head = (
+        "kind",
+        "state per weight",
+        "state per row",
+        "fused on",
+        "weight_decay fused on",
+        "trains alike under column_wise",
+    )
+    rows = []
+    for kind, optimizer in SPARSE_OPTIMIZERS.items():
+        kept = list(optimizer.state.values())
+        rows.append(
+            (
+                kind,
+                f"{4 * kept.count(WEIGHT)} B",
+                f"{4 * kept.count(ROW)} B",
+                ", ".join(optimizer.devices),
+                ", ".join(optimizer.decay_devices) or "-",
+                "no" if optimizer.reduces_over_rows else "yes",
+            )
+        )
+    return [head, *rows]

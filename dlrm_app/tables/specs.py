@@ -26,7 +26,7 @@ from typing import Any
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 
-from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS, SparseSettings
+from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import wish_problems
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.display.text import listed
@@ -213,8 +213,6 @@ def _table_faults(table: Table) -> list[str]:
         faults.append(f"init_scale must be positive, got {table.init_scale!r}")
     faults += wish_problems("sharding", table.sharding)
     faults += _unknown_keys("optimizer", table.optimizer, OPTIMIZER_KEYS)
-    if "kind" in table.optimizer:
-        faults += _unknown_choices("optimizer.kind", [table.optimizer["kind"]], SPARSE_OPTIMIZERS)
     return faults
 
 

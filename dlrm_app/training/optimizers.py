@@ -1,160 +1,58 @@
 """One optimizer for all: tables updated inside the backward pass where fbgemm can, everything else beside it."""
 
-import logging
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
-from torch import nn
+from torch import Tensor, nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.optim import optimizers as fused_optimizers
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.optimizers import in_backward_optimizer_filter
-from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
-from dlrm_app.config.optimizer import (
-    DenseSettings,
-    OptimizerConfig,
-    SparseSettings,
-    change_settings,
-    sparse_problems,
-)
-from dlrm_app.config.sharding import ShardingConfig
-from dlrm_app.display.text import listed
-from dlrm_app.errors import ConfigError
-from dlrm_app.model.precision import table_type_problems
-from dlrm_app.sharding.constraints import wishes_of
+from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, WEIGHT, table_settings
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.touched_rows import TouchedRows
-
-logger = logging.getLogger(__name__)
-
-FUSED_CLASSES = {
-    "sgd": fused_optimizers.SGD,
-    "adagrad": fused_optimizers.Adagrad,
-    "rowwise_adagrad": RowWiseAdagrad,
-    "adam": fused_optimizers.Adam,
-    "partial_rowwise_adam": fused_optimizers.PartialRowWiseAdam,
-    "lamb": fused_optimizers.LAMB,
-    "partial_rowwise_lamb": fused_optimizers.PartialRowWiseLAMB,
-}
-FUSED_KINDS = {"cpu": {"sgd", "adagrad", "rowwise_adagrad"}, "cuda": set(FUSED_CLASSES)}
-# fbgemm takes weight_decay for every kind and drops it without a word where it has none: for sgd and adagrad, and
-# on CPU for row-wise Adagrad too, unless the table is shared.
-FUSED_WEIGHT_DECAY = {"cpu": set[str](), "cuda": set(FUSED_CLASSES) - {"sgd", "adagrad"}}
 
 
-def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
-    """The sparse optimizer's settings with what ``table`` changes of them."""
-    return change_settings(settings, table.optimizer)
+class TouchedRows(torch.optim.Optimizer):
+    """Steps the rows of tables [rows, D] whose gradient is not all zero, by the rule of ``settings.kind``.
 
-
-def dense_kernel_tables(
-    tables: Sequence[Table], settings: SparseSettings, device: torch.device
-) -> frozenset[str]:
-    """Names of the tables whose optimizer fbgemm has not fused for ``device``: a torch optimizer steps them."""
-    return frozenset(
-        table.name for table in tables if not _has_fused(table_settings(table, settings), device.type)
-    )
-
-
-def _has_fused(settings: SparseSettings, device_type: str) -> bool:
-    if settings.weight_decay and settings.kind not in FUSED_WEIGHT_DECAY[device_type]:
-        return False
-    return settings.kind in FUSED_KINDS[device_type]
-
-
-def table_problems(
-    tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device: torch.device
-) -> list[str]:
-    """What ``device`` or the tables' own settings do not allow, one problem a cause."""
-    causes: dict[str, list[str]] = defaultdict(list)
-    for table in tables:
-        for cause in _table_problems(table, settings, sharding, device):
-            causes[cause].append(table.name)
-    return [f"{_names(names)}: {cause}" for cause, names in causes.items()]
-
-
-def _table_problems(
-    table: Table, settings: SparseSettings, sharding: ShardingConfig, device: torch.device
-) -> list[str]:
-    try:
-        chosen = table_settings(table, settings)
-    except ConfigError as error:
-        return error.problems
-    problems = sparse_problems("optimizer", chosen) if table.optimizer else []
-    if problems:
-        return problems
-    wishes = wishes_of(table, sharding)
-    is_dense = "data_parallel" in wishes.get("types", ()) or wishes.get("kernels") == ["dense"]
-    is_fused = _has_fused(chosen, device.type) and not is_dense
-    problems += table_type_problems(table, is_fused, bool(chosen.stochastic_rounding), device)
-    if chosen.max_gradient is not None and not is_fused:
-        problems.append(
-            "max_gradient needs an optimizer inside the backward pass: set it to null, or choose kind, weight_decay "
-            "and sharding that are fused (docs/optimizers.md)"
-        )
-    if "lamb" in chosen.kind and table.init == "zeros":
-        problems.append("lamb's steps are as long as a row's weights, so init zeros would never move")
-    return problems
-
-
-def _names(names: Sequence[str]) -> str:
-    return f"table{'s' if len(names) > 1 else ''} {listed(names)}"
-
-
-def say_dense_kernel(tables: Sequence[Table], settings: SparseSettings, device: torch.device) -> None:
-    """Says which tables pay for a pass over all their rows in every step."""
-    causes: dict[str, list[str]] = defaultdict(list)
-    for table in tables:
-        chosen = table_settings(table, settings)
-        if not _has_fused(chosen, device.type):
-            is_fused_without = chosen.kind in FUSED_KINDS[device.type]
-            causes[chosen.kind + (" with weight_decay" if is_fused_without else "")].append(table.name)
-    for cause, names in causes.items():
-        logger.info(
-            "%s: %s is not fused on %s, so every step passes over the whole table",
-            _names(names),
-            cause,
-            device.type,
-        )
-
-
-def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
-    """Tells each table, still on the meta device, which optimizer its backward pass will apply.
-
-    The planner reads it to count optimizer memory; a table that ends with the dense kernel ignores it.
+    fbgemm's fused kernels touch no other rows either, so device and sharding change the speed but not the result.
     """
-    by_name = {table.name: table for table in tables}
-    with warnings.catch_warnings():
-        # torchrec points to a private function of torch instead; its own is what its documentation teaches
-        warnings.simplefilter("ignore", DeprecationWarning)
-        for key, parameter in model.named_parameters():
-            if "embedding_bags" in key:
-                chosen = table_settings(by_name[key.split(".")[-2]], settings)
-                apply_optimizer_in_backward(FUSED_CLASSES[chosen.kind], [parameter], _fused_arguments(chosen))
 
+    def __init__(self, parameters: Iterable[nn.Parameter], settings: SparseSettings) -> None:
+        super().__init__(parameters, {"lr": settings.lr})
+        self._settings = settings
+        self._kind = SPARSE_OPTIMIZERS[settings.kind]
+        for group in self.param_groups:
+            for table in group["params"]:
+                state = {
+                    name: torch.zeros_like(table) if kept_for == WEIGHT else table.new_zeros(len(table), 1)
+                    for name, kept_for in self._kind.state.items()
+                }
+                self.state[table] = {"step": torch.tensor(0.0), **state}
 
-def _fused_arguments(settings: SparseSettings) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"lr": settings.lr}
-    if settings.kind != "sgd":
-        arguments["eps"] = settings.eps
-    if settings.kind.endswith(("adam", "lamb")):
-        arguments |= {"beta1": settings.beta1, "beta2": settings.beta2}
-    if settings.weight_decay:
-        arguments["weight_decay"] = settings.weight_decay
-    if settings.weight_decay and settings.kind == "rowwise_adagrad":
-        arguments["weight_decay_mode"] = WeightDecayMode.L2  # fbgemm's default is none
-    if settings.max_gradient is not None:
-        arguments |= {"gradient_clipping": True, "max_gradient": settings.max_gradient}
-    if settings.stochastic_rounding is not None:
-        arguments["stochastic_rounding"] = settings.stochastic_rounding
-    return arguments
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override] # the pipeline gives no closure
+        """One step with each table's ``grad`` [rows, D]."""
+        for group in self.param_groups:
+            for table in group["params"]:
+                if table.grad is not None and len(table):  # a rank may hold none of a table's rows
+                    self._step_table(table, table.grad, group["lr"])
+
+    def _step_table(self, table: nn.Parameter, gradient: Tensor, lr: float) -> None:
+        count, moments = self.state[table]["step"], dict(self.state[table])
+        count += 1
+        del moments["step"]
+        rows = gradient.norm(dim=1).nonzero().squeeze(1)  # [R]; count_nonzero takes 20 times as long on CPU
+        touched = {name: moment[rows] for name, moment in moments.items()}
+        direction = self._kind.rule(table[rows], gradient[rows], touched, count.item(), self._settings)
+        table.index_add_(0, rows, direction, alpha=-lr)
+        for name, moment in touched.items():
+            moments[name].index_copy_(0, rows, moment)
 
 
 def make_dense_optimizer(
@@ -190,22 +88,19 @@ def combine_optimizers(
     groups: dict[str, dict[str, nn.Parameter]] = defaultdict(dict)
     settings_of: dict[str, SparseSettings] = {}
     for key, parameter in in_backward_optimizer_filter(model.named_parameters()):
-        if "embedding_bags" not in key:
+        name = table_of(key)
+        if name is None:
             dense[key] = parameter
             continue
-        settings = table_settings(by_name[key.split(".")[-2]], config.sparse)
+        settings = table_settings(by_name[name], config.sparse)
         groups[repr(settings)][key] = parameter
         settings_of[repr(settings)] = settings
     optimizers: list[tuple[str, KeyedOptimizer]] = [("fused", model.fused_optimizer)]
-    for place, (name, parameters) in enumerate(groups.items()):
-        make_touched = partial(_make_touched, settings_of[name])
-        optimizers.append((f"tables_{place}", _keyed(parameters, make_touched)))
+    for number, (group, parameters) in enumerate(groups.items()):
+        make_touched = partial(TouchedRows, settings=settings_of[group])
+        optimizers.append((f"tables_{number}", _keyed(parameters, make_touched)))
     optimizers.append(("dense", _keyed(dense, partial(make_dense_optimizer, config.dense))))
     return CombinedOptimizer(optimizers)
-
-
-def _make_touched(settings: SparseSettings, parameters: Sequence[nn.Parameter]) -> TouchedRows:
-    return TouchedRows(parameters, settings)
 
 
 def _keyed(

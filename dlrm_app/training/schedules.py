@@ -8,8 +8,9 @@ from typing import Any
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.sparse_optimizers import table_settings
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.optimizers import table_settings
 
 
 def lr_factor(step: int, schedule: ScheduleSettings) -> float:
@@ -112,8 +113,8 @@ def _find_groups(
         key = next(iter(leaf.params), None)
         if key is None:  # a rank may hold no table
             continue
-        if "embedding_bags" in key:
-            lr, part = table_settings(by_name[key.split(".")[-2]], config.sparse).lr, "sparse"
+        if name := table_of(key):
+            lr, part = table_settings(by_name[name], config.sparse).lr, "sparse"
         else:
             lr, part = config.dense.lr, "dense"
         for group in leaf.param_groups:

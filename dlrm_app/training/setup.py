@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
@@ -18,23 +17,13 @@ from dlrm_app.data.pooling_factors import expect_hotness
 from dlrm_app.data.reader import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.model.build import build_model
-from dlrm_app.model.initial_weights import init_tables
-from dlrm_app.model.loss import ClickTask
-from dlrm_app.model.precision import set_tf32
-from dlrm_app.sharding.communication import collective_problems, quantized_collectives
-from dlrm_app.sharding.constraints import dense_by_wish, sharding_problems, warn_of_other_algorithms
+from dlrm_app.sharding.communication import collective_problems
+from dlrm_app.sharding.constraints import sharding_problems
+from dlrm_app.sharding.kernels import table_problems
 from dlrm_app.sharding.plan.measured import Measured
-from dlrm_app.sharding.planner.planner import make_plan
-from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.training.optimizers import (
-    attach_fused_optimizers,
-    combine_optimizers,
-    dense_kernel_tables,
-    table_problems,
-    table_settings,
-)
+from dlrm_app.training.optimizers import combine_optimizers
 from dlrm_app.training.pipelines import make_pipeline, pipeline_problems, plan_problems
 from dlrm_app.training.schedules import schedule_problems
 
@@ -77,7 +66,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
     tables: list[Table] = []
     try:
         tables = resolve_tables(config.tables, feature_rows)
-        problems += table_problems(tables, config.optimizer.sparse, config.sharding, runtime.device)
+        problems += table_problems(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
         problems += sharding_problems(tables, config.sharding, runtime.device.type)
     except ConfigError as error:
         problems += error.problems
@@ -91,58 +80,14 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
 
 
 def build_trainable(
-    config: TrainConfig,
-    tables: Sequence[Table],
-    num_dense: int,
-    runtime: Runtime,
-    plan: ShardingPlan | None = None,
+    config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime
 ) -> Trainable:
     """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``."""
-    set_tf32(config.trainer.tf32, runtime.device)
     measured = Measured(runtime)
-    seed = config.trainer.seed
-    model = build_model(config.model, tables, num_dense, runtime.device, seed)
-    attach_fused_optimizers(model, tables, config.optimizer.sparse)
-    task = ClickTask(model, runtime.device, config.trainer.precision == "bf16")
-    if plan is None:
-        plan = make_plan(
-            task,
-            tables,
-            dense_kernel_tables(tables, config.optimizer.sparse, runtime.device)
-            | dense_by_wish(tables, config.sharding),
-            config.optimizer.sparse,
-            config.sharding,
-            config.topology,
-            config.trainer.global_batch_size * config.model.ensemble_size,
-            runtime,
-        )
+    task, plan = plan_model(config, tables, num_dense, runtime)
     refuse_if(plan_problems(config.trainer.pipeline, plan))
-    if runtime.is_first:
-        warn_of_other_algorithms(
-            plan, {table.name: table_settings(table, config.optimizer.sparse).kind for table in tables}
-        )
-    group = dist.GroupMember.WORLD
-    assert group is not None
-    sharded = DistributedModelParallel(
-        task,
-        env=ShardingEnv.from_process_group(group),
-        device=runtime.device,
-        plan=plan,
-        sharders=[make_sharder(config)],
-        # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
-        # and from three ranks on another order adds them up in another order: no resume would be exact.
-        data_parallel_wrapper=DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
-    )
-    init_tables(sharded, tables, seed)
-    optimizer = combine_optimizers(sharded, tables, config.optimizer)
-    pipeline = make_pipeline(config.trainer.pipeline, sharded, optimizer, runtime.device)
+    model = shard_model(task, plan, tables, config, runtime)
+    optimizer = combine_optimizers(model, tables, config.optimizer)
+    pipeline = make_pipeline(config.trainer.pipeline, model, optimizer, runtime.device)
     features = [name for table in tables for name in table.features]
-    return Trainable(tables, features, sharded, optimizer, pipeline, plan, measured)
-
-
-def make_sharder(config: TrainConfig) -> AnyShardingSharder:
-    """The sharder with what the configuration says of collectives, and of caches that are filled ahead."""
-    return AnyShardingSharder(
-        fused_params={"prefetch_pipeline": True} if config.trainer.pipeline == "prefetch" else None,
-        qcomm_codecs_registry=quantized_collectives(config.sharding.collectives),
-    )
+    return Trainable(tables, features, model, optimizer, pipeline, plan, measured)

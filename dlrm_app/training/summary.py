@@ -8,8 +8,8 @@ from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.duration import format_duration
 from dlrm_app.display.progress import format_table
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.sharding.kernels import log_dense_kernel
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.optimizers import say_dense_kernel
 from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def say_what_starts(config: TrainConfig, manifest: Manifest, tables: list[Table]
     if config.model.ensemble_size > 1:
         kind += f" × {config.model.ensemble_size}, each with rows and weights of its own,"
     logger.info("%s with %d tables, %s table weights", kind, len(tables), f"{weights:,}")
-    say_dense_kernel(tables, config.optimizer.sparse, runtime.device)
+    log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
 
 
 def say_step(run: TrainingRun, loss: float, seconds_per_step: float) -> None:

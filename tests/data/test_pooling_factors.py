@@ -10,8 +10,8 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.pooling_factors import expect_hotness, mean_ids
 from dlrm_app.errors import DataError
-from dlrm_app.sharding.plan_cluster import plan_cluster
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.plan_cluster import plan_cluster
 from tests.data.dataset_fixture import write_dataset
 
 

@@ -13,7 +13,7 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.plan.plan_table import plan_text
-from dlrm_app.sharding.plan_cluster import plan_cluster
+from dlrm_app.training.plan_cluster import plan_cluster
 from tests.commands import command, run
 from tests.data.dataset_fixture import write_dataset
 from tests.integration.test_train import start

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from tests.commands import torchrun
 from tests.data.dataset_fixture import write_dataset
 from tests.small_run import events, final_bytes, losses

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.sharding.constraints import COLUMN_TYPES, ROW_STATISTICS
+from dlrm_app.sharding.constraints import COLUMN_TYPES
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.setup import build_trainable
 from tests.commands import succeed, torchrun
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES
@@ -40,7 +40,7 @@ QUICK = [
 
 def num_parts(kind: str, optimizer: str) -> int:
     """Where columns are cut, what an optimizer reduces over a row it reduces over parts of it: another algorithm."""
-    return 2 if kind in COLUMN_TYPES and optimizer in ROW_STATISTICS else 1
+    return 2 if kind in COLUMN_TYPES and SPARSE_OPTIMIZERS[optimizer].reduces_over_rows else 1
 
 
 @cache

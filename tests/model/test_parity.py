@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.optimizer import SPARSE_OPTIMIZERS
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import assert_trains_like_plain, compose_train, plain_copy, weights_of
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

@@ -11,7 +11,7 @@ from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.precision import set_tf32
-from dlrm_app.training.optimizers import table_problems
+from dlrm_app.sharding.kernels import table_problems
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train, plain_copy, train_both
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
@@ -70,7 +70,7 @@ def test_fp16_tables_train_with_rounding_to_nearest(kind: str) -> None:
 def test_a_type_that_cannot_be_trained_is_refused(
     data_type: str, settings: SparseSettings, words: str
 ) -> None:
-    (problem,) = table_problems([replace(TABLES[0], data_type=data_type)], settings, ShardingConfig(), CPU)
+    (problem,) = table_problems([replace(TABLES[0], data_type=data_type)], settings, ShardingConfig(), "cpu")
     assert words in problem
     assert "table shared" in problem
 
@@ -78,8 +78,8 @@ def test_a_type_that_cannot_be_trained_is_refused(
 def test_fp16_is_accepted_where_it_works() -> None:
     table = replace(TABLES[0], data_type="fp16")
     rounding = SparseSettings("adam", 0.1, stochastic_rounding=True)
-    assert table_problems([table], SparseSettings("sgd", 0.1), ShardingConfig(), CPU) == []
-    assert table_problems([table], rounding, ShardingConfig(), CUDA) == []
+    assert table_problems([table], SparseSettings("sgd", 0.1), ShardingConfig(), "cpu") == []
+    assert table_problems([table], rounding, ShardingConfig(), "cuda") == []
 
 
 def test_an_unknown_precision_is_refused() -> None:

@@ -15,11 +15,10 @@ from torchrec.distributed.types import (
 
 from dlrm_app.config.sharding import ShardingConfig, wish_problems
 from dlrm_app.sharding.constraints import (
-    dense_by_wish,
+    constraints_of,
+    planner_constraints,
     sharding_problems,
-    table_constraints,
     warn_of_other_algorithms,
-    wishes_of,
 )
 from dlrm_app.tables.specs import Table
 
@@ -40,21 +39,24 @@ def test_a_spec_is_asked_first_then_the_last_pattern_then_all_tables_key_by_key(
     config.types, config.kernels = ["table_wise"], ["fused"]
     own = replace(USER, sharding={"min_partition": 4})
     expected = {"types": ["column_wise"], "kernels": ["fused_uvm"], "min_partition": 4}
-    assert wishes_of(own, config) == expected
-    assert wishes_of(replace(USER, name="other"), config) == {"types": ["table_wise"], "kernels": ["fused"]}
+    assert constraints_of(own, config) == expected
+    assert constraints_of(replace(USER, name="other"), config) == {
+        "types": ["table_wise"],
+        "kernels": ["fused"],
+    }
 
 
 def test_a_null_in_a_later_pattern_asks_for_nothing() -> None:
     config = sharding(t_any={"types": ["row_wise"]}, t_user={"types": None, "min_partition": 4})
-    assert wishes_of(USER, config) == {"types": ["row_wise"], "min_partition": 4}
+    assert constraints_of(USER, config) == {"types": ["row_wise"], "min_partition": 4}
 
 
-def test_wishes_reach_the_planner() -> None:
+def test_constraints_reach_the_planner() -> None:
     config = sharding(
         t_item={"types": ["row_wise"], "kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3},
         t_user={"types": ["data_parallel", "column_wise"], "min_partition": 8, "device_group": "cuda"},
     )
-    found = table_constraints(TABLES, config, world_size=2)
+    found = planner_constraints(TABLES, config, (), world_size=2)
     item, user = found["t_item"], found["t_user"]
     assert (item.sharding_types, item.compute_kernels) == (["row_wise"], ["fused_uvm_caching"])
     assert item.cache_params is not None
@@ -63,15 +65,15 @@ def test_wishes_reach_the_planner() -> None:
     assert (user.min_partition, user.device_group) == (8, "cuda")
 
 
-def test_without_wishes_tables_are_sharded_in_ways_that_train_alike() -> None:
-    for constraints in table_constraints(TABLES, ShardingConfig(), world_size=2).values():
+def test_without_constraints_tables_are_sharded_by_types_that_train_alike() -> None:
+    for constraints in planner_constraints(TABLES, ShardingConfig(), (), world_size=2).values():
         assert constraints.sharding_types == ["table_wise", "row_wise"]
         assert constraints.compute_kernels == ["fused"]
 
 
-def test_tables_whose_only_kernel_is_dense_are_named() -> None:
-    config = sharding(t_item={"kernels": ["dense"]}, t_user={"kernels": ["fused", "dense"]})
-    assert dense_by_wish(TABLES, config) == {"t_item"}
+def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
+    config = sharding(t_any={"types": ["data_parallel", "row_wise"], "kernels": ["fused", "fused_uvm"]})
+    assert planner_constraints(TABLES, config, {"t_item"}, 2)["t_item"].compute_kernels == ["dense"]
 
 
 @pytest.mark.parametrize(

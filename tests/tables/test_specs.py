@@ -69,10 +69,6 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
             {"name": "a", "rows": 50, "features": ["user"], "sharding": {"types": ["rowwise"]}},
             ["sharding.types", "row_wise", "'rowwise'"],
         ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "optimizer": {"kind": "lion"}},
-            ["optimizer.kind", "lion"],
-        ),
         ({"name": "a", "rows": 50, "features": "user"}, ["features must be a list", "'user'"]),
         ({"name": "a", "rows": 50, "features": ["user"], "count": 0}, ["(a)", "count must be", "got 0"]),
         (

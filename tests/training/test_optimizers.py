@@ -1,24 +1,18 @@
 """Every optimizer setting does what plain torch does by hand, or is refused before work starts."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, SPARSE_OPTIMIZERS, SparseSettings
-from dlrm_app.config.sharding import ShardingConfig
+from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, SparseSettings
 from dlrm_app.errors import ConfigError
-from dlrm_app.tables.specs import Table
-from dlrm_app.training.optimizers import dense_kernel_tables, say_dense_kernel, table_problems
-from dlrm_app.training.touched_rows import TouchedRows
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+from dlrm_app.training.optimizers import TouchedRows
 from tests.plain_model import PlainModel
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import TABLES
-
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
@@ -114,45 +108,6 @@ def test_rows_without_a_gradient_stay_with_their_state(kind: str) -> None:
         assert name == "step" or not state[others].any()
 
 
-def problems(
-    tables: Sequence[Table], types: list[str] | None = None, device: torch.device = CPU, **changes: Any
-) -> list[str]:
-    settings = SparseSettings(**{"kind": "rowwise_adagrad", "lr": 0.1, **changes})
-    return table_problems(tables, settings, ShardingConfig(types), device)
-
-
-@pytest.mark.parametrize("device", [CPU, CUDA])
-def test_every_kind_is_accepted_on_every_device_and_sharding(device: torch.device) -> None:
-    for kind in SPARSE_OPTIMIZERS:
-        assert problems(TABLES, device=device, kind=kind) == []
-        assert problems(TABLES, ["data_parallel"], device, kind=kind, weight_decay=0.1) == []
-
-
-@pytest.mark.parametrize(
-    ("table", "changes", "words"),
-    [
-        ({"optimizer": {"lr": "high"}}, {}, ["optimizer.lr", "high"]),
-        ({"optimizer": {"lr": -1.0}}, {}, ["optimizer.lr must be a positive number, got -1.0"]),
-        ({"optimizer": {"beta1": 1.0}}, {}, ["optimizer.beta1"]),
-        ({}, {"kind": "adam", "max_gradient": 1.0}, ["max_gradient needs an optimizer inside"]),
-        ({"sharding": {"types": ["data_parallel"]}}, {"max_gradient": 1.0}, ["max_gradient needs"]),
-        ({"init": "zeros"}, {"kind": "lamb"}, ["init zeros would never move"]),
-    ],
-)
-def test_what_cannot_be_done_is_refused_with_the_tables_name(
-    table: dict[str, Any], changes: dict[str, Any], words: list[str]
-) -> None:
-    (problem,) = problems([replace(TABLES[0], **table)], **changes)
-    for word in ["table shared", *words]:
-        assert word in problem
-
-
-def test_one_cause_is_told_once_for_all_its_tables() -> None:
-    tables = [Table(f"t{place}", 10, 4, (f"f{place}",)) for place in range(26)]
-    (problem,) = problems(tables, kind="adam", max_gradient=1.0)
-    assert problem.startswith("tables t0, t1, t2 and 23 more: max_gradient")
-
-
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -168,23 +123,3 @@ def test_one_cause_is_told_once_for_all_its_tables() -> None:
 def test_a_setting_without_effect_or_sense_is_refused(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace(".", r"\.")):
         compose_train(override)
-
-
-def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.LogCaptureFixture) -> None:
-    """And the run says so, for it costs a pass over the table a step."""
-    caplog.set_level("INFO")
-    tables = [replace(TABLES[0], optimizer={"weight_decay": 0.1}), TABLES[1]]
-    settings = SparseSettings("rowwise_adagrad", 0.1)
-    assert dense_kernel_tables(tables, settings, CPU) == {"shared"}
-    assert dense_kernel_tables(tables, settings, CUDA) == set()
-    assert dense_kernel_tables(tables, SparseSettings("adagrad", 0.1), CUDA) == {"shared"}
-    assert dense_kernel_tables(tables, SparseSettings("lamb", 0.1), CPU) == {"shared", "bags"}
-    say_dense_kernel(tables, settings, CPU)
-    assert "table shared: rowwise_adagrad with weight_decay is not fused on cpu" in caplog.text
-    assert "bags" not in caplog.text
-
-
-def test_a_tables_own_sharding_comes_before_sharding_types() -> None:
-    own = replace(TABLES[0], sharding={"types": ["table_wise"]})
-    found = problems([own, TABLES[1]], ["data_parallel"], max_gradient=1.0)
-    assert [problem.split(":")[0] for problem in found] == ["table bags"]

@@ -187,8 +187,7 @@ def _assign(
     """The entries in terms of what torchrec makes of their sharding types."""
     wishes = work.constraints(cluster)
     planned = {name: _as_constraints(entries[name], wishes[name]) for name in work.tables}
-    dense = frozenset(name for name in work.tables if entries[name]["compute_kernel"] == "dense")
-    options = estimate_options(replace(work, dense_kernel=dense), cluster, planned)
+    options = estimate_options(work, cluster, planned)
     problems = []
     assignment = {}
     for name in work.tables:

@@ -10,15 +10,16 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
+from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.sharding.cluster import Cluster, running_cluster
-from dlrm_app.sharding.constraints import use_dense_kernel
 from dlrm_app.sharding.cost import Options, Workload, estimate_options
+from dlrm_app.sharding.kernels import dense_kernel_tables
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, module_paths, to_assignment, to_plan
 from dlrm_app.sharding.plan.plan_file import load_plan
 from dlrm_app.sharding.plan.table_classes import size_text
@@ -36,7 +37,6 @@ T = TypeVar("T")
 def make_plan(
     model: nn.Module,
     tables: Sequence[Table],
-    dense_kernel_tables: frozenset[str],
     sparse: SparseSettings,
     sharding: ShardingConfig,
     topology: TopologyConfig,
@@ -45,30 +45,28 @@ def make_plan(
 ) -> EstimatedPlan:
     """A plan for every EmbeddingBagCollection of ``model`` (on the meta device), the same on every rank.
 
-    ``dense_kernel_tables``: names of tables whose optimizer fbgemm has not fused for this device.
     Raises DlrmError, on every rank the same, if the tables do not fit (with what is needed, what there is, and
     what would help), if ``sharding.plan`` is for other tables or ranks, or ``topology`` for other ranks.
     """
     cluster = _least_of_all(running_cluster(topology, runtime))
-    work = make_workload(tables, dense_kernel_tables, sparse, sharding, global_batch_size)
-
+    work = make_workload(tables, sparse, sharding, global_batch_size, cluster.device)
     assignment, options = _decided_by_first(lambda: find_assignment(work, cluster, lambda: model), runtime)
     return to_plan(assignment, options, module_paths(model), work, cluster)
 
 
 def make_workload(
     tables: Sequence[Table],
-    dense_kernel_tables: frozenset[str],
     sparse: SparseSettings,
     sharding: ShardingConfig,
     global_batch_size: int,
+    device_type: str,
 ) -> Workload:
-    """What is planned. ``dense_kernel_tables`` as for ``make_plan``."""
+    """What is planned, for ranks that compute on ``device_type``."""
     return Workload(
         {table.name: table for table in tables},
         sharding,
         optimizer_kinds(tables, sparse),
-        dense_kernel_tables,
+        frozenset(dense_kernel_tables(tables, sparse, sharding, device_type)),
         global_batch_size,
     )
 
@@ -116,7 +114,7 @@ def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[A
     planner = EmbeddingShardingPlanner(
         topology=cluster.to_torchrec(),
         batch_size=-(-work.global_batch_size // cluster.num_ranks),
-        constraints=work.constraints(cluster),
+        constraints=_as_fused(work, cluster),
         storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology is what is left
     )
     try:
@@ -127,9 +125,21 @@ def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[A
             cure = "use sharding.planner=fast, which finds one"
             raise DlrmError(f"sharding.planner=torchrec found no plan: {cure}; {words}") from error
         raise DlrmError(f"{explain_misfit(work, cluster)}\n  {words}") from error
-    use_dense_kernel(plan, work.dense_kernel)
+    for module_plan in plan.plan.values():
+        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
+        for name in module_plan.keys() & work.dense_kernel:
+            module_plan[name].compute_kernel = "dense"
     options = estimate_options(work, cluster)
     return to_assignment(plan, options), options
+
+
+def _as_fused(work: Workload, cluster: Cluster) -> dict[str, ParameterConstraints]:
+    """The constraints with fused in place of dense, which torchrec's planner refuses for all but data_parallel."""
+    constraints = work.constraints(cluster)
+    for name in work.dense_kernel:
+        is_replicable = "data_parallel" in (constraints[name].sharding_types or ())
+        constraints[name].compute_kernels = ["fused", "dense"] if is_replicable else ["fused"]
+    return constraints
 
 
 def _least_of_all(cluster: Cluster) -> Cluster:

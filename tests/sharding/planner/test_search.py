@@ -29,7 +29,7 @@ from dlrm_app.sharding.plan.estimated_plan import to_assignment
 from dlrm_app.sharding.planner.placement import Assignment, imbalance, rank_loads
 from dlrm_app.sharding.planner.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.tables.sparse_optimizers import state_bytes
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table, to_bag_config
 from tests.sharding.clusters import cluster, merlin, one_hot, workload
 
@@ -223,7 +223,10 @@ def test_optimizer_memory_is_what_fbgemm_allocates(kind: str) -> None:
         [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)], optimizer=FBGEMM[kind]
     )
     allocated = sum(state.nbytes for states in module.split_optimizer_states() for state in states)
-    assert sum(int(part) for part in state_bytes(kind, np.array(rows), np.array(dim))) == allocated
+    assert (
+        sum(int(part) for part in SPARSE_OPTIMIZERS[kind].state_bytes(np.array(rows), np.array(dim)))
+        == allocated
+    )
 
 
 def torchrecs_plan(tables: list[Table], where: Cluster, batch: int) -> Assignment:

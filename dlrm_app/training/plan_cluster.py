@@ -16,16 +16,17 @@ from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.communication import collective_problems
-from dlrm_app.sharding.constraints import dense_by_wish, sharding_problems
+from dlrm_app.sharding.constraints import sharding_problems
 from dlrm_app.sharding.cost import Workload
+from dlrm_app.sharding.kernels import table_problems
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_page import plan_page
 from dlrm_app.sharding.plan.plan_table import plan_text
 from dlrm_app.sharding.planner.planner import find_assignment, make_workload
 from dlrm_app.sharding.suggestions import smallest_cluster
+from dlrm_app.tables.sparse_optimizers import attach_fused_optimizers
 from dlrm_app.tables.specs import Table, resolve_tables, to_bag_config
-from dlrm_app.training.optimizers import attach_fused_optimizers, dense_kernel_tables, table_problems
 from dlrm_app.training.pipelines import pipeline_problems, plan_problems
 
 
@@ -65,10 +66,9 @@ def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
         manifest = read_manifest(Path(config.data.path))
         feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
         tables = expect_hotness(resolve_tables(config.tables, feature_rows), manifest)
-    device = torch.device(cluster.device)
-    problems = table_problems(tables, config.optimizer.sparse, config.sharding, device)
+    problems = table_problems(tables, config.optimizer.sparse, config.sharding, cluster.device)
     problems += sharding_problems(tables, config.sharding, cluster.device)
-    problems += pipeline_problems(config.trainer.pipeline, config.evaluation, device)
+    problems += pipeline_problems(config.trainer.pipeline, config.evaluation, torch.device(cluster.device))
     refuse_if(problems)
     return tables
 
@@ -84,14 +84,10 @@ def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
 
 
 def _workload(config: PlanConfig, tables: list[Table], cluster: Cluster) -> Workload:
-    device = torch.device(cluster.device)
-    dense = dense_kernel_tables(tables, config.optimizer.sparse, device) | dense_by_wish(
-        tables, config.sharding
-    )
     batch_size = (
         config.trainer.global_batch_size * config.model.ensemble_size
     )  # each member reads rows of its own
-    return make_workload(tables, dense, config.optimizer.sparse, config.sharding, batch_size)
+    return make_workload(tables, config.optimizer.sparse, config.sharding, batch_size, cluster.device)
 
 
 def _say_smallest(work: Workload, cluster: Cluster) -> None:

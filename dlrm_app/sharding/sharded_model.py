@@ -1,0 +1,66 @@
+"""From a configuration and its tables to a sharded model with its initial weights."""
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
+from torchrec.distributed.types import ShardingEnv
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.model.build import build_model
+from dlrm_app.model.initial_weights import init_tables
+from dlrm_app.model.loss import ClickTask
+from dlrm_app.model.precision import set_tf32
+from dlrm_app.sharding.communication import quantized_collectives
+from dlrm_app.sharding.constraints import warn_of_other_algorithms
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.planner.planner import make_plan
+from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.tables.sparse_optimizers import attach_fused_optimizers
+from dlrm_app.tables.specs import Table
+
+
+def plan_model(
+    config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime
+) -> tuple[ClickTask, EstimatedPlan]:
+    """The model with its tables on the meta device, and where they are to lie. Raises DlrmError if they do not fit."""
+    set_tf32(config.trainer.tf32, runtime.device)
+    model = build_model(config.model, tables, num_dense, runtime.device, config.trainer.seed)
+    attach_fused_optimizers(model, tables, config.optimizer.sparse)
+    task = ClickTask(model, runtime.device, config.trainer.precision == "bf16")
+    batch_size = config.trainer.global_batch_size * config.model.ensemble_size
+    plan = make_plan(
+        task, tables, config.optimizer.sparse, config.sharding, config.topology, batch_size, runtime
+    )
+    return task, plan
+
+
+def shard_model(
+    task: ClickTask, plan: EstimatedPlan, tables: Sequence[Table], config: TrainConfig, runtime: Runtime
+) -> DistributedModelParallel:
+    """Allocates this rank's shards by ``plan`` and sets every table's weights from ``trainer.seed``."""
+    if runtime.is_first:
+        warn_of_other_algorithms(plan, plan.work.optimizers)
+    group = dist.GroupMember.WORLD
+    assert group is not None
+    model = DistributedModelParallel(
+        task,
+        env=ShardingEnv.from_process_group(group),
+        device=runtime.device,
+        plan=plan,
+        sharders=[make_sharder(config)],
+        # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
+        # and from three ranks on another order adds them up in another order: no resume would be exact.
+        data_parallel_wrapper=DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
+    )
+    init_tables(model, tables, config.trainer.seed)
+    return model
+
+
+def make_sharder(config: TrainConfig) -> AnyShardingSharder:
+    """The sharder with what the configuration says of collectives, and of caches that are filled by prefetching."""
+    return AnyShardingSharder(
+        fused_params={"prefetch_pipeline": True} if config.trainer.pipeline == "prefetch" else None,
+        qcomm_codecs_registry=quantized_collectives(config.sharding.collectives),
+    )

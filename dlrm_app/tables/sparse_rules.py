@@ -1,0 +1,46 @@
+"""The rules of fbgemm's sparse optimizers in plain torch: from a gradient to the direction of a step.
+
+Source: fbgemm_gpu/codegen/genscript/optimizers.py of fbgemm 1.8. Shapes: R rows, D columns.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from dlrm_app.config.optimizer import SparseSettings
+
+State = dict[str, Tensor]
+Rule = Callable[[Tensor, Tensor, State, float, SparseSettings], Tensor]
+"""(weights [R, D], gradient [R, D], state, steps so far, settings) → direction [R, D]; changes the state."""
+
+
+def sgd(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
+    return gradient + settings.weight_decay * weights
+
+
+def adagrad(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
+    gradient = gradient + settings.weight_decay * weights
+    state["sum"] += _second_moment(gradient, state["sum"])
+    return gradient / (state["sum"].sqrt() + settings.eps)
+
+
+def adam(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
+    """Weight decay beside the moments, as in AdamW; the bias is corrected by all steps, not by the row's own."""
+    first, second = state["exp_avg"], state["exp_avg_sq"]
+    first.lerp_(gradient, 1 - settings.beta1)
+    second.lerp_(_second_moment(gradient, second), 1 - settings.beta2)
+    mean = first / (1 - settings.beta1**step)
+    deviation = (second / (1 - settings.beta2**step)).sqrt()
+    return mean / (deviation + settings.eps) + settings.weight_decay * weights
+
+
+def lamb(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
+    """Adam's direction, as long as the row's weights (You et al. 2020, arXiv:1904.00962, a row as a layer)."""
+    direction = adam(weights, gradient, state, step, settings)
+    return direction * (weights.norm(dim=1, keepdim=True) / direction.norm(dim=1, keepdim=True))
+
+
+def _second_moment(gradient: Tensor, moment: Tensor) -> Tensor:
+    """g² [R, D], or its mean over the row [R, 1] where ``moment`` holds one number a row."""
+    squares = gradient.square()
+    return squares if moment.shape == squares.shape else squares.mean(dim=1, keepdim=True)
