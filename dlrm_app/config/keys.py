@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 RENAMED = {"model.members": "model.ensemble_size"}
+RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
 
 

@@ -11,12 +11,12 @@ from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table
 
 
-def expect_hotness(tables: Sequence[Table], manifest: Manifest) -> list[Table]:
-    """``tables``, and of those that leave it open what ``manifest``'s dataset says of ``hotness``."""
-    found = mean_ids(manifest)
+def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Table]:
+    """``tables``, with the means of ``manifest``'s dataset where their specs give no ``pooling_factors``."""
+    means = mean_ids(manifest)
     return [
-        replace(table, hotness=tuple(found.get(feature, 1.0) for feature in table.features))
-        if not table.hotness and found.keys() & set(table.features)
+        replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
+        if not table.pooling_factors and means.keys() & set(table.features)
         else table
         for table in tables
     ]

@@ -59,12 +59,12 @@ def _features(config: GenerateConfig) -> list[Feature]:
             problems.append(
                 f"table {table.name} has {table.rows:,} rows: ids are int32, give at most 2^31 - 1"
             )
-        for name, hotness in zip(table.features, table.pooling_factors, strict=True):
-            if not hotness.is_integer():
+        for name, num_ids in zip(table.features, table.expected_pooling_factors, strict=True):
+            if not num_ids.is_integer():
                 problems.append(
-                    f"table {table.name}: feature {name} has hotness {hotness}: give a whole number"
+                    f"table {table.name}: feature {name} has the pooling factor {num_ids}: give a whole number"
                 )
-            features.append(Feature(name, table.rows, int(hotness)))
+            features.append(Feature(name, table.rows, int(num_ids)))
     refuse_if(problems)
     return features
 

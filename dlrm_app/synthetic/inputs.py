@@ -21,16 +21,16 @@ _BELOW_LIMIT = np.nextafter(DENSE_LIMIT, np.float32(0))
 
 @dataclass(frozen=True)
 class Feature:
-    """A sparse feature: ``hotness`` ids a row, each in [0, ``num_embeddings``)."""
+    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``)."""
 
     name: str
     num_embeddings: int
-    hotness: int
+    num_ids: int
 
     @property
     def is_multi_hot(self) -> bool:
         """Whether its column holds lists."""
-        return self.hotness > 1
+        return self.num_ids > 1
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Inputs:
     @property
     def row_bytes(self) -> int:
         """Of a row's values."""
-        return 1 + 4 * (self.num_dense + sum(feature.hotness for feature in self.features))
+        return 1 + 4 * (self.num_dense + sum(feature.num_ids for feature in self.features))
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,7 +73,7 @@ class Inputs:
         for place, feature in enumerate(self.features, start=1 + self.num_dense):
             ids = pa.array(self._ids(place, feature, first_row, num_rows))
             if feature.is_multi_hot:
-                offsets = np.arange(num_rows + 1, dtype=np.int32) * feature.hotness
+                offsets = np.arange(num_rows + 1, dtype=np.int32) * feature.num_ids
                 ids = pa.ListArray.from_arrays(pa.array(offsets), ids, type=schema.field(place).type)
             columns.append(ids)
         return pa.Table.from_arrays(columns, schema=schema)
@@ -82,7 +82,7 @@ class Inputs:
         return _draw_uniform(self.keys[place], first_row, num_rows)
 
     def _ids(self, place: int, feature: Feature, first_row: int, num_rows: int) -> NDArray[np.int32]:
-        first, count = first_row * feature.hotness, num_rows * feature.hotness
+        first, count = first_row * feature.num_ids, num_rows * feature.num_ids
         return _draw_ids(self.keys[place], first, count, feature.num_embeddings, 1.0 - self.alpha)
 
 

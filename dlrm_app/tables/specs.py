@@ -13,7 +13,7 @@ A spec names an embedding table and the features that read it:
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
       sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/sharding.md for all
       optimizer: {lr: 0.01}  # what differs from optimizer.sparse
-      hotness: [1, 20]       # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
+      pooling_factors: [1, 20]  # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
       count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
@@ -26,6 +26,7 @@ from typing import Any
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
 
+from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import wish_problems
 from dlrm_app.config.train import TablesConfig
@@ -53,14 +54,15 @@ class Table:
     init_scale: float | None = None
     sharding: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Mapping[str, Any] = field(default_factory=dict)
-    hotness: tuple[float, ...] = ()
+    pooling_factors: tuple[float, ...] = ()
+    """The ids a row that each feature is expected to hold; empty: nobody says."""
     precision_by: str | None = None
     """What chose ``data_type``: a pattern of tables.data_types, "" for the table's spec; None: tables.data_type."""
 
     @property
-    def pooling_factors(self) -> list[float]:
-        """The ids a row that each feature is expected to hold."""
-        return [float(ids) for ids in self.hotness] or [1.0] * len(self.features)
+    def expected_pooling_factors(self) -> list[float]:
+        """``pooling_factors``, or 1 for each feature."""
+        return [float(ids) for ids in self.pooling_factors] or [1.0] * len(self.features)
 
     @property
     def num_bytes(self) -> int:
@@ -113,7 +115,7 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
     unknown = [str(key) for key in spec if key not in SPEC_KEYS]
     missing = [key for key in ("name", "rows", "features") if key not in spec]
     if unknown or missing:
-        problems += [f"{where}: {key} is not a key of a table: use {', '.join(SPEC_KEYS)}" for key in unknown]
+        problems += [f"{where}: {_unknown_key(key)}" for key in unknown]
         problems += [f"{where}: {key} is missing" for key in missing]
         return []
     defaults = {
@@ -124,7 +126,7 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
         "init_scale": config.init_scale,
     }
     own = {key: value for key, value in spec.items() if key != "count"}
-    lists = {key: tuple(spec[key]) for key in ("features", "hotness") if _is_list(spec.get(key))}
+    lists = {key: tuple(spec[key]) for key in ("features", "pooling_factors") if _is_list(spec.get(key))}
     table = Table(**{**defaults, **own, **lists})
     faults = [*_table_faults(table), *_count_faults(spec.get("count"))]
     problems += [f"{where}: {fault}" for fault in faults]
@@ -134,6 +136,12 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
     if "data_type" in spec:
         return [replace(one, precision_by="") for one in expanded]
     return [_of_pattern(one, config.data_types) for one in expanded]
+
+
+def _unknown_key(key: str) -> str:
+    if key in RENAMED_IN_SPECS:
+        return f"{key} is now called {RENAMED_IN_SPECS[key]}"
+    return f"{key} is not a key of a table: use {', '.join(SPEC_KEYS)}"
 
 
 def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
@@ -180,16 +188,18 @@ def _count_faults(count: Any) -> list[str]:
 
 
 def _list_faults(table: Table) -> list[str]:
-    features, hotness = table.features, table.hotness
+    features, factors = table.features, table.pooling_factors
     if not isinstance(features, tuple) or not features:
         return [f"features must be a list that names at least one, got {features!r}"]
     if (
-        isinstance(hotness, tuple)
-        and len(hotness) in (0, len(features))
-        and all(_is_positive(ids) for ids in hotness)
+        isinstance(factors, tuple)
+        and len(factors) in (0, len(features))
+        and all(_is_positive(ids) for ids in factors)
     ):
         return []
-    return [f"hotness must hold a positive number for each of the {len(features)} features, got {hotness!r}"]
+    return [
+        f"pooling_factors must hold a positive number for each of the {len(features)} features, got {factors!r}"
+    ]
 
 
 def _is_positive(value: Any) -> bool:
@@ -289,5 +299,5 @@ def to_constraints(
         compute_kernels=list(table.sharding.get("kernels") or default_kernels or []) or None,
         min_partition=table.sharding.get("min_partition"),
         feature_names=list(table.features),
-        pooling_factors=table.pooling_factors,
+        pooling_factors=table.expected_pooling_factors,
     )

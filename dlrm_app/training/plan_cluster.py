@@ -10,7 +10,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.batch_order import check_lanes
 from dlrm_app.data.manifest import read_manifest
-from dlrm_app.data.pooling_factors import expect_hotness
+from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.distributed.quiet import quiet_libraries
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
@@ -65,7 +65,7 @@ def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
     else:
         manifest = read_manifest(Path(config.data.path))
         feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
-        tables = expect_hotness(resolve_tables(config.tables, feature_rows), manifest)
+        tables = with_pooling_factors(resolve_tables(config.tables, feature_rows), manifest)
     problems = table_problems(tables, config.optimizer.sparse, config.sharding, cluster.device)
     problems += sharding_problems(tables, config.sharding, cluster.device)
     problems += pipeline_problems(config.trainer.pipeline, config.evaluation, torch.device(cluster.device))

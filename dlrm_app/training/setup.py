@@ -13,7 +13,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch_order import check_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.data.pooling_factors import expect_hotness
+from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.reader import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, refuse_if
@@ -72,7 +72,7 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
         problems += error.problems
     refuse_if(problems)
     verify_shards(manifest, checksums=config.data.verify)
-    tables = expect_hotness(tables, manifest)
+    tables = with_pooling_factors(tables, manifest)
     unused = sorted(set(feature_rows) - {name for table in tables for name in table.features})
     if unused:
         logger.warning("no table reads %s: these features are left out", ", ".join(unused))

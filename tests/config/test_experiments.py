@@ -115,4 +115,4 @@ def test_plans_of_mlperfs_models_expect_the_ids_that_their_rows_hold() -> None:
     expected = {"mlperf_dcnv2": [float(size) for size in MULTI_HOT], "mlperf_dlrm_v1": [1.0] * 26}
     for name, sizes in expected.items():
         tables = resolve_tables(compose_train(f"experiment={name}").tables, None)
-        assert [ids for table in tables for ids in table.pooling_factors] == sizes
+        assert [ids for table in tables for ids in table.expected_pooling_factors] == sizes

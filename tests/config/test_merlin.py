@@ -13,7 +13,7 @@ from dlrm_app.model.build import build_model
 from dlrm_app.tables.specs import Table, resolve_tables
 
 # https://github.com/NVIDIA-Merlin/distributed-embeddings, examples/benchmarks/synthetic_models, README.md (tables, GiB)
-# and config_v3.py (the rest): hotness of the second feature, then (count, rows, width) of tables read by two features
+# and config_v3.py (the rest): pooling factor of the second feature, then (count, rows, width) of tables read by two features
 # and of those read by one.
 PUBLISHED = {
     "tiny": (55, 4.2, 10,
@@ -58,13 +58,13 @@ def tables_of(name: str) -> list[Table]:
 
 @pytest.mark.parametrize("name", list(PUBLISHED))
 def test_the_tables_are_the_published_ones(name: str) -> None:
-    num_tables, gib, hotness, shared, one_hot = PUBLISHED[name]
+    num_tables, gib, factor, shared, one_hot = PUBLISHED[name]
     tables = tables_of(name)
     assert len(tables) == num_tables
     assert round(sum(table.num_bytes for table in tables) / 2**30, 1) == gib
-    expected = [(rows, dim, [1, hotness]) for count, rows, dim in shared for _ in range(count)]
+    expected = [(rows, dim, [1, factor]) for count, rows, dim in shared for _ in range(count)]
     expected += [(rows, dim, [1]) for count, rows, dim in one_hot for _ in range(count)]
-    assert [(table.rows, table.dim, table.pooling_factors) for table in tables] == expected
+    assert [(table.rows, table.dim, table.expected_pooling_factors) for table in tables] == expected
     assert {(table.pooling, table.data_type) for table in tables} == {("sum", "fp32")}
 
 

@@ -12,8 +12,10 @@ from dlrm_app.errors import DataError
 
 def test_keys_of_earlier_versions_get_their_new_names() -> None:
     config = compose_config("train", TrainConfig, ["data.path=x", "model.ensemble_size=4"])
+    config.tables.specs = [{"name": "t", "pooling_factors": [2]}]
     values = asdict(config)
     values["model"]["members"] = values["model"].pop("ensemble_size")
+    values["tables"]["specs"] = [{"name": "t", "hotness": [2]}]
     assert read_saved_config(values) == config
 
 

@@ -8,7 +8,7 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.data.pooling_factors import expect_hotness, mean_ids
+from dlrm_app.data.pooling_factors import mean_ids, with_pooling_factors
 from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.plan_cluster import plan_cluster
@@ -29,12 +29,12 @@ def test_it_is_the_mean_number_of_ids_a_row(manifest: Manifest) -> None:
 
 
 def test_a_spec_that_says_it_is_believed(manifest: Manifest) -> None:
-    own = Table("own", 100, 4, ("m0",), hotness=(7.0,))
+    own = Table("own", 100, 4, ("m0",), pooling_factors=(7.0,))
     open_one = Table("open", 100, 4, ("m1", "c0"))
     one_hot = Table("one_hot", 1000, 4, ("c1",))
-    found = expect_hotness([own, open_one, one_hot], manifest)
+    found = with_pooling_factors([own, open_one, one_hot], manifest)
     assert found[0] == own
-    assert found[1].hotness == (mean_ids(manifest)["m1"], 1.0)
+    assert found[1].pooling_factors == (mean_ids(manifest)["m1"], 1.0)
     assert found[2] == one_hot
 
 
@@ -57,5 +57,5 @@ def test_a_shard_that_is_no_parquet_is_named(manifest: Manifest) -> None:
 def test_plans_for_a_dataset_expect_it(manifest: Manifest) -> None:
     overrides = [f"data.path={manifest.path}", "topology=cpu_2", "smallest=false"]
     tables = plan_cluster(compose_config("plan", PlanConfig, overrides)).work.tables
-    assert tables["t_m0"].pooling_factors == [mean_ids(manifest)["m0"]]
-    assert tables["t_c0"].pooling_factors == [1.0]
+    assert tables["t_m0"].expected_pooling_factors == [mean_ids(manifest)["m0"]]
+    assert tables["t_c0"].expected_pooling_factors == [1.0]

@@ -1,6 +1,5 @@
 """Described clusters, and the ranks that were started."""
 
-
 import pytest
 import torch
 

@@ -31,7 +31,7 @@ FEATURES = [
 ]
 SPECS = """
 specs:
-  - {name: shared, count: 2, rows: 1000, dim: 8, features: [one, bag], hotness: [1, 5]}
+  - {name: shared, count: 2, rows: 1000, dim: 8, features: [one, bag], pooling_factors: [1, 5]}
   - {name: t, rows: 50, dim: 4, features: [f]}
 """
 
@@ -257,7 +257,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, overrides: list[str
     ("spec", "words"),
     [
         ({"rows": 2**31}, ["2,147,483,648 rows", "int32"]),
-        ({"rows": 9, "hotness": [1.5]}, ["hotness 1.5", "whole number"]),
+        ({"rows": 9, "pooling_factors": [1.5]}, ["pooling factor 1.5", "whole number"]),
         ({"rows": 9, "dim": 6}, ["multiple of 4"]),
     ],
 )

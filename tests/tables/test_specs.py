@@ -72,11 +72,21 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
         ({"name": "a", "rows": 50, "features": "user"}, ["features must be a list", "'user'"]),
         ({"name": "a", "rows": 50, "features": ["user"], "count": 0}, ["(a)", "count must be", "got 0"]),
         (
-            {"name": "a", "rows": 50, "features": ["user"], "hotness": [1, 2]},
-            ["(a)", "hotness must hold a positive number for each of the 1 features"],
+            {"name": "a", "rows": 50, "features": ["user"], "pooling_factors": [1, 2]},
+            ["(a)", "pooling_factors must hold a positive number for each of the 1 features"],
         ),
-        ({"name": "a", "rows": 50, "features": ["user"], "hotness": [0]}, ["hotness must", "(0,)"]),
-        ({"name": "a", "rows": 50, "features": ["user"], "hotness": 3}, ["hotness must", "got 3"]),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "pooling_factors": [0]},
+            ["pooling_factors must", "(0,)"],
+        ),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "pooling_factors": 3},
+            ["pooling_factors must", "got 3"],
+        ),
+        (
+            {"name": "a", "rows": 50, "features": ["user"], "hotness": [1]},
+            ["(a): hotness is now called pooling_factors"],
+        ),
         ("t_user", ["must be a mapping"]),
     ],
 )
@@ -103,16 +113,23 @@ def test_a_missing_width_names_its_key() -> None:
         resolve_tables(TablesConfig(from_dataset=True), ROWS)
 
 
-def test_hotness_is_what_the_planner_expects_of_each_feature() -> None:
+def test_pooling_factors_are_what_the_planner_expects_of_each_feature() -> None:
     plain = {"name": "users", "rows": 50, "features": ["user"]}
-    spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "hotness": [1, 12.5]}
+    spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "pooling_factors": [1, 12.5]}
     items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=[spec, plain]), ROWS)
     assert to_constraints(items, None, None).pooling_factors == [1.0, 12.5]
     assert to_constraints(users, None, None).pooling_factors == [1.0]
 
 
 def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:
-    short = {"name": "t", "count": 3, "rows": 9, "features": ["a", "b"], "hotness": [1, 4], "pooling": "mean"}
+    short = {
+        "name": "t",
+        "count": 3,
+        "rows": 9,
+        "features": ["a", "b"],
+        "pooling_factors": [1, 4],
+        "pooling": "mean",
+    }
     written_out = [
         {k: v for k, v in short.items() if k != "count"}
         | {"name": f"t_{i}", "features": [f"a_{i}", f"b_{i}"]}

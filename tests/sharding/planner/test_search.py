@@ -50,7 +50,13 @@ TYPE_SETS = [
 
 def make_tables(shapes: list[tuple[int, int, int, int]]) -> list[Table]:
     return [
-        Table(f"t{i}", rows, dim, tuple(f"f{i}_{k}" for k in range(count)), hotness=(1.0 + extra,) * count)
+        Table(
+            f"t{i}",
+            rows,
+            dim,
+            tuple(f"f{i}_{k}" for k in range(count)),
+            pooling_factors=(1.0 + extra,) * count,
+        )
         for i, (rows, dim, count, extra) in enumerate(shapes)
     ]
 
@@ -135,8 +141,10 @@ def test_equal_tables_are_spread_evenly() -> None:
 def test_whole_tables_take_no_longer_than_the_rule_of_longest_first_promises(seed: int) -> None:
     """At most 4/3 - 1/(3 m) of the best placement on m ranks (Graham 1969), which all placements are tried for."""
     generator = random.Random(seed)
-    hotness = [generator.randint(1, 40) for _ in range(7)]
-    tables = [one_hot(1000, 32, f"t{i}", hotness=(float(hot),)) for i, hot in enumerate(hotness)]
+    factors = [generator.randint(1, 40) for _ in range(7)]
+    tables = [
+        one_hot(1000, 32, f"t{i}", pooling_factors=(float(factor),)) for i, factor in enumerate(factors)
+    ]
     where = cluster(3)
     options = estimate_options(workload(tables, types=["table_wise"]), where)
     found = search(options, where)
@@ -189,7 +197,7 @@ def test_what_fits_is_what_has_a_plan() -> None:
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_times_are_those_of_torchrecs_own_enumerator(device: str) -> None:
     """For every sharding type and kernel, though tables alike are estimated once and shards of one size too."""
-    tables = [Table("a", 1003, 64, ("f", "g"), hotness=(1.0, 20.0)), Table("b", 10, 8, ("h",))]
+    tables = [Table("a", 1003, 64, ("f", "g"), pooling_factors=(1.0, 20.0)), Table("b", 10, 8, ("h",))]
     where = cluster(8, 2, device=device)
     types = [kind for kind in SHARDING_TYPES if kind != "data_parallel"]
     work = workload(tables, batch=4096, types=types)
