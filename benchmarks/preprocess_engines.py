@@ -32,12 +32,12 @@ def this_project(inputs: Sequence[Path], output: Path) -> Job:
 
 
 def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> Job:
-    from dlrm_app.preprocess.read import units
+    from dlrm_app.preprocess.read import gzip_text
 
     class PythonGzip:
         IGzipFile = gzip.GzipFile
 
-    units.igzip = PythonGzip
+    gzip_text.igzip = PythonGzip
     return this_project(inputs, output)
 
 

@@ -68,7 +68,7 @@ class Clicks:
                 seconds += time.thread_time() - start
         start = time.thread_time()
         shard = writer.finish()
-        return file.getvalue(), seconds + time.thread_time() - start, shard["rows"]
+        return file.getvalue(), seconds + time.thread_time() - start, shard.rows
 
 
 def write_by_pyarrow(table: pa.Table) -> tuple[bytes, float]:

@@ -9,9 +9,9 @@ from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID
-from dlrm_app.preprocess.encode.vocabulary import vocabulary_file
+from dlrm_app.preprocess.encode.vocabulary import VocabularySize, vocabulary_file
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.statistics.study import Moments
+from dlrm_app.preprocess.statistics.moments import Moments
 
 
 def check_columns(config: PreprocessConfig, spec: Spec) -> None:
@@ -78,8 +78,8 @@ def dense_columns(
     if moments is None:
         return [DenseColumn(column.name, {"kind": config.dense.transform}) for column in spec.dense]
     return [
-        DenseColumn(column.name, {"kind": "standardize", "mean": found.mean, "deviation": found.deviation})
-        for column, found in zip(spec.dense, moments, strict=True)
+        DenseColumn(column.name, {"kind": "standardize", "mean": moment.mean, "deviation": moment.deviation})
+        for column, moment in zip(spec.dense, moments, strict=True)
     ]
 
 
@@ -94,10 +94,10 @@ def hash_columns(config: PreprocessConfig, spec: Spec) -> list[SparseColumn]:
     ]
 
 
-def vocab_columns(spec: Spec, found: Sequence[Mapping[str, Any]]) -> list[SparseColumn]:
-    """``found``: of each sparse column, how many values are distinct and how many have an id."""
+def vocab_columns(spec: Spec, vocabularies: Sequence[VocabularySize]) -> list[SparseColumn]:
+    """``vocabularies``: of each sparse column."""
     columns = []
-    for column, result in zip(spec.sparse, found, strict=True):
+    for column, size in zip(spec.sparse, vocabularies, strict=True):
         encoding = {
             "kind": "vocab",
             "file": vocabulary_file(column.name),
@@ -105,14 +105,14 @@ def vocab_columns(spec: Spec, found: Sequence[Mapping[str, Any]]) -> list[Sparse
             "rare_id": RARE_ID,
             "raw": column.kind,
         }
-        rare = result["distinct"] - result["kept"]
+        rare = size.distinct - size.kept
         columns.append(
             SparseColumn(
                 column.name,
-                FIRST_ID + result["kept"],
+                FIRST_ID + size.kept,
                 encoding,
                 multi_hot=column.separator is not None,
-                distinct=result["distinct"],
+                distinct=size.distinct,
                 collisions=rare if rare > 1 else 0,
             )
         )
@@ -123,10 +123,10 @@ def extended(columns: Sequence[SparseColumn], config: PreprocessConfig, spec: Sp
     """``columns`` made multi-hot where multi_hot.sizes asks for it, and the bucket columns behind them."""
     sizes = per_column(config.multi_hot.sizes, [column.name for column in columns])
     out = list(columns)
-    for place, (column, size) in enumerate(zip(columns, sizes, strict=True)):
+    for index, (column, size) in enumerate(zip(columns, sizes, strict=True)):
         if size is not None and size > 1:
-            rule = {"rule": "mlperf_v2", "size": size, "column": place}
-            out[place] = replace(column, encoding={**column.encoding, "multi_hot": rule}, multi_hot=True)
+            rule = {"rule": "mlperf_v2", "size": size, "column": index}
+            out[index] = replace(column, encoding={**column.encoding, "multi_hot": rule}, multi_hot=True)
     wanted = config.dense.bucket_columns
     if wanted == "all":
         wanted = [column.name for column in spec.dense]

@@ -7,8 +7,8 @@ many buckets at a time as memory allows. Ids go by falling count, equal counts b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.work_plan import Plan
 from dlrm_app.preprocess.statistics.count_file import CountFile, Strings
 from dlrm_app.preprocess.statistics.counting import NUM_BUCKETS
+from dlrm_app.preprocess.statistics.study import StudiedUnit, count_file
 
 _BYTES_PER_COUNT = 64
 """Memory that adding up takes for one key of one unit, sorting included."""
@@ -35,51 +36,56 @@ BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
 
 
 @dataclass(frozen=True)
-class AddUp:
-    """Makes the vocabulary of one feature from all units' counts: vocab/<feature>.parquet, landed as unit ``place``."""
+class VocabularySize:
+    """How many distinct values a feature has, and how many of them were kept, each with an id."""
 
+    feature: str
+    distinct: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class AddUp:
+    """Makes the vocabulary of one feature from all units' counts: vocab/<feature>.parquet, landed as unit ``feature``."""
+
+    title: ClassVar[str] = "adding up"
     plan: Plan
-    counted: Journal
-    units: tuple[tuple[int, int, tuple[int, ...]], ...]
-    """(source, unit, entries of each feature) of every unit."""
+    counted: Journal[StudiedUnit]
+    units: tuple[StudiedUnit, ...]
     min_count: int
     top_k: tuple[int | None, ...]
     memory_bytes: int
-    journal: Journal
+    journal: Journal[VocabularySize]
 
-    def __call__(self, place: int) -> Finish:
-        column = self.plan.spec.sparse[place]
-        files = [
-            CountFile(self.counted.path(source, unit, ".counts"), len(entries), sum(entries))
-            for source, unit, entries in self.units
-        ]
-        total = sum(entries[place] for _, _, entries in self.units)
-        keys, counts, distinct = self._add(place, files, total)
-        order = np.lexsort((keys, -counts))[: self.top_k[place]]
+    def __call__(self, feature: int) -> Finish[VocabularySize]:
+        column = self.plan.spec.sparse[feature]
+        files = [count_file(self.counted, unit) for unit in self.units]
+        total = sum(unit.entries[feature] for unit in self.units)
+        keys, counts, distinct = self._add(feature, files, total)
+        order = np.lexsort((keys, -counts))[: self.top_k[feature]]
         keys, counts = keys[order], counts[order]
         path = self.plan.output / vocabulary_file(column.name)
         path.parent.mkdir(exist_ok=True)
         table = pa.table(
             {
-                "value": _values(column.kind or "", keys, place, files),
+                "value": _values(column.kind or "", keys, feature, files),
                 "id": pa.array(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
                 "count": pa.array(counts),
             }
         )
         with written_whole(path) as temporary:
             pq.write_table(table, temporary, compression="zstd")
-        result = {"feature": column.name, "distinct": distinct, "kept": len(keys)}
-        return partial(self.journal.unit(0, place).land, result)
+        return self.journal.unit(0, feature).finish(VocabularySize(column.name, distinct, len(keys)))
 
     def _add(
-        self, place: int, files: Sequence[CountFile], total: int
+        self, feature: int, files: Sequence[CountFile], total: int
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
         """(keys seen often enough, their counts, how many distinct keys there are)."""
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         bounds = [part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)]
         distinct, kept = 0, []
         for first, last in pairwise(bounds):
-            parts = [file.counts(place, first, last) for file in files]
+            parts = [file.counts(feature, first, last) for file in files]
             keys, counts = _summed(
                 np.concatenate([k for k, _ in parts]), np.concatenate([c for _, c in parts])
             )
@@ -105,21 +111,21 @@ def _summed(
     return keys[starts], np.add.reduceat(counts, starts)
 
 
-def _values(kind: str, keys: NDArray[np.uint64], place: int, files: Sequence[CountFile]) -> pa.Array:
+def _values(kind: str, keys: NDArray[np.uint64], feature: int, files: Sequence[CountFile]) -> pa.Array:
     """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
     if kind == "hex":
         return pa.array(keys)
     if kind == "integer":
         return pa.array(keys.view(np.int64))
     order = np.argsort(keys)
-    found = np.empty(len(keys), object)  # one Python string per distinct value, not per row
+    values = np.empty(len(keys), object)  # one Python string per distinct value, not per row
     for file in files:
-        unit_keys, strings = file.strings(place)
+        unit_keys, strings = file.strings(feature)
         spots = np.searchsorted(keys, unit_keys, sorter=order)
         spots[spots == len(keys)] = 0
         for at in np.flatnonzero(keys[order[spots]] == unit_keys).tolist() if len(keys) else ():
-            found[order[spots[at]]] = _string(strings, at)
-    return pa.array(found, pa.string())
+            values[order[spots[at]]] = _string(strings, at)
+    return pa.array(values, pa.string())
 
 
 def _string(strings: Strings, at: int) -> str:

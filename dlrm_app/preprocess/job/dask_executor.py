@@ -21,7 +21,7 @@ from distributed.scheduler import KilledWorker
 from dlrm_app.config.dask import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.preprocess.job.executor import Executor, Feed, Work
-from dlrm_app.preprocess.job.journal import Result
+from dlrm_app.preprocess.job.journal import R
 from dlrm_app.preprocess.read.units import UnitText
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def _await_worker(client: Client, patience: float) -> None:
 
 @contextmanager
 def _watched(client: Client) -> Iterator[None]:
-    """Says so as long as there is no worker: otherwise the run would wait without a word."""
+    """Logs a warning as long as there is no worker: otherwise the run would wait without a word."""
     end = threading.Event()
 
     def watch() -> None:
@@ -113,7 +113,7 @@ class DaskExecutor:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
+    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
         """See ``dlrm_app.preprocess.job.executor.Executor``."""
         # ``work`` may be megabytes. As the result of a task, not scattered, it can be made again when it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
@@ -121,16 +121,16 @@ class DaskExecutor:
         finished: Any = as_completed(tasks)
         try:
             for task in finished:
-                yield from _results(task)
+                yield from _records(task)
                 task.release()
         finally:
             with suppress(Exception):  # what went wrong is being raised already
                 self._client.cancel(tasks)
 
 
-def _results(task: Future) -> list[Result]:
+def _records(task: Future) -> list[Any]:
     try:
-        found: list[Result] = task.result()
+        records: list[Any] = task.result()
     except KilledWorker as error:
         raise DlrmError(
             f"{error}. A unit that ends one worker after the other needs more memory than they have: give them more, "
@@ -140,21 +140,19 @@ def _results(task: Future) -> list[Result]:
         raise DlrmError(
             "the Dask scheduler has ended: start one, then run the same command again; it goes on where it stopped"
         ) from error
-    return found
+    return records
 
 
-def do(work: bytes, folder: str, feed: Feed) -> list[Result]:
+def do(work: bytes, folder: str, feed: Feed) -> list[Any]:
     """On a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``."""
     os.chdir(folder)
-    act: Work = pickle.loads(work)
+    act: Work[Any] = pickle.loads(work)
     return [_do_once(act, item) for item in feed.items()]
 
 
-def _do_once(work: Work, item: Any) -> Result:
+def _do_once(work: Work[R], item: Any) -> R:
     """A gzip file is one task, from its start; units of it that a lost worker has landed are not done again."""
-    journal = getattr(work, "journal", None)
-    if journal is not None and isinstance(item, UnitText):
+    if isinstance(item, UnitText):
         with suppress(FileNotFoundError):
-            landed: Result = journal.load(item.source, item.unit)
-            return landed
+            return work.journal.load(item.source, item.unit)
     return work(item)()

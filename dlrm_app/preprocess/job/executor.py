@@ -1,8 +1,7 @@
 """Who does the units: threads of this process.
 
-An executor takes ``work``, a picklable function of one item (a unit's text, mostly), and the feeds that give the
-items. What that returns is called to finish the item: it waits for the disk and gives the result. An executor gives back
-results as they come, in any order; what ``work`` must leave behind is on disk by then.
+An executor takes ``work``, which is called with each item (a unit's text, mostly), and the feeds that give the items.
+It gives back records as they come, in any order; what ``work`` must leave behind is on disk by then.
 """
 
 import os
@@ -11,12 +10,25 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from dlrm_app.preprocess.job.journal import Result
+from dlrm_app.preprocess.job.journal import Journal, R
 
-Finish = Callable[[], Result]
-Work = Callable[[Any], Finish]
+Finish = Callable[[], R]
+"""The end of an item's work: waits for the disk and gives the item's record."""
+
+
+class Work(Protocol[R]):
+    """A pass: what is to be done with each item. Picklable."""
+
+    title: ClassVar[str]
+    """What a progress bar calls it."""
+
+    @property
+    def journal(self) -> Journal[R]:
+        """Where the records land."""
+
+    def __call__(self, item: Any, /) -> Finish[R]: ...
 
 
 class Feed(Protocol):
@@ -36,7 +48,7 @@ class Single:
 
 
 class Executor(Protocol):
-    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
+    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
         """Does ``work`` on every item of ``feeds``; raises the first error met.
 
         No work goes on once the generator is closed.
@@ -78,10 +90,10 @@ class LocalExecutor:
     def __init__(self, num_threads: int | None = None) -> None:
         self.num_threads = num_threads or num_cores()
 
-    def run(self, work: Work, feeds: Sequence[Feed]) -> Generator[Result, None, None]:
+    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
         streams = [_Stream(feed) for feed in feeds]
         guard, stop = threading.Lock(), threading.Event()
-        done: SimpleQueue[Finish | BaseException | None] = SimpleQueue()
+        done: SimpleQueue[Finish[R] | BaseException | None] = SimpleQueue()
 
         def work_on() -> None:
             try:
@@ -111,7 +123,7 @@ class LocalExecutor:
                 stream.close()
 
 
-def _finish(done: "SimpleQueue[Finish | BaseException | None]", running: int) -> Iterator[Result]:
+def _finish(done: "SimpleQueue[Finish[R] | BaseException | None]", running: int) -> Iterator[R]:
     """Finishes what threads have done, in the thread of the caller, which waits anyway."""
     while running:
         finish = done.get()

@@ -1,7 +1,7 @@
 """The end of a run: shards get their final names, rejects their line numbers, and the manifest is written."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,35 +12,35 @@ from dlrm_app.data.manifest import DenseColumn, Manifest, Shard, SparseColumn, S
 from dlrm_app.data.manifest import Source as ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder, written_whole
+from dlrm_app.preprocess.job.encode_pass import EncodedUnit
 from dlrm_app.preprocess.job.journal import Journal
+from dlrm_app.preprocess.job.reject_limit import rejects_of
 from dlrm_app.preprocess.job.work_plan import Plan
-from dlrm_app.preprocess.read.rejects import REJECTS, read_entries, write_entries
+from dlrm_app.preprocess.read.rejects import REJECTS, write_rejects
 
-Results = Sequence[Mapping[str, Any]]
-MadeShard = tuple[Path, Mapping[str, Any]]
-"""Where a shard lies before it has its final name, and what the manifest says of it."""
-_SHOWN = 5
+MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
+"""The shards of each split in order, and where they lie before they have their final names."""
 
 
 def finish(
     plan: Plan,
-    journal: Journal,
-    results: Results,
-    shards: Mapping[str, Sequence[MadeShard]],
+    journal: Journal[EncodedUnit],
+    units: Sequence[EncodedUnit],
+    shards: MadeShards,
     dense: Sequence[DenseColumn],
     sparse: Sequence[SparseColumn],
     config: dict[str, Any],
 ) -> Manifest:
-    """Completes the dataset of which ``results`` are the encoded units and ``shards`` the files, both in order."""
-    splits = {split: _split(plan, results, split, shards[split]) for split in plan.splits}
-    empty = [split for split, found in splits.items() if found.rows == 0]
+    """Completes the dataset of ``units``, in order; ``config`` is what the manifest keeps of the configuration."""
+    splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
+    empty = [name for name, split in splits.items() if split.rows == 0]
     if empty:
         raise DataError(f"the {empty[0]} split has no rows: give an input with some, or a larger share")
-    for split, made in shards.items():
-        _move(plan.output / split, made)
+    for name, split in splits.items():
+        _move(plan.output, [path for path, _ in shards[name]], split.shards)
     with written_whole(plan.output / REJECTS) as temporary:
-        write_entries(temporary, _all_rejects(plan, journal, results))
-    rates = _missing_rates(plan, results, len(dense) + len(sparse))
+        write_rejects(temporary, rejects_of(plan, journal, units))
+    rates = _missing_rates(plan, units, len(dense) + len(sparse))
     labelled = any(split.positives is not None for split in splits.values())
     manifest = Manifest(
         dataset=plan.spec.name,
@@ -51,7 +51,7 @@ def finish(
             for column, rate in zip(sparse, rates[len(dense) :], strict=True)
         ],
         splits=splits,
-        sources=_sources(plan, results),
+        sources=_sources(plan, units),
         config=config,
         best=_best(plan),
         path=plan.output,
@@ -60,101 +60,52 @@ def finish(
     return manifest
 
 
-def made_shards(plan: Plan, journal: Journal, results: Results) -> dict[str, list[MadeShard]]:
-    """The shards that the units left, of each split, in order; those without rows are left out."""
-    made: dict[str, list[MadeShard]] = {split: [] for split in plan.splits}
-    for result in results:
-        for split, part in result["splits"].items():
-            if part["shard"] is not None and part["rows"]:
-                path = journal.path(result["source"], result["unit"], f".{split}.parquet")
-                made[split].append((path, part["shard"]))
-    return made
-
-
-def _split(plan: Plan, results: Results, split: str, made: Sequence[MadeShard]) -> Split:
-    parts = [result["splits"][split] for result in results if split in result["splits"]]
+def _summarize(
+    plan: Plan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
+) -> Split:
+    parts = [unit.splits[split] for unit in units if split in unit.splits]
     has_label = plan.spec_of(split).label is not None
-    kept = [made_shard for made_shard in made if made_shard[1]["rows"]]
     return Split(
-        rows=sum(part["rows"] for part in parts),
-        positives=sum(part["positives"] for part in parts) if has_label else None,
-        rejects=sum(part["rejects"] for part in parts),
-        shards=[Shard(f"{split}/{_shard_name(place)}", **shard) for place, (_, shard) in enumerate(kept)],
+        rows=sum(part.rows for part in parts),
+        positives=sum(part.positives or 0 for part in parts) if has_label else None,
+        rejects=sum(part.rejects for part in parts),
+        shards=[
+            replace(shard, path=f"{split}/part-{number:05d}.parquet")
+            for number, (_, shard) in enumerate(shards)
+        ],
     )
 
 
-def _shard_name(place: int) -> str:
-    return f"part-{place:05d}.parquet"
-
-
-def _move(folder: Path, made: Sequence[MadeShard]) -> None:
-    """Gives the shards their final names; those that an interrupted move had reached have them already."""
-    folder.mkdir(exist_ok=True)
-    for place, (path, _) in enumerate(made_shard for made_shard in made if made_shard[1]["rows"]):
-        final = folder / _shard_name(place)
+def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
+    """Gives a split's shards their final names; those that an interrupted move had reached have them already."""
+    for path, shard in zip(paths, shards, strict=True):
+        final = output / shard.path
+        final.parent.mkdir(exist_ok=True)
         if path.exists():
             path.replace(final)
         elif not final.exists():
-            raise DataError(f"{path} is gone: something deleted it; delete {folder.parent} and start again")
-    sync_folder(folder)
+            raise DataError(f"{path} is gone: something deleted it; delete {output} and start again")
+    sync_folder((output / shards[0].path).parent)
 
 
-def _all_rejects(plan: Plan, journal: Journal, results: Results) -> Iterator[dict[str, Any]]:
-    """Every reject with its file and its line number there, from 1."""
-    source, first_line = -1, 1
-    for result in results:
-        if result["source"] != source:
-            source, first_line = result["source"], 2 if plan.spec.header else 1
-        path = journal.path(result["source"], result["unit"], ".rejects")
-        if path.exists():
-            for entry in read_entries(path):
-                yield {"file": plan.sources[source].path, **entry, "line": first_line + entry["line"]}
-        first_line += result["lines"]
-
-
-def refuse_if_many_rejects(plan: Plan, journal: Journal, results: Results, max_fraction: float) -> None:
-    """Raises DataError naming the first rejects if they are more than ``max_fraction`` of all lines."""
-    lines = sum(result["lines"] for result in results)
-    rejects = sum(part["rejects"] for result in results for part in result["splits"].values())
-    if rejects <= max_fraction * lines:
-        return
-    found = _all_rejects(plan, journal, results)
-    first = [next(found) for _ in range(min(rejects, _SHOWN))]
-    shown = [f"  {entry['file']}:{entry['line']}: {entry['reason']}" for entry in first]
-    raise DataError(
-        "\n".join(
-            [
-                f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={max_fraction} allows:",
-                *shown,
-                *(["  …"] if rejects > len(shown) else []),
-                "check dataset= and the files, or raise rejects.max_fraction to leave these lines out",
-            ]
-        )
-    )
-
-
-def _missing_rates(plan: Plan, results: Results, num_columns: int) -> list[float]:
+def _missing_rates(plan: Plan, units: Sequence[EncodedUnit], num_columns: int) -> list[float]:
     """The share of missing values of each dense and sparse column, over the studied splits."""
-    missing, rows = [0] * num_columns, 0
-    for result in results:
-        for split, part in result["splits"].items():
-            if split in plan.studied:
-                rows += part["rows"]
-                missing = [total + count for total, count in zip(missing, part["missing"], strict=True)]
-    return [count / max(rows, 1) for count in missing]
+    parts = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
+    rows = sum(part.rows for part in parts)
+    return [sum(part.missing[column] for part in parts) / max(rows, 1) for column in range(num_columns)]
 
 
-def _sources(plan: Plan, results: Results) -> list[ManifestSource]:
+def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
     """``checksum`` is of the text, so the same for a file and its .gz; ``bytes`` is the file's size."""
-    found = []
+    sources = []
     for source in plan.sources:
         crc, rows = 0, 0
-        for result in results:
-            if result["source"] == source.place:
-                crc = isal_zlib.crc32_combine(crc, result["crc"], result["size"])
-                rows += sum(part["rows"] for part in result["splits"].values())
-        found.append(ManifestSource(source.path, source.split, source.bytes, f"crc32:{crc:08x}", rows))
-    return found
+        for unit in units:
+            if unit.text.source == source.index:
+                crc = isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size)
+                rows += unit.rows
+        sources.append(ManifestSource(source.path, source.split, source.bytes, f"crc32:{crc:08x}", rows))
+    return sources
 
 
 def _best(plan: Plan) -> dict[str, float] | None:

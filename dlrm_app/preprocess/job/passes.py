@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,24 +11,11 @@ from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.work_plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.parser import Parser, RawColumns
-from dlrm_app.preprocess.read.rejects import describe
+from dlrm_app.preprocess.read.rejects import RejectedLine, describe
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.read.units import Block, UnitText
+from dlrm_app.preprocess.read.units import Block, TextRange, UnitText
 
 _ALL_LINES = 1 << 62
-
-
-def summary(text: UnitText) -> dict[str, Any]:
-    """What every result tells of its unit, whose text has been read."""
-    text.finish()
-    return {
-        "source": text.source,
-        "unit": text.unit,
-        "size": text.size,
-        "file_bytes": text.file_bytes,
-        "crc": text.crc,
-        "is_last": text.is_last,
-    }
 
 
 def segments(plan: Plan, cuts: Cuts | None, text: UnitText) -> list[Segment]:
@@ -41,14 +27,14 @@ def segments(plan: Plan, cuts: Cuts | None, text: UnitText) -> list[Segment]:
 
 
 class Cursor:
-    """A place in the lines of a unit, the file's header left out: ``line`` lines behind the first."""
+    """A position in the lines of a unit, the file's header left out: ``line`` lines behind the first."""
 
     def __init__(self, text: UnitText, spec: Spec) -> None:
         self.text = text
         self.line = 0
         self._blocks = body(text, spec)
         self._block = Block(np.empty(0, np.uint8), 0, 0)
-        self._rejects: list[dict[str, Any]] = []
+        self._rejects: list[RejectedLine] = []
 
     def rows(self, parser: Parser, until: int | None) -> Iterator[RawColumns]:
         """The rows of the lines before number ``until``, as many at a time as ``parser`` holds."""
@@ -69,8 +55,8 @@ class Cursor:
         if parser.rows:
             yield parser.take()
 
-    def take_rejects(self) -> list[dict[str, Any]]:
-        """The entries for the lines rejected since the last call."""
+    def take_rejects(self) -> list[RejectedLine]:
+        """The lines rejected since the last call."""
         rejects, self._rejects = self._rejects, []
         return rejects
 
@@ -86,13 +72,21 @@ def body(text: UnitText, spec: Spec) -> Iterator[Block]:
 
 
 @dataclass(frozen=True)
+class CountedUnit:
+    """``lines``: of the unit, the file's header left out."""
+
+    text: TextRange
+    lines: int
+
+
+@dataclass(frozen=True)
 class CountLines:
     """How many lines each unit has."""
 
+    title: ClassVar[str] = "counting lines"
     plan: Plan
-    journal: Journal
+    journal: Journal[CountedUnit]
 
-    def __call__(self, text: UnitText) -> Finish:
+    def __call__(self, text: UnitText) -> Finish[CountedUnit]:
         count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
-        result = {**summary(text), "lines": count}
-        return partial(self.journal.unit(text.source, text.unit).land, result)
+        return self.journal.unit(text.source, text.unit).finish(CountedUnit(text.finish(), count))

@@ -7,22 +7,28 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.errors import ConfigError, DlrmError
-from dlrm_app.files import write_json
 from dlrm_app.preprocess.encode.columns import check_columns
 from dlrm_app.preprocess.job.executor import Executor, LocalExecutor
-from dlrm_app.preprocess.job.journal import WORK, locked, plan_path
 from dlrm_app.preprocess.job.stages import Stages
 from dlrm_app.preprocess.job.summary import report
+from dlrm_app.preprocess.job.work_folder import (
+    WORK,
+    RunRecord,
+    locked,
+    read_run,
+    remove_temporary_files,
+    write_run,
+)
 from dlrm_app.preprocess.job.work_plan import Plan, identity, make_plan, refuse_other_config
 from dlrm_app.preprocess.read.first_line import check_first_lines
-from dlrm_app.preprocess.read.source import Source, find_sources, refuse_other_input
+from dlrm_app.preprocess.read.source import find_sources, refuse_other_input
 from dlrm_app.preprocess.read.spec import read_spec
 
 logger = logging.getLogger(__name__)
@@ -44,7 +50,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     with _executor(config) as executor, explained_disk_errors(plan.output), locked(plan.output):
         went_on = _open_work(config, plan)
         manifest = Stages(config, plan, executor).run()
-        _remove_leftovers(plan.output)
+        remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
     report(manifest, time.perf_counter() - start, went_on=went_on)
     return manifest
@@ -86,38 +92,30 @@ def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
 
 
 def _identity(config: PreprocessConfig) -> dict[str, Any]:
-    """As it looks after a way through JSON."""
+    """As it looks once it was written as JSON."""
     value: dict[str, Any] = json.loads(json.dumps(identity(config)))
     return value
 
 
 def _open_work(config: PreprocessConfig, plan: Plan) -> bool:
     """Begins OUTPUT/.work, or makes sure that the one there is of this very run; tells whether it was there."""
-    path = plan_path(plan.output)
-    sources = [asdict(source) for source in plan.sources]
     encoding = None
     if config.encoding.kind == "from_dataset":
         encoding = read_manifest(Path(config.encoding.path or "")).fingerprint()
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        refuse_other_config(before["config"], _identity(config), plan.output, "an unfinished dataset")
-        refuse_other_input([Source(**source) for source in before["sources"]], plan.sources, plan.output)
-        if before["encoding"] != encoding:
-            cure = f"delete {plan.output} to start again"
-            raise ConfigError([f"the dataset at encoding.path={config.encoding.path} has changed: {cure}"])
-        logger.info(f"{plan.output} is unfinished: going on where it stopped")
-        _remove_leftovers(plan.output)
-        write_json(path, {**before, "sources": sources})
-        return True
-    write_json(path, {"config": identity(config), "sources": sources, "encoding": encoding})
-    return False
-
-
-def _remove_leftovers(output: Path) -> None:
-    """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
-    for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
-        for path in output.glob(pattern):
-            path.unlink()
+    now = RunRecord(identity(config), plan.sources, encoding)
+    before = read_run(plan.output)
+    if before is None:
+        write_run(plan.output, now)
+        return False
+    refuse_other_config(before.config, _identity(config), plan.output, "an unfinished dataset")
+    refuse_other_input(before.sources, plan.sources, before.damaged, plan.output)
+    if before.encoding != encoding:
+        hint = f"delete {plan.output} to start again"
+        raise ConfigError([f"the dataset at encoding.path={config.encoding.path} has changed: {hint}"])
+    logger.info(f"{plan.output} is unfinished: going on where it stopped")
+    remove_temporary_files(plan.output)
+    write_run(plan.output, replace(before, sources=plan.sources, damaged=()))
+    return True
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -126,7 +124,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG)
 
 @contextmanager
 def explained_disk_errors(output: Path) -> Iterator[None]:
-    """Turns what a disk can do to a run into a message with its cure."""
+    """Turns what a disk can do to a run into a message that says what to do."""
     try:
         yield
     except OSError as error:

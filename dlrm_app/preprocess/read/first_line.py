@@ -28,7 +28,7 @@ def check_first_lines(plan: Plan) -> None:
 def first_line(source: Source) -> bytes:
     """Without its line end; of a longer line only the beginning."""
     for text in islice(TextFeed(source, _BYTES, last=1).items(), 1):
-        block = text.whole()
+        block = text.load()
         return block.text[block.start : block.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
     return b""
 
@@ -37,14 +37,14 @@ def _header_fault(source: Source, plan: Plan) -> str | None:
     spec = plan.spec_of(source.split)
     line = first_line(source).removeprefix(_BYTE_ORDER_MARK)
     quote = (spec.quote or "").encode()
-    found = [
+    header = [
         name.strip(quote).decode("utf-8", "backslashreplace") for name in line.split(spec.delimiter.encode())
     ]
     expected = [column.name for column in spec.columns]
-    if found == expected:
+    if header == expected:
         return None
     return (
-        f"the header of {source.path} names {', '.join(found)[:200]}; dataset={spec.name} expects "
+        f"the header of {source.path} names {', '.join(header)[:200]}; dataset={spec.name} expects "
         f"{', '.join(expected)}: correct dataset.columns, or set dataset.header=false if the first line is data"
     )
 

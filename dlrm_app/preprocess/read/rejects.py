@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +23,31 @@ _RULES = {
 }
 
 
-def describe(reject: Reject, first_line: int, spec: Spec, text: NDArray[np.uint8]) -> dict[str, Any]:
-    """The entry for a reject of ``text``, whose first line has the number ``first_line``."""
+@dataclass(frozen=True)
+class RejectedLine:
+    """A line of rejects.jsonl. ``line`` counts from 0 in a unit's list, which names no file, and from 1 in a file."""
+
+    file: str | None
+    line: int
+    reason: str
+    column: str | None
+    excerpt: str
+
+
+def describe(reject: Reject, first_line: int, spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
+    """What to keep of a reject of ``text``, whose first line has the number ``first_line``."""
     shown = text[reject.start : min(reject.end, reject.start + EXCERPT_BYTES)].tobytes()
-    entry: dict[str, Any] = {
-        "line": first_line + reject.line,
-        "reason": explain(reject.reason, reject.detail, spec),
-    }
-    if reject.reason == lines.FIELD:
-        entry["column"] = spec.columns[reject.detail].name
-    return {**entry, "excerpt": shown.decode("utf-8", "backslashreplace")}
+    return RejectedLine(
+        file=None,
+        line=first_line + reject.line,
+        reason=explain(reject.reason, reject.detail, spec),
+        column=spec.columns[reject.detail].name if reject.reason == lines.FIELD else None,
+        excerpt=shown.decode("utf-8", "backslashreplace"),
+    )
 
 
 def explain(reason: int, detail: int, spec: Spec) -> str:
-    """``detail`` is the number of columns for COLUMNS, the place of the column for FIELD."""
+    """``detail`` is the number of columns for COLUMNS, the column's index for FIELD."""
     if reason == lines.BLANK:
         return "blank line"
     if reason == lines.TOO_LONG:
@@ -55,14 +66,15 @@ def _rule(column: Column) -> str:
     return rule
 
 
-def write_entries(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
     """One JSON object a line."""
     with path.open("w", encoding="utf-8") as file:
-        for entry in entries:
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        for reject in rejects:
+            known = {key: value for key, value in vars(reject).items() if value is not None}
+            file.write(json.dumps(known, ensure_ascii=False) + "\n")
 
 
-def read_entries(path: Path) -> Iterator[dict[str, Any]]:
+def read_rejects(path: Path) -> Iterator[RejectedLine]:
     with path.open(encoding="utf-8") as file:
         for line in file:
-            yield json.loads(line)
+            yield RejectedLine(**{"file": None, "column": None, **json.loads(line)})

@@ -9,16 +9,15 @@ from typing import Any
 
 from dlrm_app.config.preprocess import SPLITS, InputConfig
 from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.preprocess.job.journal import UNKNOWN_BYTES
 
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class Source:
-    """An input file: its place among all of them, the split it feeds, and what tells whether it changes."""
+    """An input file: its number among all of them, the split it feeds, and what tells whether it changes."""
 
-    place: int
+    index: int
     path: str
     split: str
     bytes: int
@@ -55,10 +54,10 @@ def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
         if Path(name).exists() or not glob.has_magic(name):
             paths.append(name)
         else:
-            found = sorted(glob.glob(name), key=_natural)  # noqa: PTH207  # Path.glob refuses absolute patterns
-            if not found:
+            matches = sorted(glob.glob(name), key=_natural)  # noqa: PTH207  # Path.glob refuses absolute patterns
+            if not matches:
                 problems.append(f"{key}={name} matches no file (looked in {Path.cwd()})")
-            paths += [path for path in found if not path.endswith(".best.json")]
+            paths += [path for path in matches if not path.endswith(".best.json")]
     for path in sorted({path for path in paths if paths.count(path) > 1}):
         problems.append(f"{key} names {path} twice: its rows would count twice")
     return paths
@@ -79,7 +78,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return pieces
 
 
-def _look_at(key: str, path: str, split: str, place: int, problems: list[str]) -> Source | None:
+def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -> Source | None:
     if not Path(path).exists():
         problems.append(f"{key}={path}: no such file (looked in {Path.cwd()})")
         return None
@@ -93,16 +92,18 @@ def _look_at(key: str, path: str, split: str, place: int, problems: list[str]) -
     except OSError as error:
         problems.append(f"{key}={path} cannot be read: {error.strerror}")
         return None
-    return Source(place, path, split, status.st_size, status.st_mtime_ns, is_gzip)
+    return Source(index, path, split, status.st_size, status.st_mtime_ns, is_gzip)
 
 
-def refuse_other_input(before: Sequence[Source], now: Sequence[Source], output: Path) -> None:
+def refuse_other_input(
+    before: Sequence[Source], now: Sequence[Source], damaged: Sequence[str], output: Path
+) -> None:
     """Raises ConfigError if the input is not that of the run being resumed, saying what is different.
 
-    A file that was found damaged may have been replaced.
+    Files whose paths are in ``damaged`` may have been replaced.
     """
     new = {source.path: source for source in now}
-    before = [new.get(source.path, source) if source.bytes == UNKNOWN_BYTES else source for source in before]
+    before = [new.get(source.path, source) if source.path in damaged else source for source in before]
     old = {source.path: source for source in before}
     problems = [f"{path} was not part of the input before" for path in new if path not in old]
     problems += [f"{path} was part of the input before" for path in old if path not in new]
@@ -114,5 +115,5 @@ def refuse_other_input(before: Sequence[Source], now: Sequence[Source], output: 
     if not problems and list(before) != list(now):
         problems.append("the input files come in another order or feed other splits")
     if problems:
-        cure = f"{output} holds an unfinished dataset of another input: give the same files, or delete it to start again"
-        raise ConfigError([*problems, cure])
+        hint = f"{output} holds an unfinished dataset of another input: give the same files, or delete it to start again"
+        raise ConfigError([*problems, hint])

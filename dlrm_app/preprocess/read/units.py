@@ -5,38 +5,24 @@ files are read at any unit; gzip files from their start on, unit after unit.
 """
 
 import threading
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from isal import igzip, isal_zlib
+from isal import isal_zlib
 from numpy.typing import NDArray
 
-from dlrm_app.errors import DataError
 from dlrm_app.preprocess.read.fields import MAX_LINE
+from dlrm_app.preprocess.read.gzip_text import explained_damage, open_gzip
 from dlrm_app.preprocess.read.lines import PADDING
 from dlrm_app.preprocess.read.source import Source
 
 _PIECE = 1 << 20
 """Bytes to read at a time: few enough to be still in a cache when they are parsed, and enough that threads seldom meet."""
-_DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 _NEWLINE = b"\n"
 _local = threading.local()
-
-
-class DamagedFileError(DataError):
-    """Source number ``place`` cannot be read to its end."""
-
-    def __init__(self, message: str, place: int) -> None:
-        super().__init__(message)
-        self.message, self.place = message, place
-
-    def __reduce__(self) -> Any:  # for workers of other processes
-        return DamagedFileError, (self.message, self.place)
 
 
 class Block(NamedTuple):
@@ -47,22 +33,37 @@ class Block(NamedTuple):
     stop: int
 
 
-class UnitText:
-    """The lines that start in unit ``unit`` of a source, read as they are asked for.
+@dataclass(frozen=True)
+class TextRange:
+    """What a unit turned out to be, once it was read.
 
-    Once all are read, ``size`` and ``crc`` are those of the unit's range, ``file_bytes`` is its size in the file, and
-    ``is_last`` says whether the source ends with it.
+    ``size`` and ``crc`` are those of its text, ``file_bytes`` is its size in the file, and ``is_last`` says whether
+    the source ends with it.
+    """
+
+    source: int
+    unit: int
+    size: int
+    file_bytes: int
+    crc: int
+    is_last: bool
+
+
+class UnitText:
+    """The lines that start in unit ``unit`` of a source, to be read once.
+
+    Its one state is the iterator of the blocks not asked for yet: it is made by the first call, a piece of the file
+    a block, or all of it in one block if that call is ``load``. ``finish`` may be called at any time.
     """
 
     def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
-        self.source, self.unit = rest.source.place, unit
-        self.size = self.crc = self.file_bytes = 0
-        self.is_last = False
+        self.source, self.unit = rest.source.index, unit
         self._rest = rest
         self._unit_bytes = unit_bytes
         self._blocks: Iterator[Block] | None = None
-        self._whole: Block | None = None
-        self._is_read = False
+        self._loaded: Block | None = None
+        self._size = self._crc = 0
+        self._range: TextRange | None = None
 
     @property
     def may_be_last(self) -> bool:
@@ -71,7 +72,7 @@ class UnitText:
         return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
 
     def blocks(self) -> Iterator[Block]:
-        """The lines, some at a time; a block is good until the next one is asked for.
+        """The lines that were not given yet, some at a time; a block is good until the next one is asked for.
 
         Raises DataError if the file is damaged.
         """
@@ -79,42 +80,49 @@ class UnitText:
             self._blocks = self._read(_PIECE)
         return self._blocks
 
-    def whole(self) -> Block:
-        """All lines in one block, good until the same thread reads another unit; before ``blocks``, which gives it too."""
-        if self._whole is None:
-            self._whole = Block(np.zeros(PADDING, np.uint8), 0, 0)
+    def load(self) -> Block:
+        """All lines in one block, good until the same thread reads another unit; ``blocks`` then gives it too.
+
+        Raises RuntimeError if blocks were asked for already, DataError if the file is damaged.
+        """
+        if self._loaded is None:
+            if self._blocks is not None:
+                raise RuntimeError(f"unit {self.unit} is being read in blocks: load it before that")
+            self._loaded = Block(np.zeros(PADDING, np.uint8), 0, 0)
             for block in self._read(self._unit_bytes):
-                self._whole = block
-            self._blocks = iter([self._whole])
-        return self._whole
+                self._loaded = block
+            self._blocks = iter([self._loaded])
+        return self._loaded
 
     def detach(self) -> bool:
-        """Reads all of a gzip file's unit, so that another thread may read on; tells whether it has."""
+        """Loads a gzip file's unit, so that another thread may read on; tells whether all has been read."""
         if self._rest.source.is_gzip:
-            self.whole()
-        return self._is_read
+            self.load()
+        return self._range is not None
 
-    def finish(self) -> None:
-        """Reads what was not read yet."""
-        if not self._is_read:
+    def finish(self) -> TextRange:
+        """Reads what was not read yet, and tells what the unit is."""
+        if self._range is None:
             for _ in self.blocks():
                 pass
+        assert self._range is not None, "a damaged unit has no range"
+        return self._range
 
     def _read(self, step: int) -> Iterator[Block]:
         rest = self._rest
         begin = rest.position()
-        text = _own_buffer(step + 2 * (MAX_LINE + 2) + PADDING)
+        text = _thread_buffer(step + 2 * (MAX_LINE + 2) + PADDING)
         view, array = memoryview(text), np.frombuffer(text, np.uint8)
         filled, is_inside = 0, rest.before != _NEWLINE  # of a line that began in an earlier unit
         while True:
-            wanted = min(step, self._unit_bytes - self.size)
+            wanted = min(step, self._unit_bytes - self._size)
             count = self._take(view[filled : filled + wanted])
             start, filled = 0, filled + count
             if is_inside:
                 start = text.find(_NEWLINE, filled - count, filled) + 1
                 is_inside = start == 0
                 filled = 0 if is_inside else filled
-            if count < wanted or self.size == self._unit_bytes:
+            if count < wanted or self._size == self._unit_bytes:
                 break
             stop = text.rfind(_NEWLINE, start, filled) + 1
             if stop:
@@ -122,14 +130,14 @@ class UnitText:
                 start = stop
             view[: filled - start] = view[start:filled]
             filled = min(filled - start, MAX_LINE + 1)  # no more is needed to reject a line
-        ahead = rest.look_ahead()
+        following = rest.peek_line()
         if filled > start and text[filled - 1 : filled] != _NEWLINE:
-            end = ahead.find(_NEWLINE)
-            tail = ahead[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
+            end = following.find(_NEWLINE)
+            tail = following[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
             text[filled : filled + len(tail)] = tail
             filled += len(tail)
-        self.file_bytes = rest.position() - begin if rest.source.is_gzip else self.size
-        self.is_last, self._is_read = not ahead, True
+        file_bytes = rest.position() - begin if rest.source.is_gzip else self._size
+        self._range = TextRange(self.source, self.unit, self._size, file_bytes, self._crc, not following)
         if filled > start:
             yield Block(array, start, filled)
 
@@ -140,9 +148,9 @@ class UnitText:
             count = self._rest.readinto(view[filled : filled + _PIECE])
             if not count:
                 break
-            self.crc = isal_zlib.crc32(view[filled : filled + count], self.crc)
+            self._crc = isal_zlib.crc32(view[filled : filled + count], self._crc)
             filled += count
-        self.size += filled
+        self._size += filled
         return filled
 
 
@@ -152,7 +160,7 @@ class _File(Protocol):
 
 
 class _Rest:
-    """The text of a source from some place on; ``before`` is the byte before that.
+    """The text of a source from some position on; ``before`` is the byte before that.
 
     ``position`` tells how far the file has been read.
     """
@@ -162,31 +170,31 @@ class _Rest:
         self.before = before
         self.position = position
         self._file = file
-        self._ahead = b""
+        self._peeked = b""
 
     def readinto(self, view: memoryview) -> int:
         """Bytes read into ``view``: 0 only at the end."""
-        count = len(self._ahead[: len(view)])
+        count = len(self._peeked[: len(view)])
         if count:
-            view[:count] = self._ahead[:count]
-            self._ahead = self._ahead[count:]
+            view[:count] = self._peeked[:count]
+            self._peeked = self._peeked[count:]
         else:
-            with _explained(self.source):
+            with explained_damage(self.source):
                 count = self._file.readinto(view)
         if count:
             self.before = bytes(view[count - 1 : count])
         return count
 
-    def look_ahead(self) -> bytes:
+    def peek_line(self) -> bytes:
         """What comes next, as far as the next line end, or farther than any line goes; it remains to be read."""
-        pieces = [self._ahead]
+        pieces = [self._peeked]
         while _NEWLINE not in pieces[-1] and sum(map(len, pieces)) <= MAX_LINE:
-            with _explained(self.source):
+            with explained_damage(self.source):
                 pieces.append(self._file.read(_PIECE))
             if not pieces[-1]:
                 break
-        self._ahead = b"".join(pieces)
-        return self._ahead
+        self._peeked = b"".join(pieces)
+        return self._peeked
 
 
 @dataclass(frozen=True)
@@ -207,10 +215,8 @@ class TextFeed:
         """
         with Path(self.source.path).open("rb", buffering=0) as raw:
             if self.source.is_gzip:
-                with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
-                    # its own readinto makes a copy on the way, that of the buffer in it does not
-                    buffer = getattr(file, "_buffer", file)
-                    yield from self._cut(_Rest(self.source, buffer, _NEWLINE, raw.tell), 0)
+                with open_gzip(raw) as file:
+                    yield from self._cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
             elif self.first:
                 raw.seek(self.first * self.unit_bytes - 1)
                 yield from self._cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
@@ -222,30 +228,14 @@ class TextFeed:
             text = UnitText(rest, unit, self.unit_bytes)
             if unit not in self.skip:
                 yield text
-            text.finish()
             unit += 1
-            if text.is_last:
+            if text.finish().is_last:
                 return
 
 
-def _own_buffer(size: int) -> bytearray:
+def _thread_buffer(size: int) -> bytearray:
     """The calling thread's buffer: fresh memory for every unit would cost as much time as reading it."""
     buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None or len(buffer) != size:
         buffer = _local.buffer = bytearray(size)
     return buffer
-
-
-@contextmanager
-def _explained(source: Source) -> Iterator[None]:
-    """Turns what is wrong with a gzip file into a message with its cure."""
-    try:
-        yield
-    except EOFError as error:
-        raise DamagedFileError(
-            f"{source.path} is cut short: its gzip data ends before its end mark; copy or download it again",
-            source.place,
-        ) from error
-    except _DAMAGED as error:
-        message = f"{source.path} is damaged: {error}; copy or download it again"
-        raise DamagedFileError(message, source.place) from error

@@ -1,10 +1,10 @@
 """Distinct values and collisions of each feature, out of the sketches that the units left."""
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from dlrm_app.data.manifest import SparseColumn
+from dlrm_app.preprocess.job.encode_pass import EncodedUnit
 from dlrm_app.preprocess.job.executor import Finish
 from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.statistics.sketch import TOTAL_KEYS, Sketches, SketchFile, count_collisions
@@ -14,34 +14,41 @@ _TOGETHER = 8
 
 
 @dataclass(frozen=True)
-class CountDistinct:
-    """Joins the sketches of the features of group ``place``; ``sparse``: all features, in their order."""
+class CountedFeatures:
+    """A group's columns, with their numbers of distinct values and collisions."""
 
-    encoded: Journal
+    columns: tuple[SparseColumn, ...]
+
+
+@dataclass(frozen=True)
+class CountDistinct:
+    """Joins the sketches of the features of a group; ``sparse``: all features, in their order."""
+
+    title: ClassVar[str] = "counting distinct values"
+    encoded: Journal[EncodedUnit]
     units: tuple[tuple[int, int], ...]
     sparse: tuple[SparseColumn, ...]
-    journal: Journal
+    journal: Journal[CountedFeatures]
 
     @property
     def num_groups(self) -> int:
         return -(-len(self.sparse) // _TOGETHER)
 
-    def __call__(self, place: int) -> Finish:
-        first = place * _TOGETHER
+    def __call__(self, group: int) -> Finish[CountedFeatures]:
+        first = group * _TOGETHER
         columns = self.sparse[first : first + _TOGETHER]
         totals = Sketches(len(columns), TOTAL_KEYS)
         for source, unit in self.units:
             SketchFile(self.encoded.path(source, unit, ".sketch"), len(self.sparse)).join_into(totals, first)
-        result = {"features": [_found(totals, number, column) for number, column in enumerate(columns)]}
-        return partial(self.journal.unit(0, place).land, result)
+        counted = tuple(_with_counts(column, totals, feature) for feature, column in enumerate(columns))
+        return self.journal.unit(0, group).finish(CountedFeatures(counted))
 
 
-def _found(totals: Sketches, number: int, column: SparseColumn) -> dict[str, Any]:
-    collisions = None
-    if column.encoding["kind"] == "hash":
-        collisions = count_collisions(totals, number, column.num_embeddings)
-    return {
-        "distinct": totals.distinct(number),
-        "collisions": collisions,
-        "estimated": not totals.is_exact(number),
-    }
+def _with_counts(column: SparseColumn, totals: Sketches, feature: int) -> SparseColumn:
+    is_hashed = column.encoding["kind"] == "hash"
+    return replace(
+        column,
+        distinct=totals.distinct(feature),
+        collisions=count_collisions(totals, feature, column.num_embeddings) if is_hashed else None,
+        estimated=not totals.is_exact(feature),
+    )

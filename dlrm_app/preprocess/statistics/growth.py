@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dlrm_app.preprocess.job.journal import Result
 from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.statistics.count_file import CountFile
+from dlrm_app.preprocess.statistics.counting import NUM_BUCKETS
 
 _ALMOST_ONE = 1 - 1e-9
 
@@ -33,20 +33,17 @@ class Growth:
         return min(round(self.at(rows) * math.exp(share)), self.at(rows))
 
 
-def growths(spec: Spec, studied: Sequence[Result]) -> dict[str, Growth]:
-    """Of every sparse feature, from half of the sample to all of it."""
-    half = studied[: max(len(studied) // 2, 1)]
-    found = {}
-    for place, column in enumerate(spec.sparse):
-        few, many = _distinct(half, place), _distinct(studied, place)
-        rows = [sum(result["rows"] for result in part) for part in (half, studied)]
-        exponent = 0.0
-        if rows[1] > rows[0] and few:
-            exponent = math.log(many / few) / math.log(rows[1] / rows[0])
-        found[column.name] = Growth(max(rows[1], 1), many, min(max(exponent, 0.0), 1.0))
-    return found
+def fit_growth(spec: Spec, sample: Sequence[tuple[CountFile, int]]) -> dict[str, Growth]:
+    """Of every sparse feature, from every second unit of ``sample`` to all: the counts of units and their rows."""
+    growth = {}
+    for feature, column in enumerate(spec.sparse):
+        (few, few_rows), (many, rows) = (_distinct(units, feature) for units in (sample[::2], sample))
+        exponent = math.log(many / few) / math.log(rows / few_rows) if rows > few_rows and few else 0.0
+        growth[column.name] = Growth(max(rows, 1), many, min(max(exponent, 0.0), 1.0))
+    return growth
 
 
-def _distinct(results: Sequence[Result], place: int) -> int:
-    keys: list[NDArray[np.uint64]] = [result["keys"][place] for result in results]
-    return len(np.unique(np.concatenate(keys))) if keys else 0
+def _distinct(units: Sequence[tuple[CountFile, int]], feature: int) -> tuple[int, int]:
+    """(distinct values of a feature in some units, rows of these)."""
+    keys = [counts.counts(feature, 0, NUM_BUCKETS)[0] for counts, _ in units]
+    return len(np.unique(np.concatenate(keys))) if keys else 0, sum(rows for _, rows in units)

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dlrm_app.data.manifest import Shard
 from dlrm_app.preprocess.encode.encoder import Encoded
 from dlrm_app.preprocess.job.journal import Unit
 from dlrm_app.preprocess.write.parquet import ParquetWriter
@@ -39,8 +40,9 @@ class HashedFile:
 class ShardWriter:
     """Writes rows of ``schema`` as row groups."""
 
-    def __init__(self, file: HashedFile, layout: ShardLayout, schema: pa.Schema) -> None:
-        self._file = file
+    def __init__(self, file: HashedFile, layout: ShardLayout, schema: pa.Schema, name: str = "") -> None:
+        """``name``: the file's, under which ``finish`` speaks of it."""
+        self._file, self._name = file, name
         self._writer = ParquetWriter(file, schema, layout.compression, layout.compression_level)
         self._row_group_rows = layout.row_group_rows
         self.row_groups: list[int] = []
@@ -57,19 +59,20 @@ class ShardWriter:
             self._writer.write_group([column.combine_chunks() for column in part.columns], len(part))
             self.row_groups.append(len(part))
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Shard:
         """What the manifest says of the shard. One without rows stays out of the dataset."""
         self._writer.close()
-        return {
-            "rows": sum(self.row_groups),
-            "bytes": self._file.size,
-            "checksum": f"sha256:{self._file.digest.hexdigest()}",
-            "row_groups": self.row_groups,
-        }
+        return Shard(
+            path=self._name,
+            rows=sum(self.row_groups),
+            bytes=self._file.size,
+            checksum=f"sha256:{self._file.digest.hexdigest()}",
+            row_groups=self.row_groups,
+        )
 
 
 @contextmanager
-def open_shard(unit: Unit, suffix: str, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
+def open_shard(unit: Unit[Any], suffix: str, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
     """A shard among the files of ``unit``; call ``finish`` in the block."""
     with unit.write(suffix) as temporary, temporary.open("wb") as file:
-        yield ShardWriter(HashedFile(file), layout, schema)
+        yield ShardWriter(HashedFile(file), layout, schema, unit.path(suffix).name)

@@ -5,15 +5,16 @@ disk, then every shard gathers the rows of one range of keys from all units.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.compiled import njit
+from dlrm_app.data.manifest import Shard
 from dlrm_app.preprocess.hashing import mix
 from dlrm_app.preprocess.job.executor import Finish
 from dlrm_app.preprocess.job.journal import Journal
@@ -53,15 +54,23 @@ def key_ranges(num_parts: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
+class GatheredShard:
+    """A shard of shuffled rows; its path is relative to the journal's folder."""
+
+    shard: Shard
+
+
+@dataclass(frozen=True)
 class Gather:
     """Makes shard ``part`` of ``num_parts`` out of the rows that all ``runs`` have in its range of keys."""
 
+    title: ClassVar[str] = "gathering"
     runs: tuple[Path, ...]
     num_parts: int
     layout: ShardLayout
-    journal: Journal
+    journal: Journal[GatheredShard]
 
-    def __call__(self, part: int) -> Finish:
+    def __call__(self, part: int) -> Finish[GatheredShard]:
         start, stop = key_ranges(self.num_parts)[part]
         rows = pa.concat_tables(_rows_between(self.runs, start, stop)).combine_chunks()
         order = np.argsort(rows.column(KEY).to_numpy())
@@ -70,8 +79,7 @@ class Gather:
         with open_shard(unit, ".train.parquet", self.layout, rows.schema) as writer:
             writer.write_table(rows)
             shard = writer.finish()
-        result = {"source": 0, "unit": part, "size": shard["rows"], "shard": shard}
-        return partial(unit.land, result)
+        return unit.finish(GatheredShard(shard))
 
 
 def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocess.job import sample
+from dlrm_app.preprocess.job import dry_run
 from dlrm_app.preprocess.job.dry_run import Estimate, estimate, warnings
 from dlrm_app.preprocess.statistics.growth import Growth
 from tests.preprocess.clicks import make_clicks
@@ -19,7 +19,7 @@ COMMON = ("dataset=criteo_kaggle", "rejects.max_fraction=0.1", "layout.unit_mib=
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(dry_run, "BLOCK_BYTES", 1 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """One command, one dataset: byte for byte the same with any number of threads, compressed or not, resumed or not."""
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.preprocess.job import executor
 from dlrm_app.preprocess.job import work_plan as plan
 from dlrm_app.preprocess.job.executor import LocalExecutor
-from dlrm_app.preprocess.job.journal import WORK, Journal
+from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.stages import Stages
+from dlrm_app.preprocess.job.work_folder import WORK
 from dlrm_app.preprocess.read import first_line, units
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
@@ -60,12 +62,12 @@ def test_a_run_that_stops_anywhere_goes_on_to_the_same_bytes(
     land = Journal.land
     left = 0
 
-    def land_or_die(self: Journal, source: int, unit: int, result: dict) -> None:
+    def land_or_die(self: Journal, source: int, unit: int, record: object) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise KeyboardInterrupt
-        land(self, source, unit, result)
+        land(self, source, unit, record)
 
     monkeypatch.setattr(Journal, "land", land_or_die)
     interruptions = 0
@@ -146,6 +148,19 @@ def test_an_unfinished_dataset_refuses_another_configuration(
         run(clicks / "out", *given, "seed=4")
 
 
+def test_an_unfinished_dataset_of_another_version_is_refused(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [f"input.train={clicks}/a.tsv", *options("hash")]
+    interrupted(clicks / "out", given, monkeypatch)
+    path = clicks / "out" / WORK / "plan.json"
+    run_record = json.loads(path.read_text())
+    for version in ({"version": 0}, {}):
+        path.write_text(json.dumps({**{k: v for k, v in run_record.items() if k != "version"}, **version}))
+        with pytest.raises(ConfigError, match=r"another version .*: delete .*out and start again"):
+            run(clicks / "out", *given)
+
+
 def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [f"input.train={clicks}/?.tsv", *options("hash")]
     interrupted(clicks / "out", given, monkeypatch)
@@ -185,13 +200,13 @@ def test_a_file_that_other_passes_have_read_may_not_be_replaced(
     """The splits were cut by its lines."""
     path = clicks / "a.tsv.gz"
     path.write_bytes(gzip.compress((clicks / "a.tsv").read_bytes()))
-    count = Stages._cut
+    cut = Stages.cut
 
     def cut_then_damage(self: Stages) -> object:
-        found = count(self)
+        cuts = cut(self)
         path.write_bytes(path.read_bytes()[:-9])
-        return found
+        return cuts
 
-    monkeypatch.setattr(Stages, "_cut", cut_then_damage)
+    monkeypatch.setattr(Stages, "cut", cut_then_damage)
     with pytest.raises(DataError, match=r"a\.tsv\.gz is cut short: .* then delete .* and start again"):
         run(clicks / "out", f"input.train={path}", *options("hash"))

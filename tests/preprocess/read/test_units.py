@@ -31,11 +31,12 @@ def read_plain(path: Path, unit_bytes: int) -> list[tuple[bytes, int, int, bool]
 
 
 def told(text: units.UnitText) -> tuple[bytes, int, int, bool]:
-    """By blocks and whole, in turn; what it tells beside its text counts once that is read."""
+    """By blocks and loaded, in turn: (lines, size, crc, whether it is the last)."""
     if text.unit % 2:
-        text.whole()
+        text.load()
     lines = b"".join(block.text[block.start : block.stop].tobytes() for block in text.blocks())
-    return lines, text.size, text.crc, text.is_last
+    told = text.finish()
+    return lines, told.size, told.crc, told.is_last
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,20 @@ def test_units_together_are_the_text(
     assert [told(text) for text in skipping.items()] == [
         unit for n, unit in enumerate(found) if n not in (0, 2)
     ]
+
+
+def test_a_unit_is_read_once_in_any_order_of_calls(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\ntwo\n")
+    (text,) = TextFeed(source_of(tmp_path / "log"), 64).items()
+    assert text.finish() == text.finish()
+    assert list(text.blocks()) == []
+    for text in TextFeed(source_of(tmp_path / "log"), 64).items():
+        assert text.load() is text.load()
+        assert list(text.blocks()) == [text.load()]
+    for text in TextFeed(source_of(tmp_path / "log"), 64).items():
+        next(text.blocks())
+        with pytest.raises(RuntimeError, match="load it before that"):
+            text.load()
 
 
 @pytest.mark.parametrize("is_gzip", [False, True])

@@ -1,0 +1,100 @@
+"""OUTPUT/.work: what is kept of a run until its dataset is finished.
+
+OUTPUT/.work/plan.json   the configuration and input that the work belongs to
+OUTPUT/.work/<pass>/     the journal of a pass
+OUTPUT/.work/lock        held by the process at work
+"""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.errors import ConfigError, DlrmError
+from dlrm_app.files import write_json
+from dlrm_app.preprocess.job.journal import Journal, R
+from dlrm_app.preprocess.job.records import VERSION, from_json
+from dlrm_app.preprocess.read.source import Source
+
+WORK = ".work"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What decides the work of a run.
+
+    ``encoding``: the fingerprint of the dataset at encoding.path. ``damaged``: paths of files that may be replaced.
+    """
+
+    config: dict[str, Any]
+    sources: tuple[Source, ...]
+    encoding: str | None
+    damaged: tuple[str, ...] = ()
+    version: int = VERSION
+
+
+def read_run(output: Path) -> RunRecord | None:
+    """The run that OUTPUT/.work belongs to, if one was begun. Raises ConfigError if another version began it."""
+    path = _run_path(output)
+    if not path.exists():
+        return None
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if value.get("version") != VERSION:
+        raise ConfigError(
+            [
+                f"{output} holds an unfinished dataset of another version of dlrm-preprocess (its records are "
+                f"version {value.get('version')}, these are {VERSION}): delete {output} and start again"
+            ]
+        )
+    return from_json(RunRecord, value)
+
+
+def write_run(output: Path, run: RunRecord) -> None:
+    write_json(_run_path(output), asdict(run))
+
+
+def _run_path(output: Path) -> Path:
+    return output / WORK / "plan.json"
+
+
+def expect_another_file(output: Path, source: Source) -> None:
+    """Notes that a source was damaged, so that the run goes on with another file in its place."""
+    run = read_run(output)
+    assert run is not None
+    write_run(output, replace(run, damaged=(*run.damaged, source.path)))
+
+
+def open_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
+    """The journal of pass ``name``, begun or gone on with."""
+    folder = output / WORK / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return Journal(folder, record)
+
+
+def passes_over(output: Path, source: int) -> set[Path]:
+    """The folders of the passes in which something has landed of a source."""
+    return {path.parent for path in (output / WORK).glob(f"*/{source:05d}-*")}
+
+
+def remove_temporary_files(output: Path) -> None:
+    """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
+    for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
+        for path in output.glob(pattern):
+            path.unlink()
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Holds OUTPUT for this process; the lock goes when the process does, however it ends."""
+    (output / WORK).mkdir(parents=True, exist_ok=True)
+    with (output / WORK / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise DlrmError(
+                f"another dlrm-preprocess is working on output={output}: wait for it or end it"
+            ) from error
+        yield

@@ -1,0 +1,46 @@
+"""Records are the same once they were written as JSON and read again."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.data.manifest import Shard
+from dlrm_app.errors import DataError
+from dlrm_app.preprocess.job.encode_pass import EncodedSplit, EncodedUnit
+from dlrm_app.preprocess.job.journal import Journal
+from dlrm_app.preprocess.job.records import from_json
+from dlrm_app.preprocess.read.units import TextRange
+from dlrm_app.preprocess.statistics.moments import Moments
+from dlrm_app.preprocess.statistics.study import StudiedUnit
+
+RANGE = TextRange(source=1, unit=2, size=3, file_bytes=4, crc=5, is_last=True)
+RECORDS = [
+    StudiedUnit(RANGE, (Moments(3, 1 / 3, 0.1), Moments()), ()),
+    EncodedUnit(
+        RANGE,
+        7,
+        {
+            "train": EncodedSplit(5, 2, 1, (0, 3), Shard("a", 5, 9, "sha256:0", [4, 1])),
+            "test": EncodedSplit(1, None, 0, (0, 0), None),
+        },
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Small:
+    text: TextRange
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_json_and_back(record: StudiedUnit | EncodedUnit) -> None:
+    assert from_json(type(record), json.loads(json.dumps(asdict(record)))) == record
+
+
+def test_a_record_with_other_fields_is_damaged(tmp_path: Path) -> None:
+    Journal(tmp_path, Small).land(0, 0, Small(RANGE))
+    assert Journal(tmp_path, Small).load(0, 0) == Small(RANGE)
+    with pytest.raises(DataError, match=r"is damaged \(expected the fields text, lines, splits\): delete it"):
+        Journal(tmp_path, EncodedUnit).load(0, 0)
