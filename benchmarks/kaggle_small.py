@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.display.progress import format_table
+from dlrm_app.display.table import text_table
 from dlrm_app.preprocess.job.preprocess import preprocess
 from dlrm_app.training.train import train
 
@@ -80,7 +80,7 @@ def main() -> None:
                 cells = [f"{m:.4f} ± {d:.4f}" for m, d in zip(scores.mean(0), scores.std(0), strict=True)]
                 table.append([split.name, name, *cells])
                 print(*table[-1], sep="  ", flush=True)
-    print(f"\n{format_table(['measured on', 'method', 'AUC', 'log loss'], table)}")
+    print(f"\n{text_table(['measured on', 'method', 'AUC', 'log loss'], table)}")
 
 
 def methods(

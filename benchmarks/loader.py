@@ -21,7 +21,7 @@ from dlrm_app.data.batch_order import Order, train_order
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import join
-from dlrm_app.display.progress import format_table
+from dlrm_app.display.table import text_table
 
 
 def main() -> None:
@@ -51,10 +51,10 @@ def main() -> None:
         "whole loader": lambda: load_all(manifest, features, options),
     }
     rows = [[name, *rates(stage, options.epochs)] for name, stage in stages.items()]
-    print(format_table(["stage", "samples/s", "per CPU second"], rows))
+    print(text_table(["stage", "samples/s", "per CPU second"], rows))
     print()
     maker = BatchMaker(manifest, features, options.batch_size)
-    print(format_table([f"a batch of {options.batch_size:,}", "ms"], batch_costs(reader, order, maker)))
+    print(text_table([f"a batch of {options.batch_size:,}", "ms"], batch_costs(reader, order, maker)))
 
 
 def rates(stage: Callable[[], int], epochs: int) -> list[str]:

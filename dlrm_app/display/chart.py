@@ -1,116 +1,209 @@
-"""A chart as inline SVG: marks drawn in data coordinates inside a frame with two axes.
+"""Charts as inline SVG: marks drawn in data coordinates inside a frame with two axes, under a heading.
 
 Colours come from the page's style sheet by class, so that one chart serves the light and the dark scheme.
 """
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from dlrm_app.display.axis import Axis
 
-WIDTH, HEIGHT = 400.0, 250.0
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 12.0, 10.0, 40.0
 Point = tuple[float, float]
+SPLIT_STYLES = {"train": "first", "val": "second", "test": "third"}
+"""The colour of each split, the same on all pages."""
+MAX_DOTS = 40
+"""A line through so many points or more has no dots on them."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The size of a picture and of the margins around its axes, in pixels."""
+
+    width: float = 400.0
+    height: float = 250.0
+    left: float = 52.0
+    right: float = 12.0
+    top: float = 10.0
+    bottom: float = 40.0
+
+
+WIDE = Frame(width=1000.0)
+SMALL = Frame(200.0, 104.0, left=2.0, right=2.0, top=4.0, bottom=18.0)
 
 
 class Chart:
     """Collects marks; ``svg`` gives the picture. ``summary`` says in words what it shows, for screen readers."""
 
-    def __init__(self, x: Axis, y: Axis, summary: str) -> None:
-        self._x, self._y, self._summary = x, y, summary
+    def __init__(self, x: Axis, y: Axis, summary: str, frame: Frame | None = None) -> None:
+        self._x, self._y, self._summary, self._frame = x, y, summary, frame or Frame()
         self._marks: list[str] = []
         self._hits: list[str] = []
 
-    def line(self, points: Iterable[Point], style: str) -> None:
-        """A line through ``points``, broken where one is not finite."""
+    def line(self, points: Sequence[Point], style: str, tips: Iterable[str] | None = None) -> None:
+        """A line through ``points``, broken where one is not finite; a dot on each where they are few."""
         for part in _finite_parts(points):
-            path = "M" + "L".join(self._place(point) for point in part)
-            self._marks.append(f'<path class="line {style}" d="{path}"/>')
-
-    def dots(self, points: Iterable[Point], style: str) -> None:
-        """A dot on each finite point."""
-        for x, y in (point for point in points if all(map(math.isfinite, point))):
-            self._marks.append(
-                f'<circle class="dot {style}" cx="{self._at_x(x):.1f}" cy="{self._at_y(y):.1f}" r="3"/>'
-            )
+            self._path("line", style, "M" + "L".join(map(self._at, part)))
+        if tips is not None:
+            if len(points) < MAX_DOTS:
+                self._marks += [self._circle("dot", point, style, 3) for point in points if _is_finite(point)]
+            self.tips(points, tips, style)
 
     def tips(self, points: Iterable[Point], texts: Iterable[str], style: str) -> None:
         """What the page's script shows when a pointer comes near a point."""
-        for (x, y), text in zip(points, texts, strict=True):
-            if math.isfinite(x) and math.isfinite(y):
-                self._hits.append(
-                    f'<circle class="hit {style}" cx="{self._at_x(x):.1f}" cy="{self._at_y(y):.1f}" r="4" '
-                    f'data-tip="{escape(text)}"/>'
-                )
+        self._hits += [
+            self._circle("hit", point, style, 4, f' data-tip="{escape(text)}"')
+            for point, text in zip(points, texts, strict=True)
+            if _is_finite(point)
+        ]
 
     def error_bar(self, x: float, low: float, high: float, style: str) -> None:
         """A vertical bar at ``x``."""
-        place = f"{self._at_x(x):.1f}"
-        self._marks.append(
-            f'<path class="error {style}" d="M{place} {self._at_y(low):.1f}V{self._at_y(high):.1f}"/>'
-        )
+        self._path("error", style, f"M{self._at((x, low))}V{self._at_y(high):.1f}")
 
     def steps(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
         """A filled outline: ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``."""
-        path = f"M{self._at_x(edges[0]):.1f} {self._at_y(0):.1f}"
+        path = f"M{self._at((edges[0], 0))}"
         for right, height in zip(edges[1:], heights, strict=True):
             path += f"V{self._at_y(height):.1f}H{self._at_x(right):.1f}"
-        self._marks.append(f'<path class="area {style}" d="{path}V{self._at_y(0):.1f}Z"/>')
+        self._path("area", style, f"{path}V{self._at_y(0):.1f}Z")
+
+    def bars(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
+        """A bar of ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``; none is too low to be seen but 0."""
+        bottom = self._at_y(0)
+        for left, right, height in zip(edges, edges[1:], heights, strict=False):
+            if height > 0:
+                top = min(self._at_y(height), bottom - 0.7)
+                right_edge = self._at_x(right) - 0.08 * (self._at_x(right) - self._at_x(left))
+                self._path("bars", style, f"M{self._at_x(left):.1f} {bottom:.1f}V{top:.1f}H{right_edge:.1f}V{bottom:.1f}Z")  # fmt: skip
+
+    def band(self, points: Sequence[tuple[float, float, float]], style: str) -> None:
+        """What lies between (x, low, high)."""
+        outline = [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)]
+        self._path("band", style, "M" + "L".join(map(self._at, outline)) + "Z")
 
     def level(self, y: float, label: str) -> None:
         """A dashed horizontal line with its name at the left end."""
+        self.guide((self._x.low, y), (self._x.high, y))
         at = self._at_y(y)
-        self._marks.append(f'<path class="guide" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
-        above = at - 5 if at > TOP + 14 else at + 13
-        self._marks.append(f'<text class="note" x="{LEFT + 4}" y="{above:.1f}">{escape(label)}</text>')
+        above = at - 5 if at > self._frame.top + 14 else at + 13
+        self._marks.append(
+            f'<text class="note" x="{self._frame.left + 4}" y="{above:.1f}">{escape(label)}</text>'
+        )
 
     def guide(self, start: Point, end: Point) -> None:
         """A dashed line between two points."""
-        self._marks.append(f'<path class="guide" d="M{self._place(start)}L{self._place(end)}"/>')
+        self._path("guide", "", f"M{self._at(start)}L{self._at(end)}")
 
     def svg(self, clip_name: str) -> str:
         """The picture. ``clip_name`` must be unique on the page."""
-        inside = f'x="{LEFT - 5}" y="{TOP - 5}" width="{WIDTH - LEFT - RIGHT + 10}" height="{HEIGHT - TOP - BOTTOM + 10}"'
+        frame = self._frame
+        inside = (
+            f'x="{frame.left - 5}" y="{frame.top - 5}" width="{frame.width - frame.left - frame.right + 10}" '
+            f'height="{frame.height - frame.top - frame.bottom + 10}"'
+        )
         return (
-            f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="{escape(self._summary)}">'
+            f'<svg viewBox="0 0 {frame.width:.0f} {frame.height:.0f}" role="img" aria-label="{escape(self._summary)}">'
             f'<clipPath id="{clip_name}"><rect {inside}/></clipPath>'
             f'{self._grid()}<g clip-path="url(#{clip_name})">{"".join(self._marks)}</g>{"".join(self._hits)}</svg>'
         )
 
     def _grid(self) -> str:
-        parts = []
+        frame, parts = self._frame, []
+        right, bottom = frame.width - frame.right, frame.height - frame.bottom
         for value, label in self._y.ticks:
             at = self._at_y(value)
-            parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH - RIGHT}"/>')
-            parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(label)}</text>')
-        bottom = HEIGHT - BOTTOM
+            parts.append(f'<path class="grid" d="M{frame.left} {at:.1f}H{right}"/>')
+            parts.append(
+                f'<text x="{frame.left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(label)}</text>'
+            )
         for value, label in self._x.ticks:
             at = self._at_x(value)
             parts.append(f'<path class="tick" d="M{at:.1f} {bottom}v4"/>')
-            parts.append(f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="middle">{escape(label)}</text>')
-        parts.append(f'<path class="base" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>')
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        parts.append(
-            f'<text class="title" x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{escape(self._x.title)}</text>'
-        )
+            parts.append(
+                f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="{_anchor(at, label, frame)}">{escape(label)}</text>'
+            )
+        parts.append(f'<path class="base" d="M{frame.left} {bottom}H{right}"/>')
+        if self._x.title:
+            parts.append(
+                f'<text class="title" x="{(frame.left + right) / 2}" y="{frame.height - 5}" '
+                f'text-anchor="middle">{escape(self._x.title)}</text>'
+            )
         return "".join(parts)
 
-    def _place(self, point: Point) -> str:
+    def _path(self, kind: str, style: str, path: str) -> None:
+        self._marks.append(f'<path class="{kind} {style}" d="{path}"/>')
+
+    def _circle(self, kind: str, point: Point, style: str, radius: int, more: str = "") -> str:
+        x, y = self._at_x(point[0]), self._at_y(point[1])
+        return f'<circle class="{kind} {style}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"{more}/>'
+
+    def _at(self, point: Point) -> str:
         return f"{self._at_x(point[0]):.1f} {self._at_y(point[1]):.1f}"
 
     def _at_x(self, value: float) -> float:
-        return LEFT + self._x.share(value) * (WIDTH - LEFT - RIGHT)
+        frame = self._frame
+        return frame.left + self._x.share(value) * (frame.width - frame.left - frame.right)
 
     def _at_y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - self._y.share(value) * (HEIGHT - TOP - BOTTOM)
+        frame = self._frame
+        return frame.height - frame.bottom - self._y.share(value) * (frame.height - frame.top - frame.bottom)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a colour stands for."""
+
+    label: str
+    style: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its heading, keys and note; without a chart the note tells why."""
+
+    title: str
+    chart: Chart | None
+    keys: Sequence[Key] = ()
+    note: str = ""
+
+    def html(self, name: str) -> str:
+        """A figure element; ``name`` must be unique on the page."""
+        keys = "".join(
+            f'<span><i class="swatch {key.style}"></i>{escape(key.label)}</span>' for key in self.keys
+        )
+        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        key_line = f'<p class="keys">{keys}</p>' if keys else ""
+        title = f'<h3 title="{escape(self.title)}">{escape(self.title)}</h3>'
+        chart = self.chart.svg(name) if self.chart else ""
+        return f"<figure><figcaption>{title}{key_line}</figcaption>{chart}{note}</figure>"
+
+
+def figures_html(figures: Sequence[Figure], prefix: str, size: str = "") -> str:
+    """A grid of figures of ``size`` ``small``, ``wide`` or between: two by two, or as many in a row as fit."""
+    size = size or ("four" if len(figures) == 4 else "")
+    cells = "".join(figure.html(f"{prefix}-{index}") for index, figure in enumerate(figures))
+    return f'<div class="figures {size}">{cells}</div>'
+
+
+def _is_finite(point: Point) -> bool:
+    return all(map(math.isfinite, point))
 
 
 def _finite_parts(points: Iterable[Point]) -> list[list[Point]]:
     parts: list[list[Point]] = [[]]
     for point in points:
-        if all(map(math.isfinite, point)):
+        if _is_finite(point):
             parts[-1].append(point)
         elif parts[-1]:
             parts.append([])
     return [part for part in parts if len(part) > 1]
+
+
+def _anchor(at: float, label: str, frame: Frame) -> str:
+    """How a tick's label stands at ``at``, so that it stays inside the picture."""
+    half = 3.2 * len(label)  # half the width of so many digits
+    if at - half < 0:
+        return "start"
+    return "end" if at + half > frame.width + 8 else "middle"

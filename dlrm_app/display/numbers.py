@@ -1,9 +1,9 @@
-"""Numbers as people read them, and as a program finds them again in a page."""
+"""Numbers as people read them."""
 
 import math
-from html import escape
 
 NONE = "–"
+"""What stands for an undefined or unknown value."""
 
 
 def fixed(value: float | None, decimals: int) -> str:
@@ -38,25 +38,38 @@ def short(value: float | None) -> str:
 
 
 def bytes_text(num_bytes: float) -> str:
-    """``3.1 MB``."""
+    """``3.1 MB``: in powers of ten, as files and disks are measured."""
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
     return f"{num_bytes:.0f} B"
 
 
+def memory_text(num_bytes: float) -> str:
+    """``1,234.5 GiB``, ``12 MiB``, ``0``: in powers of two, as memory is measured; two digits that count."""
+    if num_bytes >= 9.95 * 2**30:
+        return f"{num_bytes / 2**30:,.1f} GiB"
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= unit:
+            value = num_bytes / unit
+            return f"{value:.0f} {name}" if value >= 9.95 else f"{value:.1f} {name}"
+    return f"{num_bytes:.0f} B" if num_bytes > 0 else "0"
+
+
 def duration(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    """``4.2 s``, ``42 s``, ``3 min 20 s``, ``5 h 07 min``, ``2 d 03 h``: two units at most."""
+    whole = round(seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
 
 
 def count(number: int, thing: str) -> str:
     """``1 problem``, ``2,000 problems``."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
-
-
-def data(value: float | None, text: str) -> str:
-    """``text`` that carries the full number in its ``value``."""
-    return f'<data value="{"" if value is None else repr(value)}">{escape(text)}</data>'

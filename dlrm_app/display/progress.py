@@ -28,12 +28,3 @@ def progress_bar(
         ) as bar,
     ):
         yield bar
-
-
-def format_table(headings: list[str], rows: list[list[str]]) -> str:
-    """Right-aligned columns under their headings, as the commands print results."""
-    widths = [max(len(row[place]) for row in [headings, *rows]) for place in range(len(headings))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in [headings, *rows]
-    )

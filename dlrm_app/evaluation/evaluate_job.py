@@ -14,7 +14,7 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.reader import verify_shards
-from dlrm_app.display.progress import format_table
+from dlrm_app.display.table import text_table
 from dlrm_app.distributed.quiet import quiet_libraries
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import refuse_if
@@ -143,7 +143,7 @@ def format_result(
     values = measured[0].values
     lines = [
         f"{config.split}: {values['num_samples']:,} rows, {values['positives']:,} of them positive",
-        format_table(["", "AUC", f"{percent} interval", *shown.values()], rows),
+        text_table(["", "AUC", f"{percent} interval", *shown.values()], rows),
     ]
     if comparison:
         difference = comparison.difference

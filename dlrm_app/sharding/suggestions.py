@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dlrm_app.display.numbers import memory_text
 from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
-from dlrm_app.sharding.plan.table_classes import fold, size_text
+from dlrm_app.sharding.plan.table_classes import fold
 from dlrm_app.sharding.planner.placement import rank_loads
 from dlrm_app.sharding.planner.search import fits, largest_share, search
 from dlrm_app.tables.specs import Table
@@ -59,13 +60,13 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
     options = estimate_options(work, cluster)
     needed = sum((min(ways, key=_bytes).memory.sum(0) for ways in options.values()), np.zeros(len(KINDS)))
     parts = ", ".join(
-        f"{size_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part
+        f"{memory_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part
     )
     room = cluster.usable * cluster.num_ranks
     lines = [
         "no sharding plan fits: the tables need more memory than there is",
-        f"  needed:    {size_text(needed.sum())} in all ({parts})",
-        f"  available: {size_text(room)} in all, {size_text(cluster.usable)} on each of {cluster} "
+        f"  needed:    {memory_text(needed.sum())} in all ({parts})",
+        f"  available: {memory_text(room)} in all, {memory_text(cluster.usable)} on each of {cluster} "
         f"(topology.reserved_share={cluster.reserved_share:g} is kept for the rest)",
         "  the largest tables:",
         *_largest(list(work.tables.values())),
@@ -137,7 +138,7 @@ def _largest(tables: Sequence[Table]) -> list[str]:
     groups = sorted(fold(tables), key=lambda group: -group[1][0].num_bytes)
     return [
         f"    {label:<28} {members[0].rows:>15,} × {members[0].dim:<4} {members[0].data_type} "
-        f"{size_text(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
+        f"{memory_text(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
         for label, members in groups[:NUM_LARGEST]
     ]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.duration import format_duration
-from dlrm_app.display.progress import format_table
+from dlrm_app.display.numbers import duration
+from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.sharding.kernels import log_dense_kernel
 from dlrm_app.tables.specs import Table
@@ -51,7 +51,7 @@ def say_step(run: TrainingRun, loss: float, seconds_per_step: float) -> None:
         f"{run.num_steps:,}",
         loss,
         f"{trainer.global_batch_size / seconds_per_step:,.0f}",
-        format_duration(seconds_per_step * (run.num_steps - progress.step)),
+        duration(seconds_per_step * (run.num_steps - progress.step)),
     )
 
 
@@ -82,7 +82,7 @@ def format_summary(
     rows += [["test", "", *_cells(event)] for event in evals if event["split"] == "test"]
     if best:
         rows.append(["best reachable", "", f"{best['auc']:.5f}", f"{best['logloss']:.5f}", "", ""])
-    return format_table(HEADINGS, rows)
+    return text_table(HEADINGS, rows)
 
 
 def _cells(event: dict[str, Any] | None) -> list[str]:

@@ -21,7 +21,7 @@ from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import evaluate, evaluation_problems
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.plan.plan_file import write_plan
-from dlrm_app.sharding.plan.plan_table import say_plan
+from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.training.eval_schedule import is_eval_due
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import check_finite, count_skipped
@@ -74,7 +74,7 @@ def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
     say_what_starts(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime))
-    say_plan(trainable.plan)
+    log_plan(trainable.plan)
     gate = place_gate(trainable.model, runtime) if config.trainer.on_nonfinite == "skip" else None
     health = TableHealth(trainable.model, tables, manifest, runtime.device)  # before a checkpoint is loaded
     folder = create_run_folder(config.output, config.resume != "none", runtime)

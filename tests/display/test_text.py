@@ -1,6 +1,6 @@
-"""Lists and tables in messages."""
+"""Lists in messages."""
 
-from dlrm_app.display.text import first_lines, listed, text_table
+from dlrm_app.display.text import first_lines, listed
 
 
 def test_a_list_names_the_first_and_counts_the_rest() -> None:
@@ -9,13 +9,3 @@ def test_a_list_names_the_first_and_counts_the_rest() -> None:
     assert listed(range(2004), 3) == "0, 1, 2 and 2,001 more"
     assert first_lines(["a", "b"], 2) == ["a", "b"]
     assert first_lines(["a", "b", "c"], 1) == ["a", "… and 2 more"]
-
-
-def test_columns_stand_under_their_headings() -> None:
-    rows = [["train", "1,000", "yes"], ["val", "10", "no"]]
-    assert text_table(["split", "rows", "why"], rows, "lrl") == [
-        "split   rows  why",
-        "train  1,000  yes",
-        "val       10  no",
-    ]
-    assert text_table(["k", "n"], [["a", "12"]]) == ["k   n", "a  12"]

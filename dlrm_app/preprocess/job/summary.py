@@ -3,6 +3,8 @@
 import logging
 
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.numbers import NONE, bytes_text
+from dlrm_app.display.table import text_table
 
 logger = logging.getLogger(__name__)
 
@@ -12,11 +14,17 @@ def report(manifest: Manifest, seconds: float | None, *, went_on: bool = False) 
 
     ``seconds``: how long the run took, if it ran at all; ``went_on``: it had only to finish what another had begun.
     """
-    lines = [f"{'split':<8}{'rows':>15}{'positives':>11}{'rejects':>10}{'MB':>10}"]
-    for name, split in manifest.splits.items():
-        positives = "-" if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}"
-        megabytes = sum(shard.bytes for shard in split.shards) / 1e6
-        lines.append(f"{name:<8}{split.rows:>15,}{positives:>11}{split.rejects:>10,}{megabytes:>10,.1f}")
+    table = [
+        [
+            name,
+            f"{split.rows:,}",
+            NONE if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}",
+            f"{split.rejects:,}",
+            bytes_text(sum(shard.bytes for shard in split.shards)),
+        ]
+        for name, split in manifest.splits.items()
+    ]
+    lines = [text_table(["split", "rows", "positives", "rejects", "size"], table)]
     rows = sum(split.rows for split in manifest.splits.values())
     if seconds is not None and went_on:
         lines.append(f"{rows:,} rows; the rest of them took {seconds:.1f} s")

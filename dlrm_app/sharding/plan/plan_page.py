@@ -5,48 +5,34 @@ from html import escape
 import numpy as np
 
 from dlrm_app.display.axis import Axis, linear_axis
-from dlrm_app.display.chart import Chart
-from dlrm_app.display.charts_page import charts_page
-from dlrm_app.display.figure import Figure, Key, figures_html
-from dlrm_app.display.html_table import facts, table
+from dlrm_app.display.chart import Chart, Figure, Key, figures_html
+from dlrm_app.display.numbers import memory_text
+from dlrm_app.display.page import facts, page
+from dlrm_app.display.table import html_table
 from dlrm_app.sharding.cost import KINDS
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.plan.plan_table import table_rows
-from dlrm_app.sharding.plan.table_classes import size_text
+from dlrm_app.sharding.plan.plan_table import TABLE_COLUMNS, table_rows
 from dlrm_app.sharding.planner.placement import imbalance
 
-STYLES = ("first", "second", "third", "fourth")
-"""Of KINDS, in their order."""
-
-# stacked areas lie over one another, so they must hide what is below
-EXTRA_STYLE = """
-:root { --fourth: #8650c4; }
-.fourth { --mark: var(--fourth); }
-.area { fill-opacity: 1; stroke: none; }
-.swatch { height: 12px; }
-.figures svg { max-width: 520px; margin: 0 auto; }
-tbody td:nth-child(4), tbody td:last-child, thead th:nth-child(4), thead th:last-child { text-align: left; }
-"""
+STYLES = ("first solid", "second solid", "third solid", "fourth solid")
+"""Of KINDS, in their order. Solid, because stacked areas must hide what is below."""
 
 
 def plan_page(plan: EstimatedPlan, title: str) -> str:
     """The page: memory by kind and time of each rank, and the tables folded by shape."""
-    num_tables = len(plan.work.tables)
     figures = [memory_figure(plan), time_figure(plan)]
-    headings, *rows = table_rows(plan)
     sections = [
         figures_html(figures, "plan"),
         "<h2>In figures</h2>",
         facts(_facts(plan)),
         "<h2>How tables are sharded, and why</h2>",
-        table(headings, [[escape(cell) for cell in row] for row in rows]),
+        html_table(TABLE_COLUMNS, table_rows(plan)),
     ]
-    return charts_page(
+    return page(
         title,
         "sharding plan",
-        summary=f"{num_tables:,} tables on {plan.cluster}. Everything here is estimated.",
+        summary=escape(f"{len(plan.work.tables):,} tables on {plan.cluster}. Everything here is estimated."),
         content="\n".join(sections),
-        more_style=EXTRA_STYLE,
     )
 
 
@@ -66,12 +52,12 @@ def memory_figure(plan: EstimatedPlan) -> Figure:
     if is_near:
         chart.guide((0, limit), (cluster.num_ranks, limit))
     tips = [
-        f"rank {rank}: {size_text(loads.device[rank])}, "
-        + ", ".join(f"{KINDS[k]} {size_text(loads.memory[rank, k])}" for k in shown)
+        f"rank {rank}: {memory_text(loads.device[rank])}, "
+        + ", ".join(f"{KINDS[k]} {memory_text(loads.memory[rank, k])}" for k in shown)
         for rank in range(cluster.num_ranks)
     ]
     chart.tips([(rank + 0.5, float(stacked[rank, -1])) for rank in range(cluster.num_ranks)], tips, "guide")
-    note = f"{'Dashed: tables' if is_near else 'Tables'} may take {size_text(cluster.usable)} of a rank."
+    note = f"{'Dashed: tables' if is_near else 'Tables'} may take {memory_text(cluster.usable)} of a rank."
     return Figure("Memory", chart, [Key(KINDS[k], STYLES[k]) for k in shown], note)
 
 
@@ -83,12 +69,14 @@ def time_figure(plan: EstimatedPlan) -> Figure:
         linear_axis(time.tolist(), label=lambda value, places: f"{value:,.{places}f} ms", from_zero=True),
         "Time a step of each rank",
     )
-    chart.steps([float(rank) for rank in range(num_ranks + 1)], time.tolist(), "first")
+    chart.steps([float(rank) for rank in range(num_ranks + 1)], time.tolist(), "first solid")
     chart.guide((0, float(time.mean())), (num_ranks, float(time.mean())))
     tips = [f"rank {rank}: {value:.3g} ms" for rank, value in enumerate(time)]
     chart.tips([(rank + 0.5, float(value)) for rank, value in enumerate(time)], tips, "guide")
     note = f"Dashed: the mean, {time.mean():.3g} ms."
-    return Figure("Time a step, embeddings alone", chart, [Key("lookup, update, exchange", "first")], note)
+    return Figure(
+        "Time a step, embeddings alone", chart, [Key("lookup, update, exchange", "first solid")], note
+    )
 
 
 def _rank_axis(num_ranks: int) -> Axis:
@@ -105,13 +93,13 @@ def _facts(plan: EstimatedPlan) -> dict[str, str]:
     shown = {
         "ranks": str(cluster),
         "global batch": f"{plan.work.global_batch_size:,} rows",
-        "memory of the fullest rank": f"{size_text(float(loads.device.max()))} of {size_text(cluster.usable)} for tables",
+        "memory of the fullest rank": f"{memory_text(float(loads.device.max()))} of {memory_text(cluster.usable)} for tables",
         "slowest rank": f"{loads.time.max():.3g} ms a step",
         "balance, largest/mean": f"memory {imbalance(loads.device):.3f}, time {imbalance(loads.time):.3f}",
     }
     for kind, total in zip(KINDS, loads.memory.sum(0), strict=True):
         if total:
-            shown[f"{kind}, all ranks"] = size_text(float(total))
+            shown[f"{kind}, all ranks"] = memory_text(float(total))
     if np.any(loads.host):
-        shown["in the hosts' memory"] = size_text(float(loads.host.sum()))
+        shown["in the hosts' memory"] = memory_text(float(loads.host.sum()))
     return shown

@@ -3,14 +3,17 @@
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from textwrap import indent
 
 import numpy as np
 from torchrec.distributed.types import ShardingPlan
 
+from dlrm_app.display.numbers import memory_text
+from dlrm_app.display.table import Column, Columns, text_table
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.plan.table_classes import fold, label, size_text
+from dlrm_app.sharding.plan.table_classes import fold, label
 from dlrm_app.sharding.planner.placement import Loads, Placed, imbalance
 from dlrm_app.tables.specs import Table
 
@@ -18,9 +21,12 @@ logger = logging.getLogger(__name__)
 MAX_TABLE_ROWS = 12
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""
+SHARDING, WHY = Column("sharding", is_words=True), Column("why", is_words=True)
+TABLE_COLUMNS: Columns = ("tables", "rows", "dim", SHARDING, "shards", "weights", WHY)
+BRIEF_COLUMNS: Columns = ("tables", SHARDING, "largest", "weights", WHY)
 
 
-def say_plan(plan: ShardingPlan) -> None:
+def log_plan(plan: ShardingPlan) -> None:
     """Logs ``plan`` in brief, if its costs are known."""
     if isinstance(plan, EstimatedPlan):
         logger.info(plan_text(plan, MAX_TABLE_ROWS))
@@ -31,18 +37,15 @@ def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
 
     If that takes more than ``max_table_rows``, all tables sharded for one reason stand in a line.
     """
-    loads = plan.loads
-    headings, *rows = table_rows(plan)
-    right: tuple[int, ...] = (1, 2, 4, 5)
+    columns, rows = TABLE_COLUMNS, table_rows(plan)
     if max_table_rows is not None and len(rows) > max_table_rows:
-        headings, *rows = brief_rows(plan)
-        right = (2, 3)
+        columns, rows = BRIEF_COLUMNS, brief_rows(plan)
     return "\n".join(
         [
             f"sharding plan for {plan.cluster}, estimated:",
-            *rank_lines(loads, plan.cluster),
-            balance_line(loads),
-            *_aligned([headings, *rows], right),
+            indent(rank_table(plan.loads, plan.cluster), "  "),
+            balance_line(plan.loads),
+            indent(text_table(columns, rows), "  "),
         ]
     )
 
@@ -55,57 +58,57 @@ def balance_line(loads: Loads) -> str:
     )
 
 
-def rank_lines(loads: Loads, cluster: Cluster) -> list[str]:
+def rank_table(loads: Loads, cluster: Cluster) -> str:
     """Memory by kind and time of every rank, or of the smallest, mean and largest if there are many."""
     kinds = [
         *((kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()),
         ("in all", loads.device),
         *([("in the host", loads.host)] if loads.host.any() else []),
     ]
-    headings = ["rank", *(name for name, _ in kinds), "of its room", "ms a step"]
+    headings = ["rank", *(name for name, _ in kinds), "of its memory", "ms a step"]
     share = loads.device / cluster.usable
 
     def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str]:
-        parts = [size_text(pick(part)) for _, part in kinds]
+        parts = [memory_text(pick(part)) for _, part in kinds]
         return [name, *parts, f"{pick(share):.0%}", f"{pick(loads.time):.3g}"]
 
     if cluster.num_ranks > MAX_RANKS:
         rows = [row("smallest", np.min), row("mean", np.mean), row("largest", np.max)]
     else:
         rows = [row(str(rank), lambda part, rank=rank: part[rank]) for rank in range(cluster.num_ranks)]  # type: ignore[misc]
-    return _aligned([headings, *rows])
+    return text_table(headings, rows)
 
 
 def table_rows(plan: EstimatedPlan) -> list[list[str]]:
-    """Headings, then a row for all tables of one shape that are sharded alike."""
-    rows = [["tables", "rows", "dim", "sharding", "shards", "weights", "why"]]
+    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike."""
+    rows = []
     reasons = _reasons(plan)
-    for _, members in fold(list(plan.work.tables.values())):
+    for _, same_shape in fold(list(plan.work.tables.values())):
         alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
-        for table in members:
+        for table in same_shape:
             alike[reasons[table.name]].append(table)
-        for (way, why), tables in alike.items():
+        for (sharding, why), tables in alike.items():
             shape = [f"{tables[0].rows:,}", str(tables[0].dim)]
             num_shards = str(len(plan.assignment[tables[0].name].ranks))
-            rows.append([label(tables), *shape, way, num_shards, _weights(tables), why])
+            rows.append([label(tables), *shape, sharding, num_shards, _weights(tables), why])
     return rows
 
 
 def brief_rows(plan: EstimatedPlan) -> list[list[str]]:
-    """Headings, then a row for all tables that are sharded alike for the same reason."""
-    rows = [["tables", "sharding", "largest", "weights", "why"]]
+    """A row of BRIEF_COLUMNS for all tables that are sharded alike for the same reason."""
+    rows = []
     alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
     for name, key in _reasons(plan).items():
         alike[key].append(plan.work.tables[name])
-    for (way, why), tables in alike.items():
+    for (sharding, why), tables in alike.items():
         largest = max(tables, key=lambda table: table.num_bytes)
-        who = tables[0].name if len(tables) == 1 else f"{len(tables)} tables"
-        rows.append([who, way, f"{largest.rows:,} × {largest.dim}", _weights(tables), why])
+        name = tables[0].name if len(tables) == 1 else f"{len(tables)} tables"
+        rows.append([name, sharding, f"{largest.rows:,} × {largest.dim}", _weights(tables), why])
     return rows
 
 
 def _weights(tables: Sequence[Table]) -> str:
-    return size_text(sum(table.num_bytes for table in tables))
+    return memory_text(sum(table.num_bytes for table in tables))
 
 
 def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:
@@ -118,33 +121,19 @@ def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:
 
 
 def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:
-    """Why a table is sharded the way it is, in a few words."""
+    """Why a table is sharded as it is, in a few words."""
     chosen = placed.option
     if not options:
         return "as the plan's file says"
     if len(options) == 1:
         return "nothing else is allowed"
-    cheapest = min(options, key=lambda way: way.total_time)
+    cheapest = min(options, key=lambda option: option.total_time)
     if chosen is cheapest:
         return "costs least time"
     if (cheapest.device > cluster.usable).any():
-        return f"{size_text(float(cheapest.device.max()))} is too much for one rank"
+        return f"{memory_text(float(cheapest.device.max()))} is too much for one rank"
     if cheapest.time.max() > slowest:
         return f"{cheapest.time.max():.3g} ms is too much for one rank"
     if chosen.device.sum() < cheapest.device.sum():
         return "saves memory that others need"
     return "spreads the load"
-
-
-def _aligned(rows: Sequence[Sequence[str]], right: Sequence[int] | None = None) -> list[str]:
-    """Columns of equal width; all but the first to the right, or those of ``right``."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    to_right = range(1, len(widths)) if right is None else right
-    return [
-        "  "
-        + "  ".join(
-            cell.rjust(width) if k in to_right else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -15,6 +15,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.display.numbers import memory_text
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.sharding.cluster import Cluster, running_cluster
@@ -22,7 +23,6 @@ from dlrm_app.sharding.cost import Options, Workload, estimate_options
 from dlrm_app.sharding.kernels import dense_kernel_tables
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, module_paths, to_assignment, to_plan
 from dlrm_app.sharding.plan.plan_file import load_plan
-from dlrm_app.sharding.plan.table_classes import size_text
 from dlrm_app.sharding.planner.placement import Assignment, rank_loads
 from dlrm_app.sharding.planner.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
@@ -103,8 +103,8 @@ def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
     ):
         if needed.max() > room:
             return [
-                f"sharding.plan={path} gives rank {needed.argmax()} {size_text(needed.max())} of tables, for which "
-                f"{size_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is kept for "
+                f"sharding.plan={path} gives rank {needed.argmax()} {memory_text(needed.max())} of tables, for which "
+                f"{memory_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is kept for "
                 "the rest): plan again for ranks like these, or leave sharding.plan out"
             ]
     return []

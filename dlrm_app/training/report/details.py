@@ -5,10 +5,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dlrm_app.display.html_table import bar, facts, table
-from dlrm_app.display.numbers import bytes_text, data
+from dlrm_app.display.numbers import bytes_text
+from dlrm_app.display.page import details, facts
+from dlrm_app.display.table import Column, Columns, html_table, integer, share
 from dlrm_app.training.report.run_record import RunRecord
 
 
@@ -19,15 +18,15 @@ def dataset_section(record: RunRecord) -> str:
         return ""
     rows = [
         [
-            escape(name),
-            data(split["rows"], f"{split['rows']:,}"),
-            data(split["positives"], f"{split['positives']:,}") if split["positives"] is not None else "–",
-            bar(
+            name,
+            integer(split["rows"]),
+            integer(split["positives"]),
+            share(
                 split["positives"] / split["rows"]
                 if split["positives"] is not None and split["rows"]
                 else None
             ),
-            data(split["rejects"], f"{split['rejects']:,}"),
+            integer(split["rejects"]),
             bytes_text(split["bytes"]),
         ]
         for name, split in dataset["splits"].items()
@@ -37,32 +36,27 @@ def dataset_section(record: RunRecord) -> str:
         f"{len(dataset['sparse'])} sparse features; fingerprint {dataset['fingerprint'][:12]}."
     )
     headings = ["split", "rows", "positives", "positive rate", "rejected lines", "on disk"]
-    return f"<h2>Dataset</h2><p>{escape(sentence)}</p>{table(headings, rows)}"
+    return f"<h2>Dataset</h2><p>{escape(sentence)}</p>{html_table(headings, rows)}"
 
 
 def plan_section(record: RunRecord) -> str:
-    """Where every table lies."""
+    """The ranks that hold each table."""
     tables: dict[str, Any] = record.plan.get("tables") or {}
-    if not tables:
-        return ""
     rows = [
         [
-            escape(name),
-            escape(entry["sharding_type"].replace("_", " ")),
-            escape(entry["compute_kernel"]),
-            ", ".join(str(rank) for rank in entry["ranks"]),
+            name,
+            entry["sharding_type"].replace("_", " "),
+            entry["compute_kernel"],
+            ", ".join(map(str, entry["ranks"])),
             f"{len(entry['shards']):,}" if entry["shards"] else "a copy each",
         ]
         for name, entry in tables.items()
     ]
-    body = table(["table", "sharding", "kernel", "ranks", "shards"], rows)
-    return f"<details><summary>Sharding plan</summary>{body}</details>"
-
-
-def configuration_section(record: RunRecord) -> str:
-    """config.yaml."""
-    text = yaml.safe_dump(record.config, sort_keys=False, default_flow_style=None, width=100)
-    return f"<details><summary>Configuration</summary><pre>{escape(text)}</pre></details>"
+    columns: Columns = [
+        "table",
+        *(Column(title, is_words=True) for title in ("sharding", "kernel", "ranks", "shards")),
+    ]
+    return details("Sharding plan", html_table(columns, rows)) if tables else ""
 
 
 def environment_section(record: RunRecord) -> str:
@@ -82,7 +76,7 @@ def environment_section(record: RunRecord) -> str:
         **environment.get("packages", {}),
     }
     shown = {name: str(value) for name, value in values.items() if value}
-    return f"<details><summary>Environment</summary>{facts(shown)}</details>"
+    return details("Environment", facts(shown))
 
 
 def command_line(record: RunRecord) -> str:

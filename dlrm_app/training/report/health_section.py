@@ -4,21 +4,22 @@ import math
 from html import escape
 from typing import Any
 
-from dlrm_app.display.html_table import bar, table
-from dlrm_app.display.numbers import data, fixed
+from dlrm_app.display.numbers import NONE, fixed
+from dlrm_app.display.table import Cell, Column, Rows, html_table, integer, share
 from dlrm_app.training.report.run_record import RunRecord
 
-EXPLAINED = {
-    "rows": "rows of the table",
-    "trained": "share of the rows whose weights have changed since the start",
-    "norm": "Frobenius norm of the weights",
-    "growth": "norm over its first value; the bar is relative to the table that grew most",
-    "missing": "share of the rows evaluated whose value is missing",
-    "rare": "share of the lookups for values without an id of their own: rare or new ones",
-    "collisions": "share of the distinct raw values that share their id with another",
-    "top 1": "share of the lookups that go to the hottest row",
-    "top 10": "share of the lookups that go to the ten hottest rows",
-}
+COLUMNS = (
+    "table",
+    Column("rows", "rows of the table"),
+    Column("trained", "share of the rows whose weights have changed since the start"),
+    Column("norm", "Frobenius norm of the weights"),
+    Column("growth", "norm over its first value; the bar is relative to the table that grew most"),
+    Column("missing", "share of the rows evaluated whose value is missing"),
+    Column("rare", "share of the lookups for values without an id of their own: rare or new ones"),
+    Column("collisions", "share of the distinct raw values that share their id with another"),
+    Column("top 1", "share of the lookups that go to the hottest row"),
+    Column("top 10", "share of the lookups that go to the ten hottest rows"),
+)
 
 
 def health_section(record: RunRecord) -> str:
@@ -30,27 +31,20 @@ def health_section(record: RunRecord) -> str:
     tables: dict[str, dict[str, Any]] = event["tables"]
     growths = [values["norm_growth"] or 0.0 for values in tables.values()]
     most = max([growth for growth in growths if math.isfinite(growth)], default=0.0) or 1.0
-    rows = [[escape(name), *_cells(values, most)] for name, values in tables.items()]
-    return (
-        f"<h2>Tables</h2><p>Weights after step {event['step']:,}; lookups by the rows of {escape(event['split'])}.</p>"
-        + table(["table", *EXPLAINED], rows, EXPLAINED)
-    )
+    rows: Rows = [[name, *_cells(values, most)] for name, values in tables.items()]
+    sentence = f"Weights after step {event['step']:,}; lookups by the rows of {escape(event['split'])}."
+    return f"<h2>Tables</h2><p>{sentence}</p>{html_table(COLUMNS, rows)}"
 
 
-def _cells(values: dict[str, Any], most: float) -> list[str]:
+def _cells(values: dict[str, Any], most_growth: float) -> list[Cell]:
     growth = values["norm_growth"]
-    growth_cell = '<span class="none">–</span>'
-    if growth is not None:
-        width = 100 * growth / most if math.isfinite(growth) else 100.0
-        text = f"×{fixed(growth, 2)}"
-        growth_cell = f'<span class="bar" style="--share:{width:.2f}%">{data(growth, text)}</span>'
     return [
-        data(values["rows"], f"{values['rows']:,}"),
-        bar(values["rows_touched"]),
-        data(values["weight_norm"], fixed(values["weight_norm"], 2)),
-        growth_cell,
+        integer(values["rows"]),
+        share(values["rows_touched"]),
+        Cell(fixed(values["weight_norm"], 2), values["weight_norm"]),
+        Cell(NONE) if growth is None else Cell(f"×{fixed(growth, 2)}", growth, growth / most_growth),
         *(
-            bar(values[key])
+            share(values[key])
             for key in ("missing_rate", "rare_rate", "collision_rate", "top1_share", "top10_share")
         ),
     ]

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from dlrm_app.display.axis import Axis, linear_axis
-from dlrm_app.display.chart import Chart, Point
-from dlrm_app.display.figure import Figure, Key
+from dlrm_app.display.chart import SPLIT_STYLES, Chart, Figure, Key, Point
 from dlrm_app.display.numbers import fixed, percent_tick, short
 from dlrm_app.training.report.run_record import RunRecord
 
 MAX_POINTS = 240
 """A line's points; more are averaged in groups."""
-SPLIT_STYLES = {"val": "second", "test": "third"}
+EVALUATED = ("val", "test")
 
 
 def learning_figures(record: RunRecord) -> list[Figure]:
@@ -24,7 +23,7 @@ def learning_figures(record: RunRecord) -> list[Figure]:
 def loss_figure(record: RunRecord) -> Figure | None:
     """Training loss by step, and the log loss of every evaluation."""
     train = thin([(event["step"], event["loss"]) for event in record.of_kind("train")])
-    evals = {split: _points(record, split, "logloss") for split in SPLIT_STYLES}
+    evals = {split: _points(record, split, "logloss") for split in EVALUATED}
     if not train and not any(evals.values()):
         return None
     best = (record.dataset.get("best") or {}).get("logloss")
@@ -33,10 +32,7 @@ def loss_figure(record: RunRecord) -> Figure | None:
     chart = Chart(x, y, f"Loss over {record.last_step} steps")
     if best is not None:
         chart.level(best, "best reachable")
-    chart.line(train, "first")
-    if len(train) == 1:
-        chart.dots(train, "first")
-    chart.tips(train, [f"step {short(x)}: training loss {y:.5f}" for x, y in train], "first")
+    chart.line(train, "first", [f"step {short(x)}: training loss {y:.5f}" for x, y in train])
     keys = [Key("training", "first")] if train else []
     keys += _add_splits(chart, evals, "log loss")
     return Figure("Loss, nats", chart, keys, _note_on_groups(record, train))
@@ -44,7 +40,7 @@ def loss_figure(record: RunRecord) -> Figure | None:
 
 def auc_figure(record: RunRecord) -> Figure | None:
     """The AUC of every evaluation."""
-    evals = {split: _points(record, split, "auc") for split in SPLIT_STYLES}
+    evals = {split: _points(record, split, "auc") for split in EVALUATED}
     values = [y for points in evals.values() for _, y in points]
     if not any(math.isfinite(value) for value in values):
         return None
@@ -69,10 +65,7 @@ def throughput_figure(record: RunRecord) -> Figure | None:
     )
     y = linear_axis([y for _, y in points], label=lambda value, _: short(value), from_zero=True)
     chart = Chart(x, y, "Training samples per second over time")
-    chart.line(points, "first")
-    if len(points) < 40:
-        chart.dots(points, "first")
-    chart.tips(points, [f"{x:.3g} {unit}: {short(y)} samples/s" for x, y in points], "first")
+    chart.line(points, "first", [f"{x:.3g} {unit}: {short(y)} samples/s" for x, y in points])
     return Figure("Training throughput, samples/s", chart, [], _note_on_groups(record, points))
 
 
@@ -89,9 +82,8 @@ def rate_figure(record: RunRecord) -> Figure | None:
     for (part, points), style in zip(series.items(), ("first", "second", "third"), strict=False):
         top = max(y for _, y in points) or 1.0
         points = every_nth(points)
-        shares = [(x, y / top) for x, y in points]
-        chart.line(shares, style)
-        chart.tips(shares, [f"step {short(x)}: {part} {y:.4g}" for x, y in points], style)
+        tips = [f"step {short(x)}: {part} {y:.4g}" for x, y in points]
+        chart.line([(x, y / top) for x, y in points], style, tips)
         keys.append(Key(f"{part}, highest {top:.4g}", style))
     return Figure("Learning rates, share of the highest", chart, keys)
 
@@ -126,14 +118,11 @@ def _points(record: RunRecord, split: str, key: str) -> list[Point]:
 
 def _add_splits(chart: Chart, evals: dict[str, list[Point]], what: str) -> list[Key]:
     keys = []
-    for split, style in SPLIT_STYLES.items():
-        points = evals[split]
+    for split, points in evals.items():
         if points:
-            chart.line(points, style)
-            chart.dots(points, style)
             tips = [f"step {short(x)}: {what} on {split} {fixed(y, 5)}" for x, y in points]
-            chart.tips(points, tips, style)
-            keys.append(Key(split, style))
+            chart.line(points, SPLIT_STYLES[split], tips)
+            keys.append(Key(split, SPLIT_STYLES[split]))
     return keys
 
 

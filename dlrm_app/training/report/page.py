@@ -1,12 +1,12 @@
 """Puts the sections together into one page that needs nothing from elsewhere."""
 
+from html import escape
 from pathlib import Path
 
-from dlrm_app.display.charts_page import charts_page
-from dlrm_app.display.figure import figures_html
+from dlrm_app.display.chart import figures_html
+from dlrm_app.display.page import configuration, page
 from dlrm_app.files import write_text
 from dlrm_app.training.report.details import (
-    configuration_section,
     dataset_section,
     environment_section,
     next_section,
@@ -39,15 +39,15 @@ def render(record: RunRecord) -> str:
         health_section(record),
         dataset_section(record),
         "<h2>How it was made</h2>",
-        configuration_section(record),
+        configuration(record.config),
         plan_section(record),
         environment_section(record),
         next_section(record),
     ]
-    return charts_page(
+    return page(
         record.path.absolute().name,
         "training report",
-        summary=status(record),
+        summary=escape(status(record)),
         content="\n".join(f"<section>{section}</section>" for section in sections if section),
     )
 

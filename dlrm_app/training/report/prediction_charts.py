@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from dlrm_app.display.axis import linear_axis, logit_axis
-from dlrm_app.display.chart import Chart
-from dlrm_app.display.figure import Figure, Key
+from dlrm_app.display.chart import SPLIT_STYLES, Chart, Figure, Key
 from dlrm_app.display.numbers import fixed, percent, percent_tick
 from dlrm_app.training.report.run_record import RunRecord
 
@@ -22,7 +21,7 @@ def prediction_figures(record: RunRecord, split: str) -> list[Figure]:
     if curves.get("roc"):
         figures.append(roc_figure(curves["roc"], record, split))
     if curves.get("reliability"):
-        figures.append(reliability_figure(curves["reliability"]))
+        figures.append(reliability_figure(curves["reliability"], SPLIT_STYLES[split]))
     if curves.get("histogram"):
         figures.append(histogram_figure(curves["histogram"]))
     return figures
@@ -36,16 +35,15 @@ def roc_figure(roc: dict[str, Any], record: RunRecord, split: str) -> Figure:
     chart = Chart(axis, linear_axis([0, 1]), f"ROC curve with an area of {auc}")
     chart.guide((0, 0), (1, 1))
     points = list(zip(roc["false_positive_rate"], roc["true_positive_rate"], strict=True))
-    chart.line(points, "third")
     tips = [
         f"called positive from {percent(threshold)} on: {percent(y)} of the positives, {percent(x)} of the negatives"
         for (x, y), threshold in zip(points, roc["threshold"], strict=True)
     ]
-    chart.tips(points, tips, "third")
-    return Figure("ROC: true positive rate", chart, [Key(f"{split}, AUC {auc}", "third")])
+    chart.line(points, SPLIT_STYLES[split], tips)
+    return Figure("ROC: true positive rate", chart, [Key(f"{split}, AUC {auc}", SPLIT_STYLES[split])])
 
 
-def reliability_figure(bins: dict[str, Any]) -> Figure:
+def reliability_figure(bins: dict[str, Any], style: str) -> Figure:
     """Observed positives over the mean prediction, in bins of about equally many rows."""
     predicted: Sequence[float] = bins["mean_prediction"]
     observed = [k / n for k, n in zip(bins["positives"], bins["count"], strict=True)]
@@ -56,15 +54,13 @@ def reliability_figure(bins: dict[str, Any]) -> Figure:
     chart = Chart(axis, upright, "Observed rate of positives over the mean prediction")
     chart.guide((0, 0), (axis.high, axis.high))
     for x, (low, top) in zip(predicted, ranges, strict=True):
-        chart.error_bar(x, low, min(top, upright.high), "third")
+        chart.error_bar(x, low, min(top, upright.high), style)
     points = list(zip(predicted, observed, strict=True))
-    chart.line(points, "third thin")
-    chart.dots(points, "third")
     tips = [
         f"predicted {percent(x)}, observed {percent(y)} of {n:,} rows"
         for (x, y), n in zip(points, bins["count"], strict=True)
     ]
-    chart.tips(points, tips, "third")
+    chart.line(points, f"{style} thin", tips)
     note = f"{len(points)} bins of about {sum(bins['count']) // len(points):,} rows each, with 95% intervals"
     return Figure("Reliability: observed rate", chart, [], note)
 
@@ -88,15 +84,15 @@ def histogram_figure(histogram: dict[str, Any]) -> Figure:
     chart = Chart(axis, upright, "Histogram of predictions by class")
     for name, style in classes.items():
         chart.steps(edges, shares[name], style)
-    places, tips = [], []
-    for at, (low, high) in enumerate(pairwise(edges)):
-        negatives, positives = histogram["negatives"][at], histogram["positives"][at]
-        places.append(((low + high) / 2, max(shares["negatives"][at], shares["positives"][at])))
+    tops, tips = [], []
+    for index, (low, high) in enumerate(pairwise(edges)):
+        negatives, positives = histogram["negatives"][index], histogram["positives"][index]
+        tops.append(((low + high) / 2, max(shares["negatives"][index], shares["positives"][index])))
         tips.append(
             f"{percent(_sigmoid(low))} to {percent(_sigmoid(high))}: "
             f"{negatives:,} negatives, {positives:,} positives"
         )
-    chart.tips(places, tips, "guide")
+    chart.tips(tops, tips, "guide")
     keys = [Key(f"{name} ({totals[name]:,})", style) for name, style in classes.items()]
     return Figure("Predictions, share of each class", chart, keys)
 

@@ -1,14 +1,11 @@
 """A plan as text."""
 
-import numpy as np
-import pytest
-
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
 from dlrm_app.sharding.plan.plan_page import plan_page
 from dlrm_app.sharding.plan.plan_table import plan_text
-from dlrm_app.sharding.plan.table_classes import fold, size_text
+from dlrm_app.sharding.plan.table_classes import fold
 from dlrm_app.sharding.planner.search import search
 from dlrm_app.tables.specs import Table
 from tests.sharding.clusters import cluster, one_hot, workload
@@ -20,22 +17,6 @@ def planned(tables: list[Table], where: Cluster, **sharding: object) -> Estimate
     found = search(options, where)
     assert found is not None
     return to_plan(found, options, dict.fromkeys(work.tables, "bags"), work, where)
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        (0, "0"),
-        (12, "12 B"),
-        (1536, "1.5 KiB"),
-        (20 * 2**20, "20 MiB"),
-        (2**30, "1.0 GiB"),
-        (3109.5 * 2**30, "3,109.5 GiB"),
-        (np.float64(512), "512 B"),
-    ],
-)
-def test_sizes_read_well(num_bytes: float, text: str) -> None:
-    assert size_text(num_bytes) == text
 
 
 def test_tables_alike_stand_in_one_line_with_their_number() -> None:
