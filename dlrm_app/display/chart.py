@@ -29,8 +29,8 @@ class Frame:
     bottom: float = 40.0
 
 
-WIDE = Frame(width=1000.0)
-SMALL = Frame(200.0, 104.0, left=2.0, right=2.0, top=4.0, bottom=18.0)
+WIDE = Frame(1150.0, 220.0, bottom=24.0)
+SMALL = Frame(165.0, 96.0, left=2.0, right=2.0, top=4.0, bottom=20.0)
 
 
 class Chart:
@@ -181,8 +181,8 @@ class Figure:
 
 
 def figures_html(figures: Sequence[Figure], prefix: str, size: str = "") -> str:
-    """A grid of figures of ``size`` ``small``, ``wide`` or between: two by two, or as many in a row as fit."""
-    size = size or ("four" if len(figures) == 4 else "")
+    """A grid of figures of ``size`` ``small``, ``wide`` or between; as many in a row as fit, two or four in pairs."""
+    size = size or ("pairs" if len(figures) in (2, 4) else "")
     cells = "".join(figure.html(f"{prefix}-{index}") for index, figure in enumerate(figures))
     return f'<div class="figures {size}">{cells}</div>'
 
