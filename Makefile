@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slurm lint type bench clean
+.PHONY: help setup demo test test-all test-slurm lint type docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -41,11 +41,15 @@ lint: setup ## ruff: rules and formatting
 type: setup ## mypy, strict
 	$(BIN)/mypy
 
+docs: EXTRAS := dev,docs
+docs: setup ## build the documentation into site/; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 bench: EXTRAS := dev,bench
 bench: setup ## measure preprocessing, loading and planning on this machine (benchmarks/ has more)
 	@for script in preprocess shard_layouts loader "planner --limit 0"; do \
 	  set -- $$script; echo "== benchmarks/$$1.py"; file=benchmarks/$$1.py; shift; $(BIN)/python $$file "$$@" || exit 1; done
 
 clean: ## remove what tests and builds leave behind; .venv, demo/ and runs/ stay
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
