@@ -1,22 +1,96 @@
-"""A recommendation model from its configuration: torchrec's DLRM, DLRM_DCN or DLRM_Projection, or a ConcatModel.
+"""The registry of architectures, and a model from its configuration.
 
-Shapes: B batch rows, F sparse features, D the tables' width, N dense features.
+A new architecture takes a module with ``build``, a line in ARCHITECTURES, and a file in conf/model/.
+Shapes: B batch rows, F sparse features, N dense features.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from dlrm_app.config.checks import one_of
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.errors import ConfigError
-from dlrm_app.model.concat import ConcatModel
-from dlrm_app.model.ensemble import Members
+from dlrm_app.errors import refuse_if
+from dlrm_app.model import concat, dcn, dlrm, projection
+from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.tables.specs import Table, to_bag_config
+
+Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
+"""(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A ``model.kind``.
+
+    needs, refuses: keys of ``model`` that it cannot do without, and those that mean nothing to it.
+    interacts: the features' vectors meet each other, so that they and the dense features' are of one width.
+    """
+
+    build: Builder
+    needs: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ("stride",)
+    interacts: bool = True
+
+
+ARCHITECTURES = {
+    "dlrm": Architecture(dlrm.build),
+    "dcn": Architecture(dcn.build, needs=("dcn_num_layers", "dcn_low_rank_dim")),
+    "projection": Architecture(projection.build, needs=("projection_branch1", "projection_branch2")),
+    "concat": Architecture(concat.build, refuses=("bottom_mlp",), interacts=False),
+}
+
+
+def model_problems(config: ModelConfig) -> list[str]:
+    """Keys of ``model`` that its architecture misses or does not take."""
+    if unknown := one_of("model.kind", config.kind, ARCHITECTURES):
+        return unknown
+    architecture = ARCHITECTURES[config.kind]
+    problems = [
+        f"model.{key} is needed by model.kind={config.kind}: set it, or use model={config.kind}"
+        for key in architecture.needs
+        if not getattr(config, key)
+    ]
+    for key in architecture.refuses:
+        if value := getattr(config, key):
+            others = " or ".join(kind for kind, other in ARCHITECTURES.items() if key not in other.refuses)
+            problems.append(
+                f"model.{key}={value} is no setting of model.kind={config.kind}: "
+                f"set model.{key}={[] if isinstance(value, list) else 'null'}, or use model={others}"
+            )
+    if config.ensemble_size > 1 and not architecture.interacts:
+        problems.append(
+            f"model.ensemble_size={config.ensemble_size} needs tables of one width, which model.kind={config.kind} "
+            "does not ask for: set model.ensemble_size=1, or use model=dlrm, dcn or projection"
+        )
+    return problems
+
+
+def model_table_problems(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> list[str]:
+    """Why the architecture cannot take these tables and ``num_dense`` features."""
+    if not ARCHITECTURES[config.kind].interacts:
+        return []
+    problems = []
+    if num_dense == 0:
+        problems.append(f"the dataset has no dense column, which model={config.kind} needs: add one")
+    dims, count = sorted({table.dim for table in tables}), config.ensemble_size
+    if len(dims) > 1:
+        examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
+        problems.append(
+            f"the interaction needs tables of one width, these differ: {examples}; give all the same dim, "
+            "or use model=concat, which takes any widths"
+        )
+    elif dims[0] % count:
+        step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
+        problems.append(
+            f"model.ensemble_size={count} must divide the tables' width, got {dims[0]}: "
+            f"use {-(-dims[0] // step) * step}"
+        )
+    return problems
 
 
 def build_model(
@@ -25,18 +99,18 @@ def build_model(
     """The model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
-    depend on ``seed`` alone: they are drawn on the CPU whatever the device. With ``config.ensemble_size`` above 1 training
-    takes that many times the rows, as ``Members`` says. Raises ConfigError.
+    depend on ``seed`` alone: they are drawn on the CPU whatever the device. With ``ensemble_size`` above 1 training
+    takes that many times the rows, as ``Ensemble`` says. Raises ConfigError.
     """
-    dim = 0 if config.kind == "concat" else _common_dim(tables)
-    if num_dense == 0 and config.kind != "concat":
-        raise ConfigError([f"the dataset has no dense column, which model={config.kind} needs: add one"])
+    refuse_if(model_problems(config) or model_table_problems(config, tables, num_dense))
+    count = config.ensemble_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if config.ensemble_size == 1:
-            model = _build(config, _meta_bags(tables), num_dense, dim)
+        if count == 1:
+            model = _build(config, tables, num_dense)
         else:
-            model = _build_members(config, tables, num_dense, dim)
+            parts = [replace(table, dim=table.dim // count) for table in tables]
+            model = Ensemble(_meta_bags(tables), [_build(config, parts, num_dense) for _ in range(count)])
     for name, module in model.named_children():
         if name != "sparse_arch":
             module.to(device)
@@ -49,54 +123,11 @@ def _meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
     )
 
 
-def _build_members(config: ModelConfig, tables: Sequence[Table], num_dense: int, dim: int) -> Members:
-    count = config.ensemble_size
-    if dim % count:
-        step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
-        raise ConfigError(
-            [
-                f"model.ensemble_size={count} must divide the tables' width, got {dim}: use {-(-dim // step) * step}"
-            ]
-        )
-    own = [replace(table, dim=dim // count) for table in tables]
-    return Members(
-        _meta_bags(tables), [_build(config, _meta_bags(own), num_dense, dim // count) for _ in range(count)]
-    )
+def _build(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> nn.Module:
+    bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
+    return ARCHITECTURES[config.kind].build(config, _meta_bags(tables), num_dense, bottom, top)
 
 
-def _build(config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, dim: int) -> nn.Module:
-    top = ending_in(config.top_mlp, 1)
-    if config.kind == "concat":
-        return ConcatModel(bags, num_dense, top, config.stride)
-    bottom = ending_in(config.bottom_mlp, dim)
-    if config.kind == "dcn":
-        assert config.dcn_num_layers is not None
-        assert config.dcn_low_rank_dim is not None
-        return DLRM_DCN(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)
-    if config.kind == "projection":
-        assert config.projection_branch1 is not None
-        assert config.projection_branch2 is not None
-        *hidden1, num_vectors1 = config.projection_branch1
-        *hidden2, num_vectors2 = config.projection_branch2
-        return DLRM_Projection(
-            bags, num_dense, bottom, top, [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
-        )
-    return DLRM(bags, num_dense, bottom, top)
-
-
-def ending_in(widths: Sequence[int], last: int) -> list[int]:
+def _ending_in(widths: Sequence[int], last: int) -> list[int]:
     """``widths``, with ``last`` added where it is not the last one already."""
     return [*widths] if widths and widths[-1] == last else [*widths, last]
-
-
-def _common_dim(tables: Sequence[Table]) -> int:
-    dims = sorted({table.dim for table in tables})
-    if len(dims) > 1:
-        examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
-        raise ConfigError(
-            [
-                f"the interaction needs tables of one width, these differ: {examples}; give all the same dim, "
-                "or use model=concat, which takes any widths"
-            ]
-        )
-    return dims[0]

@@ -13,6 +13,8 @@ from torchrec.models.dlrm import OverArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from dlrm_app.config.model import ModelConfig
+
 
 class ConcatSparseArch(nn.Module):
     """The pooled embeddings of every feature, [B, W], in the order of the tables whatever the sharding."""
@@ -69,3 +71,9 @@ class ConcatModel(nn.Module):
         """Logits [B, 1]."""
         crossed = self.inter_arch(self.sparse_arch(sparse_features))
         return self.over_arch(torch.cat([crossed, dense_features], dim=1))
+
+
+def build(
+    config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
+) -> nn.Module:
+    return ConcatModel(bags, num_dense, top, config.stride)

@@ -1,26 +1,26 @@
 """Several models in one, each with its own columns of every table and its own dense weights: a deep ensemble.
 
-Lakshminarayanan et al. 2017 (arXiv:1612.01474). Shapes: K members, B batch rows, F sparse features, D a member's share
-of the tables' width, N dense features.
+Lakshminarayanan et al. 2017 (arXiv:1612.01474). Shapes: K models, B batch rows, F sparse features, D each model's share of
+the tables' width, N dense features.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torchrec.models.dlrm import DLRM, SparseArch
+from torchrec.models.dlrm import SparseArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
-class Members(nn.Module):
+class Ensemble(nn.Module):
     """``models`` side by side over tables K · D wide: model k reads columns [k · D, (k + 1) · D) of every row.
 
     In training each model has rows of its own, so that every one sees the data in another order: a batch is K pieces
     of B rows, piece k for model k. In evaluation all models see all rows.
     """
 
-    def __init__(self, bags: EmbeddingBagCollection, models: Sequence[DLRM]) -> None:
+    def __init__(self, bags: EmbeddingBagCollection, models: Sequence[nn.Module]) -> None:
         super().__init__()
         self.sparse_arch = SparseArch(bags)
         for model in models:
@@ -38,5 +38,5 @@ class Members(nn.Module):
             logits = [model(dense_features, embedded[:, :, k]) for k, model in enumerate(self.models)]
             return torch.stack(logits).mean(0)
         dense = torch.unflatten(dense_features, 0, (count, -1))
-        own = torch.unflatten(embedded, 0, (count, -1)).diagonal(dim1=0, dim2=3)  # [B, F, D, K]
-        return torch.cat([model(dense[k], own[..., k]) for k, model in enumerate(self.models)])
+        vectors = torch.unflatten(embedded, 0, (count, -1)).diagonal(dim1=0, dim2=3)  # [B, F, D, K]
+        return torch.cat([model(dense[k], vectors[..., k]) for k, model in enumerate(self.models)])

@@ -14,6 +14,7 @@ from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.distributed.quiet import quiet_libraries
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
+from dlrm_app.model.build import model_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.communication import collective_problems
 from dlrm_app.sharding.constraints import sharding_problems
@@ -66,7 +67,8 @@ def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
         manifest = read_manifest(Path(config.data.path))
         feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
         tables = with_pooling_factors(resolve_tables(config.tables, feature_rows), manifest)
-    problems = table_problems(tables, config.optimizer.sparse, config.sharding, cluster.device)
+    problems = model_problems(config.model)
+    problems += table_problems(tables, config.optimizer.sparse, config.sharding, cluster.device)
     problems += sharding_problems(tables, config.sharding, cluster.device)
     problems += pipeline_problems(config.trainer.pipeline, config.evaluation, torch.device(cluster.device))
     refuse_if(problems)

@@ -17,6 +17,7 @@ from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.reader import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.model.build import model_problems, model_table_problems
 from dlrm_app.sharding.communication import collective_problems
 from dlrm_app.sharding.constraints import sharding_problems
 from dlrm_app.sharding.kernels import table_problems
@@ -63,11 +64,15 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
         config.trainer.global_batch_size // runtime.world_size * config.model.ensemble_size,
         config.evaluation.batch_size,
     )
+    model_faults = model_problems(config.model)
+    problems += model_faults
     tables: list[Table] = []
     try:
         tables = resolve_tables(config.tables, feature_rows)
         problems += table_problems(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
         problems += sharding_problems(tables, config.sharding, runtime.device.type)
+        if not model_faults:
+            problems += model_table_problems(config.model, tables, len(manifest.dense))
     except ConfigError as error:
         problems += error.problems
     refuse_if(problems)

@@ -139,10 +139,10 @@ def test_impossible_values_are_all_named() -> None:
             "data.path=x",
             "trainer.epochs=0",
             "optimizer.sparse.lr=-1",
-            "model.kind=dcn",
+            "model.bottom_mlp=[0]",
             "sharding.types=[rowwise]",
         ],
     )
     text = "\n".join(config.problems())
-    for key in ("trainer.epochs", "optimizer.sparse.lr", "model.dcn_num_layers", "sharding.types"):
+    for key in ("trainer.epochs", "optimizer.sparse.lr", "model.bottom_mlp", "sharding.types"):
         assert key in text

@@ -8,8 +8,8 @@ from torch import nn
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.errors import ConfigError
-from dlrm_app.model.build import build_model
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.model.build import build_model, model_problems
 from dlrm_app.model.concat import StridedMean
 from dlrm_app.tables.specs import Table
 from tests.plain_model import PlainModel
@@ -76,7 +76,7 @@ def test_it_needs_no_dense_column() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["model=concat", "model.bottom_mlp=[16]"], ["no bottom MLP", "[16]", "model.bottom_mlp=[]"]),
+        (["model=concat", "model.bottom_mlp=[16]"], ["model.bottom_mlp=[16]", "model.bottom_mlp=[]"]),
         (["model.stride=3"], ["model.stride=3", "model=concat"]),
         ([*CONCAT, "model.stride=0"], ["model.stride must be at least 1"]),
         ([*CONCAT, "model.top_mlp=[1]"], ["model.top_mlp needs a hidden layer", "[1]"]),
@@ -84,6 +84,13 @@ def test_it_needs_no_dense_column() -> None:
 )
 def test_settings_that_cannot_be_are_refused(overrides: list[str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        compose_train(*overrides)
+        refuse_if(model_problems(compose_train(*overrides).model))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_an_architecture_needs_its_own_keys() -> None:
+    (problem,) = model_problems(compose_train("model.kind=dcn", "model.dcn_num_layers=3").model)
+    assert problem.startswith("model.dcn_low_rank_dim is needed by model.kind=dcn")
+    (problem,) = model_problems(compose_train("model.kind=dln").model)
+    assert problem == "model.kind must be one of dlrm, dcn, projection, concat, got 'dln'"

@@ -1,4 +1,4 @@
-"""Members of one model learn like as many plain models, each on its own rows; evaluation averages them."""
+"""The models of an ensemble learn like as many plain models, each on its own rows; evaluation averages them."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.errors import ConfigError
-from dlrm_app.model.build import build_model
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.model.build import build_model, model_problems
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.model.test_parity import MODELS
 from tests.plain_model import PlainModel
@@ -23,38 +23,38 @@ COUNT = 2
 Step = tuple[torch.Tensor, Ids, torch.Tensor]
 
 
-def plain_member(weights: dict[str, torch.Tensor], kind: str, member: int) -> PlainModel:
-    """A plain model with the first weights of one member."""
+def plain_model(weights: dict[str, torch.Tensor], kind: str, model: int) -> PlainModel:
+    """A plain model with the first weights of one model."""
     share = DIM // COUNT
-    prefix = f"models.{member}."
+    prefix = f"models.{model}."
     dense = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
     plain = PlainModel(kind, [replace(table, dim=share) for table in TABLES], dense)
     for table in TABLES:
-        own = weights[f"bags.{table.name}.weight"][:, member * share : (member + 1) * share]
+        own = weights[f"bags.{table.name}.weight"][:, model * share : (model + 1) * share]
         plain.bags[table.name].weight.data.copy_(own)
     return plain
 
 
-def plain_members(trainable: Trainable, kind: str) -> list[PlainModel]:
+def plain_models(trainable: Trainable, kind: str) -> list[PlainModel]:
     weights = weights_of(trainable)
-    return [plain_member(weights, kind, member) for member in range(COUNT)]
+    return [plain_model(weights, kind, model) for model in range(COUNT)]
 
 
-def train_plain(members: list[PlainModel], config: TrainConfig, steps: list[list[Step]]) -> torch.Tensor:
-    """Losses of steps whose mean over the members each of them follows; ``steps[t][k]`` is member k's batch."""
+def train_plain(models: list[PlainModel], config: TrainConfig, steps: list[list[Step]]) -> torch.Tensor:
+    """Losses of steps whose mean over the models each of them follows; ``steps[t][k]`` is model k's batch."""
     settings = config.optimizer
-    sparse = [RowByRow([bag.weight for bag in plain.bags.values()], settings.sparse) for plain in members]
-    parameters: list[nn.Parameter] = [p for plain in members for p in plain.dense.values()]
+    sparse = [RowByRow([bag.weight for bag in plain.bags.values()], settings.sparse) for plain in models]
+    parameters: list[nn.Parameter] = [p for plain in models for p in plain.dense.values()]
     dense = DENSE[settings.dense.kind](parameters, settings.dense)
     losses = []
     for step in steps:
         loss = torch.stack(
             [
                 F.binary_cross_entropy_with_logits(plain(rows, ids), labels)
-                for plain, (rows, ids, labels) in zip(members, step, strict=True)
+                for plain, (rows, ids, labels) in zip(models, step, strict=True)
             ]
         ).mean()
-        for plain in members:
+        for plain in models:
             plain.zero_grad(set_to_none=False)
         loss.backward()
         for optimizer in (*sparse, dense):
@@ -64,7 +64,7 @@ def train_plain(members: list[PlainModel], config: TrainConfig, steps: list[list
 
 
 def beside(parts: list[Step]) -> Step:
-    """The members' batches as one, the first member's rows first."""
+    """The models' batches as one, the first model's rows first."""
     ids = {feature: [bag for _, ids, _ in parts for bag in ids[feature]] for feature in parts[0][1]}
     return torch.cat([rows for rows, _, _ in parts]), ids, torch.cat([labels for _, _, labels in parts])
 
@@ -74,30 +74,30 @@ def beside(parts: list[Step]) -> Step:
 def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
     """Same losses at every step, same weights at the end, and then the mean of their logits in evaluation."""
     config = compose_train(f"optimizer={optimizer}", *MODELS[kind], f"model.ensemble_size={COUNT}")
-    steps = [[draw(COUNT * number + member, BATCH) for member in range(COUNT)] for number in range(NUM_STEPS)]
+    steps = [[draw(COUNT * number + model, BATCH) for model in range(COUNT)] for number in range(NUM_STEPS)]
     rows, ids, labels = draw(99, 50)
     with start_runtime(num_threads=1) as runtime:
         trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
-        members = plain_members(trainable, kind)
+        models = plain_models(trainable, kind)
         losses = run_sharded(trainable, config, [beside(step) for step in steps])
         weights = weights_of(trainable)
         trainable.pipeline.detach()
         trainable.model.eval()
         _, (_, logits, _) = trainable.model(to_batch(rows, ids, labels))
-    torch.testing.assert_close(losses, train_plain(members, config, steps), rtol=1e-5, atol=1e-6)
-    for number, plain in enumerate(members):
+    torch.testing.assert_close(losses, train_plain(models, config, steps), rtol=1e-5, atol=1e-6)
+    for number, plain in enumerate(models):
         for table in TABLES:
-            found = plain_member(weights, kind, number).bags[table.name].weight
+            found = plain_model(weights, kind, number).bags[table.name].weight
             torch.testing.assert_close(found, plain.bags[table.name].weight, rtol=1e-4, atol=2e-6)
         for name, value in plain.dense.items():
             found = weights[f"models.{number}.{name.replace('/', '.')}"]
             torch.testing.assert_close(found, value.data, rtol=1e-4, atol=2e-6)
-    expected = torch.stack([plain(rows, ids) for plain in members]).mean(0)
+    expected = torch.stack([plain(rows, ids) for plain in models]).mean(0)
     torch.testing.assert_close(logits, expected.detach(), rtol=1e-4, atol=2e-6)
 
 
-def test_members_begin_with_weights_of_their_own() -> None:
-    """Another member, other first weights: or they would stay the same model but for their rows."""
+def test_models_begin_with_weights_of_their_own() -> None:
+    """Another model, other initial weights: or they would stay the same model but for their rows."""
     config = compose_train("model.ensemble_size=2")
     with start_runtime(num_threads=1) as runtime:
         weights = weights_of(build_trainable(config, TABLES, NUM_DENSE, runtime))
@@ -105,7 +105,7 @@ def test_members_begin_with_weights_of_their_own() -> None:
         assert not torch.equal(weights[name], weights[name.replace("models.0.", "models.1.")])
 
 
-def test_a_width_that_the_members_do_not_divide_is_refused() -> None:
+def test_a_width_that_the_models_do_not_divide_is_refused() -> None:
     config = compose_train("model.ensemble_size=3")
     with pytest.raises(
         ConfigError, match=r"model.ensemble_size=3 must divide the tables' width, got 8: use 12"
@@ -125,6 +125,6 @@ def test_a_width_that_the_members_do_not_divide_is_refused() -> None:
 )
 def test_settings_that_cannot_be_are_refused(overrides: list[str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        compose_train(*overrides)
+        refuse_if(model_problems(compose_train(*overrides).model))
     for word in words:
         assert word in str(caught.value)
