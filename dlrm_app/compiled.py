@@ -6,6 +6,8 @@ versions of this package's files is deleted before any is loaded.
 """
 
 import hashlib
+import sys
+from importlib import import_module
 from pathlib import Path
 
 from numba import njit
@@ -40,4 +42,18 @@ def forget_other_versions(package: Path) -> None:
         return
 
 
+def _load_without(library: str, module: str) -> None:
+    """Imports ``module`` as if ``library`` were not installed."""
+    if library in sys.modules:
+        return
+    sys.modules[library] = None  # type: ignore[assignment]  # how Python marks what cannot be imported
+    try:
+        import_module(module)
+    finally:
+        del sys.modules[library]
+
+
 forget_other_versions(Path(__file__).parent)
+# numba imports scipy.linalg, which takes longer than reading all of our machine code, to find out whether compiled
+# functions could multiply matrices; none of ours does
+_load_without("scipy.linalg", "numba.np.arraymath")
