@@ -44,3 +44,15 @@ def refuse_if(problems: Sequence[str]) -> None:
     """Raises ConfigError with all ``problems``, if there are any."""
     if problems:
         raise ConfigError(problems)
+
+
+def joined(errors: Sequence[DlrmError]) -> DlrmError:
+    """One error that tells what all do, each problem once: the only one itself, or else a ConfigError."""
+    if len(errors) == 1:
+        return errors[0]
+    problems = [
+        problem
+        for error in errors
+        for problem in (error.problems if isinstance(error, ConfigError) else [str(error)])
+    ]
+    return ConfigError(list(dict.fromkeys(problems)))

@@ -1,31 +1,69 @@
-"""What every command shares: check the overrides, let Hydra compose, run the job, end with a clear message."""
+"""What every command shares: check the overrides, compose, run the job, end with a clear message."""
 
+import argparse
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.compose import conf_dir, register_schema, to_schema
+from dlrm_app.config.compose import compose_tree, conf_dir, missing_values, register_schema, to_schema
+from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.errors import ConfigError, DlrmError, SharedError, refuse_if
+from dlrm_app.errors import ConfigError, DlrmError, SharedError, joined, refuse_if
 
 Job = Callable[[Any], Any]
 
 SILENT_SECONDS = 10
-"""How long the other ranks leave the first to say what all of them know: a launcher ends all once one has ended."""
+"""How long the other ranks leave the first to report what all of them know: a launcher ends all once one has ended."""
 
 
-def launch(command: str, schema: type[Any], job: Job) -> None:
+def _schema_problems(config: Any) -> None:
+    refuse_if(config.problems())
+
+
+def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_problems) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<command>``, composed from ``sys.argv`` and checked.
 
-    ``schema`` may have a method ``problems() -> list[str]`` with the checks that types cannot express.
+    ``schema`` has a method ``problems() -> list[str]`` with the checks that types cannot express. Where it or the
+    command line has any, ``validate`` raises them together with all else that is wrong with the configuration.
     Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
     """
+    _set_up_process()
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--cfg", "-c")
+    options, rest = parser.parse_known_args()
+    is_plain = options.cfg in (None, "job") and not any(argument.startswith("-") for argument in rest)
+
+    def work() -> Any:
+        if not (is_plain or options.help):
+            return _run_hydra(command, schema, lambda config: job(_checked(config, schema, [], validate)))
+        overrides, problems = check_overrides(rest, schema, conf_dir(), command)
+        if options.help:
+            refuse_if(problems)
+            from dlrm_app.config.reference import help_text
+
+            return _print(help_text(command, schema, overrides))
+        tree, _ = compose_tree(command, schema, overrides)
+        if options.cfg:
+            refuse_if(problems)
+            return _print(OmegaConf.to_yaml(tree))
+        return job(_checked(tree, schema, problems, validate))
+
+    code: Any = 0
+    try:
+        _or_explain(work)
+    except SystemExit as leaving:
+        code = leaving.code
+    leave(code)
+
+
+def _set_up_process() -> None:
     # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other
     # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments.md).
     # It must be set before torch loads OpenMP.
@@ -34,40 +72,48 @@ def launch(command: str, schema: type[Any], job: Job) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("dlrm_app").setLevel(logging.INFO if _is_first_rank() else logging.WARNING)
-    register_schema(command, schema)
-
-    def run(config: DictConfig) -> Any:
-        return _or_explain(lambda: _checked_job(config, schema, job))
-
-    _or_explain(lambda: _check_arguments(command, schema))
-    code: Any = 0
-    try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
-    except SystemExit as leaving:
-        code = leaving.code
-    leave(code)
 
 
-def _checked_job(config: DictConfig, schema: type[Any], job: Job) -> Any:
-    typed = to_schema(config, schema)
-    refuse_if(typed.problems())
-    return job(typed)
+def _run_hydra(command: str, schema: type[Any], run: Job) -> None:
+    """Hands over to Hydra for its own options, as --multirun, with the overrides in ``sys.argv`` checked."""
+    import hydra
 
-
-def _check_arguments(command: str, schema: type[Any]) -> None:
-    """Replaces the overrides in ``sys.argv`` by checked ones; options (-…) are Hydra's own."""
     if any(argument.startswith("--experimental-rerun") for argument in sys.argv):
         raise DlrmError(
             "--experimental-rerun would unpickle a file, which can run any code: it is not offered"
         )
-    places = [
-        place
-        for place, argument in enumerate(sys.argv)
-        if place and "=" in argument and not argument.startswith("-")
-    ]
-    checked = check_overrides([sys.argv[place] for place in places], schema, conf_dir(), command)
-    for place, argument in zip(places, checked, strict=True):
-        sys.argv[place] = argument
+    register_schema(command, schema)
+    given = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
+    checked, problems = check_overrides(given, schema, conf_dir(), command)
+    refuse_if(problems)
+    sys.argv[1:] = [argument for argument in sys.argv[1:] if argument not in given] + checked
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(
+        lambda config: _or_explain(lambda: run(config))
+    )()
+
+
+def _checked(tree: DictConfig, schema: type[Any], problems: list[str], validate: Job) -> Any:
+    """The configuration; raises one error with ``problems`` and all others if there are any."""
+    missing = sorted(OmegaConf.missing_keys(tree))
+    problems = [*problems, *missing_values(tree)]
+    for key in missing:
+        if wrong_value(key, "", tree):  # a number, which no check can do without
+            raise ConfigError(problems)
+        OmegaConf.update(tree, key, "")
+    config = to_schema(tree, schema)
+    if problems or config.problems():
+        errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+        try:
+            validate(config)
+        except DlrmError as error:
+            errors.append(error)
+        raise joined(errors)
+    return config
+
+
+def _print(text: str) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `dlrm-train --help | head` is to end without a traceback
+    print(text)
 
 
 def _or_explain(work: Callable[[], Any]) -> Any:

@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, refuse_if
 
 Schema = TypeVar("Schema")
 BUILDS_ON = {"plan": "train"}
@@ -35,18 +37,48 @@ def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> 
 
     Raises ConfigError for unknown keys, wrong types and missing values.
     """
+    checked, problems = check_overrides(overrides, schema, conf_dir(), command)
+    refuse_if(problems)
+    tree, _ = compose_tree(command, schema, checked)
+    refuse_if(missing_values(tree))
+    return to_schema(tree, schema)
+
+
+def compose_tree(
+    command: str, schema: type[Any], overrides: list[str]
+) -> tuple[DictConfig, dict[str, str | None]]:
+    """The configuration, which may lack required values, and group → choice. ``overrides`` are checked ones.
+
+    Raises ConfigError for what Hydra cannot compose.
+    """
     register_schema(command, schema)
-    overrides = check_overrides(overrides, schema, conf_dir(), command)
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_schema(compose(command, overrides), schema)
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            whole = compose(command, overrides, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError([str(error)]) from error
+    choices = {
+        str(group): choice
+        for group, choice in whole.hydra.runtime.choices.items()
+        if not group.startswith("hydra/")
+    }
+    with open_dict(whole):
+        del whole["hydra"]
+    return whole, choices
+
+
+def missing_values(config: DictConfig) -> list[str]:
+    """A problem for each required value that is not given."""
+    keys = sorted(OmegaConf.missing_keys(config))
+    return [f"{key} is required and has no default: give {key}=..." for key in keys]
 
 
 def to_schema(config: DictConfig, schema: type[Schema]) -> Schema:
-    """Plain dataclasses from a composed configuration; raises ConfigError naming each value still missing."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError([f"{key} is required and has no default: give {key}=..." for key in missing])
-    value = OmegaConf.to_object(config)
+    """Plain dataclasses from a composed configuration in which nothing is missing."""
+    try:
+        value = OmegaConf.to_object(config)
+    except OmegaConfBaseException as error:  # an interpolation of a user's file, say
+        raise ConfigError([str(error).splitlines()[0]]) from error
     assert isinstance(value, schema)
     return value

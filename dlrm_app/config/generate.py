@@ -78,7 +78,7 @@ class GenerateConfig:
         output = Path(self.output)
         return [
             (
-                output.is_dir(),
+                self.output != "" and output.is_dir(),
                 f"output={output} is a folder: give the name of a file, such as {output}/clicks.tsv",
             ),
             (

@@ -6,42 +6,48 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.files import register_file
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
-from dlrm_app.errors import ConfigError, refuse_if
 
 
-def check_overrides(overrides: list[str], schema: type[Any], conf: Path, command: str = "") -> list[str]:
-    """Checks every override against ``schema`` and the groups in ``conf``; gives them as Hydra takes them.
+def check_overrides(
+    overrides: list[str], schema: type[Any], conf: Path, command: str
+) -> tuple[list[str], list[str]]:
+    """Checks every override against ``schema`` and the groups in ``conf``: the good ones as Hydra takes them, and the
+    problems of the others, which are unknown keys (with the nearest known one), wrong types and unknown choices.
 
     Where a group has a folder named after ``command``, its choices are the files in there (docs/adr/0005).
     A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
-    Raises ConfigError with every unknown key (and the nearest known one), wrong type and unknown choice.
     """
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides)
-    except OverrideParseException as error:
-        raise ConfigError(
-            [f"cannot read {error.override!r}: write key=value, lists as 'key=[a,b]'"]
-        ) from error
-    tree = OmegaConf.structured(schema)
-    groups = {path.name for path in conf.iterdir() if path.is_dir()} - {"hydra"}
+    parser, tree = OverridesParser.create(), OmegaConf.structured(schema)
+    groups = {path.name for path in conf.iterdir() if path.is_dir()} & {*map(str, tree), "experiment"}
     problems: list[str] = []
     checked: list[str] = []
-    for text, override in zip(overrides, parsed, strict=True):
+    for text in overrides:
+        before = len(problems)
+        try:
+            override = parser.parse_override(text)
+        except HydraException:
+            problems.append(f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'")
+            continue
         key = override.key_or_group
-        if key.split(".")[0].split("/")[0] == "hydra":
-            checked.append(text)
-        elif key in groups and isinstance(override.value(), str | None):
-            checked.append(_choose(text, key, override, conf, command, tree, problems))
-        else:
+        if key in groups and isinstance(override.value(), str | None):
+            text = _choose(text, key, override, conf, command, tree, problems)
+        elif key.split(".")[0].split("/")[0] != "hydra":
             _check_value(key, override, tree, groups, problems)
-            checked.append(f"++{text}" if _adds_keys(key, override, tree) else text)
-    refuse_if(problems)
-    return checked
+            text = f"++{text}" if _adds_keys(key, override, tree) else text
+        if len(problems) == before:
+            checked.append(text)
+    return checked, problems
+
+
+def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
+    """The folder of ``group``'s choices, below ``conf/group`` with a slash at its end or nothing, and their names."""
+    folder = f"{command}/" if (conf / group / command).is_dir() else ""
+    return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
 
 def _choose(
@@ -56,8 +62,7 @@ def _choose(
             problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
             return text
         return f"{group}={register_file(path, group, conf, tree, problems)}"
-    own = f"{command}/" if command and (conf / group / command).is_dir() else ""
-    choices = sorted(file.stem for file in (conf / group / own).glob("*.yaml"))
+    folder, choices = choices_of(group, conf, command)
     if choice not in choices:
         near = difflib.get_close_matches(choice, choices, n=1)
         hint = f"did you mean {group}={near[0]}? " if near else ""
@@ -65,7 +70,7 @@ def _choose(
             f"{group}={choice} is not known: {hint}choose one of {', '.join(choices)}, "
             "or give the path of a YAML file"
         )
-    return f"{group}={own}{choice}" if own else text
+    return f"{group}={folder}{choice}" if folder else text
 
 
 def _check_value(

@@ -21,6 +21,20 @@ def test_a_typo_ends_with_code_2_and_the_nearest_key(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_unknown_keys_missing_ones_and_impossible_values_come_in_one_message(tmp_path: Path) -> None:
+    done = run(tmp_path, "trainer.epoch=3", "optimizer.sparse.lr=-1", "model=dnc")
+    assert "4 problems" in done.stderr
+    for part in ("trainer.epochs?", "model=dcn?", "data.path is required", "optimizer.sparse.lr must be"):
+        assert part in done.stderr
+
+
+def test_a_sweep_is_a_run_for_each_value(tmp_path: Path) -> None:
+    command = TRAIN.with_name("dlrm-generate")
+    arguments = ["--multirun", "rows=50", "seed=1,2", "output=clicks_${seed}.tsv"]
+    subprocess.run([str(command), *arguments], cwd=tmp_path, check=True, timeout=120)
+    assert {"clicks_1.tsv", "clicks_2.tsv"} <= {path.name for path in tmp_path.iterdir()}
+
+
 def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path: Path) -> None:
     """torchrun ends all ranks once one has ended: the message of the first would be lost."""
     command = [str(TRAIN), "data.path=x", "trainer.epoch=3"]
@@ -37,11 +51,20 @@ def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path:
     assert second.communicate()[1] == ""
 
 
-def test_the_help_lists_keys_and_groups(tmp_path: Path) -> None:
-    done = run(tmp_path, "--help")
+def test_the_help_lists_groups_and_explains_keys(tmp_path: Path) -> None:
+    done = run(tmp_path, "--help", "model=dcn")
     assert done.returncode == 0
-    for word in ("global_batch_size", "optimizer: adagrad, adam", "tables:", "key=value"):
-        assert word in done.stdout
+    assert "optimizer: adagrad, adam" in done.stdout
+    assert "model.kind=dcn" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("data.path=???")]
+    assert line.endswith("a folder made by dlrm-preprocess")
+
+
+def test_a_reader_that_leaves_the_help_early_causes_no_traceback(tmp_path: Path) -> None:
+    command = f"{TRAIN} --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("dlrm-train")
+    assert done.stderr == ""
 
 
 def test_printing_the_configuration_starts_nothing(tmp_path: Path) -> None:

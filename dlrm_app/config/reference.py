@@ -1,0 +1,208 @@
+"""What every key means, from the comments in conf/: as the text of ``--help``, and as a page of Markdown.
+
+``python -m dlrm_app.config.reference > docs/reference/configuration.md``
+"""
+
+import re
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
+from dlrm_app.config.keys import is_free_form
+from dlrm_app.config.overrides import choices_of
+
+COMMANDS = ("preprocess", "train", "evaluate", "plan", "generate", "doctor")
+FOOTER = """
+Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
+--cfg job     print the configuration and stop
+--multirun    one run for each combination of comma-separated values
+--hydra-help  Hydra's own options; shell completion: --shell-completion install=bash"""
+
+_LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
+_WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30
+
+
+@dataclass(frozen=True)
+class Comments:
+    """A file's first lines, and the comment behind each dotted key; lines that continue one are joined to it."""
+
+    header: str
+    by_key: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key with its value as it would be typed."""
+
+    key: str
+    value: str
+    comment: str
+
+
+@dataclass
+class Section:
+    """The keys below one at the top, or a run of keys that stand there alone."""
+
+    title: str
+    about: str
+    entries: list[Entry] = field(default_factory=list)
+
+
+def read_comments(path: Path) -> Comments:
+    """The comments of a file of conf/, which indents by two spaces."""
+    header: list[str] = []
+    by_key: dict[str, str] = {}
+    parents: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match = _LINE.match(line)
+        indent, name, comment = match.groups() if match else ("", None, None)
+        if name is not None:
+            parents = [*parents[: len(indent) // 2], name]
+            by_key[".".join(parents)] = comment or ""
+        elif comment and not parents and not comment.startswith("@package"):
+            header.append(comment)
+        elif comment and indent and by_key[".".join(parents)]:
+            by_key[".".join(parents)] += f" {comment}"
+    return Comments(" ".join(header), by_key)
+
+
+class Reference:
+    """The keys of ``dlrm-<command> *overrides``, with their values and what they mean. Raises ConfigError."""
+
+    def __init__(self, command: str, schema: type[Any], overrides: list[str]) -> None:
+        self._command, self._conf = command, conf_dir()
+        self._tree, choices = compose_tree(command, schema, overrides)
+        self.choices = {group: Path(choice or "null").name for group, choice in choices.items()}
+        """Group → the choice in force, or null."""
+        self.header = read_comments(self._conf / f"{command}.yaml").header
+        self._comments: dict[str, str] = {}
+        for name in (BUILDS_ON.get(command), command):
+            if name is not None:
+                self._comments |= read_comments(self._conf / f"{name}.yaml").by_key
+        for group, chosen in self.choices.items():
+            for choice in sorted(self.choices_of(group), key=lambda choice: choice != chosen):
+                for key, comment in self._file(group, choice).by_key.items():
+                    if comment:
+                        self._comments.setdefault(f"{group}.{key}", comment)
+
+    def choices_of(self, group: str) -> list[str]:
+        """What ``group`` can be, as this command names it."""
+        return choices_of(group, self._conf, self._command)[1]
+
+    def sections(self) -> list[Section]:
+        """Every key, in the order of the schema."""
+        values = OmegaConf.to_container(self._tree, resolve=False)
+        assert isinstance(values, dict)
+        sections: list[Section] = []
+        for name, value in values.items():
+            if isinstance(value, dict):
+                sections.append(self._section(str(name)))
+                self._add_entries(value, f"{name!s}.", sections[-1].entries)
+            else:
+                if not sections or sections[-1].title:
+                    sections.append(Section("", ""))
+                self._add_entries({name: value}, "", sections[-1].entries)
+        return sections
+
+    def _section(self, key: str) -> Section:
+        if key not in self.choices:
+            return Section(key, self._comments.get(key, ""))
+        choice = self.choices[key]
+        is_ours = choice in self.choices_of(key)
+        return Section(f"{key}={choice}", self._file(key, choice).header if is_ours else "")
+
+    def _add_entries(self, values: Mapping[Any, Any], prefix: str, entries: list[Entry]) -> None:
+        for name, value in values.items():
+            key = f"{prefix}{name}"
+            if isinstance(value, dict) and not is_free_form(OmegaConf.select(self._tree, key)):
+                self._add_entries(value, f"{key}.", entries)
+            else:
+                # a setting that tables and dense weights share is explained once
+                comment = self._comments.get(key) or self._comments.get(key.replace(".dense.", ".sparse."))
+                entries.append(Entry(key, as_typed(value), comment or ""))
+
+    def _file(self, group: str, choice: str) -> Comments:
+        folder, _ = choices_of(group, self._conf, self._command)
+        return read_comments(self._conf / group / folder / f"{choice}.yaml")
+
+
+def as_typed(value: Any) -> str:
+    """``value`` as it would be given on the command line; of a long list, how many entries it has."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        text = f"[{','.join(map(as_typed, value))}]"
+        return text if len(text) <= _LONGEST_VALUE else f"[… {len(value)} entries]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name}:{as_typed(entry)}' for name, entry in value.items())}}}"
+    return value if isinstance(value, str) and value.isprintable() and value else repr(value)
+
+
+def help_text(command: str, schema: type[Any], overrides: list[str]) -> str:
+    """What ``dlrm-<command> *overrides --help`` prints: groups, and every key with its value and its meaning."""
+    reference = Reference(command, schema, overrides)
+    lines = [*_wrapped("", reference.header, 0), ""]
+    if reference.choices:
+        lines += ["== Groups and their choices =="]
+        for group in sorted(reference.choices):
+            lines += _wrapped(f"{group}: ", ", ".join(reference.choices_of(group)), 4)
+        lines += [""]
+    lines += ["== Keys and their values now =="]
+    for section in reference.sections():
+        lines += (
+            ["", *_wrapped(f"# {section.title}: {section.about}".strip(" :"), "", 2)]
+            if section.title
+            else [""]
+        )
+        for entry in section.entries:
+            start = f"{entry.key}={entry.value} ".ljust(_KEY_WIDTH)
+            lines += _wrapped(start, entry.comment, _KEY_WIDTH)
+    return "\n".join([*lines, FOOTER])
+
+
+def _wrapped(start: str, text: str, indent: int) -> list[str]:
+    return textwrap.wrap(start + text, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def schema_of(command: str) -> type[Any]:
+    """The schema of ``dlrm-<command>``, by its name."""
+    schema: type[Any] = getattr(import_module(f"dlrm_app.config.{command}"), f"{command.capitalize()}Config")
+    return schema
+
+
+def markdown() -> str:
+    """The reference of all commands."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made from the comments in `conf/` by `python -m dlrm_app.config.reference`.",
+    ]
+    listed: dict[str, set[str]] = {}
+    for command in COMMANDS:
+        reference = Reference(command, schema_of(command), [])
+        sections = reference.sections()
+        listed[command] = {entry.key for section in sections for entry in section.entries}
+        known = listed.get(BUILDS_ON.get(command, ""), set())
+        lines += ["", f"## dlrm-{command}", "", reference.header]
+        for group in sorted(reference.choices) if not known else []:
+            lines += ["", f"`{group}=` {', '.join(f'`{choice}`' for choice in reference.choices_of(group))}"]
+        for section in sections:
+            rows = [
+                f"| `{entry.key}` | `{entry.value}` | {entry.comment.replace('|', chr(92) + '|')} |"
+                for entry in section.entries
+                if entry.key not in known
+            ]
+            if rows:
+                title = [f"**`{section.title}`** {section.about}".strip(), ""] if section.title else []
+                lines += ["", *title, "| key | value | |", "|---|---|---|", *rows]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -1,0 +1,62 @@
+"""--help and the reference say of every key what the comments in conf/ say."""
+
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.config.reference import COMMANDS, Reference, help_text, markdown, read_comments, schema_of
+
+FILE = """# What the file is,
+# in two lines.
+defaults:
+  - _self_
+
+data:          # where rows come from
+  path: "a#b"  # a folder
+  kind: x      # x: one thing;
+               # y: another
+seed: 0
+"""
+
+
+def test_comments_belong_to_the_key_before_them(tmp_path: Path) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(FILE)
+    comments = read_comments(path)
+    assert comments.header == "What the file is, in two lines."
+    assert comments.by_key["data"] == "where rows come from"
+    assert comments.by_key["data.path"] == "a folder"
+    assert comments.by_key["data.kind"] == "x: one thing; y: another"
+    assert comments.by_key["seed"] == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_key_is_explained(command: str) -> None:
+    sections = Reference(command, schema_of(command), []).sections()
+    unexplained = [entry.key for section in sections for entry in section.entries if entry.comment == ""]
+    assert unexplained == []
+
+
+def test_values_are_those_of_the_choices_and_overrides_given() -> None:
+    text = help_text(
+        "train", schema_of("train"), ["model=dcn", "trainer.epochs=7", "experiment=kaggle_small"]
+    )
+    lines = {line.split(" ")[0] for line in text.splitlines()}
+    assert {"model.kind=dcn", "model.dcn_num_layers=3", "trainer.epochs=7", "model.ensemble_size=8"} <= lines
+
+
+def test_only_the_groups_of_the_command_are_listed() -> None:
+    text = help_text("preprocess", schema_of("preprocess"), [])
+    assert "encoding: from_dataset, hash, vocab" in text
+    assert "experiment: kaggle_paper, kaggle_small, mlperf_dcnv2, mlperf_dlrm_v1\n" in text
+    assert "optimizer" not in text
+    assert "== Groups" not in help_text("doctor", schema_of("doctor"), [])
+
+
+def test_the_page_has_every_key_of_every_command_in_whole_rows() -> None:
+    page = markdown()
+    for key in ("input.train", "trainer.epochs", "group_by", "smallest", "zipf", "timeout"):
+        assert f"\n| `{key}` |" in page
+    assert "\n| `trainer.epochs` |" not in page.split("## dlrm-plan")[1]
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert {row.replace("\\|", "").count("|") for row in rows} == {4}
