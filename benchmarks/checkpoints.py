@@ -14,7 +14,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.checkpoint.policy import Checkpoints
+from dlrm_app.checkpoint.checkpoints import Checkpoints
+from dlrm_app.checkpoint.marker import Marker
+from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.training import train as loop
@@ -32,10 +34,10 @@ class Watch:
         self.steps: list[tuple[float, bool]] = []
         self.under_way: Future[None] | None = None
 
-    def save(self, checkpoints: Checkpoints) -> None:
+    def save(self, checkpoints: Checkpoints, tensors: Tensors, marker: Marker) -> None:
         checkpoints._writer.finish()
         wall, cpu = time.perf_counter(), time.thread_time()
-        save(checkpoints)
+        save(checkpoints, tensors, marker)
         self.saves.append((time.perf_counter() - wall, time.thread_time() - cpu))
         self.under_way = checkpoints._writer._pending
 
@@ -60,7 +62,7 @@ class Watch:
 def run(dataset: Path, output: Path, dim: int, in_background: bool) -> dict[str, float]:
     watch = Watch()
     loop.take_step = watch.step
-    Checkpoints.save = lambda checkpoints: watch.save(checkpoints)  # type: ignore[method-assign]
+    Checkpoints.save = lambda *arguments: watch.save(*arguments)  # type: ignore[method-assign]
     overrides = [
         f"data.path={dataset}",
         "data.lanes=8",

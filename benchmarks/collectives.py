@@ -40,7 +40,7 @@ def score(
         "report.enabled=false",
     ]
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-        test = train(compose_config("train", TrainConfig, overrides))["evals"]["test"]
+        test = train(compose_config("train", TrainConfig, overrides)).evals["test"].metrics
     return test["auc"], test["logloss"]
 
 

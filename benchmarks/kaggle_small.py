@@ -134,7 +134,7 @@ def dlrm(
             *overrides,
         ]
         result = quietly(lambda: train(compose_config("train", TrainConfig, settings)))
-        test = result["evals"]["test"]
+        test = result.evals["test"].metrics
         return test["auc"], test["logloss"]
 
     return run

@@ -18,6 +18,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training import train as loop
 from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.table_health.health import TableHealth
 
 seconds: dict[str, float] = defaultdict(float)
@@ -40,6 +41,7 @@ def main() -> None:
     for owner, method, name in (
         (LossMeter, "add", "loss meter"),
         (LossMeter, "read", "loss meter"),
+        (NonfiniteGuard, "watch", "finite check"),
         (loop, "check_finite", "finite check"),
         (loop, "take_step", "steps"),
         (loop, "evaluate_split", "evaluations"),

@@ -14,7 +14,7 @@ Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
 """(tensor's name, where the piece begins in it) → values."""
 
 
-def own_pieces(tensors: Tensors) -> Pieces:
+def local_pieces(tensors: Tensors) -> Pieces:
     """Views of what this rank holds."""
     return {(name, offsets): values for name, offsets, values in _iterate(tensors)}
 

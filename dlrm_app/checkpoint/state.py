@@ -70,12 +70,12 @@ def _like_weight(state: Any, weight: Any) -> Any:
     if not isinstance(weight, ShardedTensor):
         return state
     layout, shards = weight.metadata(), weight.local_shards()
-    place = partial(_place_of_rows, layout) if is_per_row else lambda piece: piece
+    locate = partial(_locate_rows, layout) if is_per_row else lambda piece: piece
     local = []
     if shards:
         (shard,) = shards  # torchrec gives a table one dense-kernel parameter a rank
-        local = [Shard(state, place(shard.metadata))]
-    pieces = [place(piece) for piece in layout.shards_metadata]
+        local = [Shard(state, locate(shard.metadata))]
+    pieces = [locate(piece) for piece in layout.shards_metadata]
     num_rows = sum(piece.shard_sizes[0] for piece in pieces)
     properties = TensorProperties(dtype=state.dtype, requires_grad=False)
     metadata = ShardedTensorMetadata(
@@ -86,7 +86,7 @@ def _like_weight(state: Any, weight: Any) -> Any:
     )
 
 
-def _place_of_rows(layout: ShardedTensorMetadata, piece: ShardMetadata) -> ShardMetadata:
+def _locate_rows(layout: ShardedTensorMetadata, piece: ShardMetadata) -> ShardMetadata:
     """Where a weight's ``piece`` keeps one number a row: pieces of the same rows come after one another."""
     columns = sorted({other.shard_offsets[1] for other in layout.shards_metadata})
     start = columns.index(piece.shard_offsets[1]) * layout.size[0] + piece.shard_offsets[0]

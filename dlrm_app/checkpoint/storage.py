@@ -44,7 +44,7 @@ class TensorWriter(FileSystemWriter):
                 "size": list(entry.size),
                 "chunks": [[list(chunk.offsets), list(chunk.sizes)] for chunk in entry.chunks],
             }
-        places = [
+        locations = [
             [
                 result.index.fqn,
                 None if result.index.offset is None else list(result.index.offset),
@@ -56,7 +56,7 @@ class TensorWriter(FileSystemWriter):
             for rank_results in results
             for result in rank_results
         ]
-        write_json(Path(self.path) / INDEX, {"tensors": tensors, "places": places})
+        write_json(Path(self.path) / INDEX, {"tensors": tensors, "places": locations})
 
 
 class TensorReader(FileSystemReader):
@@ -70,13 +70,13 @@ class TensorReader(FileSystemReader):
             tensors: dict[str, STORAGE_TYPES] = {
                 name: _tensor_metadata(entry) for name, entry in value["tensors"].items()
             }
-            places = {
+            locations = {
                 MetadataIndex(name, offset, number): _StorageInfo(_file_name(file), start, length)
                 for name, offset, number, file, start, length in value["places"]
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is no index of a checkpoint: {error}") from error
-        return Metadata(tensors, storage_data=places, storage_meta=StorageMeta(load_id=self.load_id))
+        return Metadata(tensors, storage_data=locations, storage_meta=StorageMeta(load_id=self.load_id))
 
 
 def _tensor_metadata(entry: dict[str, Any]) -> TensorStorageMetadata:

@@ -7,8 +7,9 @@ from typing import Any
 
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
-from dlrm_app.checkpoint.format import best_checkpoint, list_checkpoints
-from dlrm_app.checkpoint.save import load_tensors, open_checkpoint
+from dlrm_app.checkpoint.format import best_checkpoints, list_checkpoints
+from dlrm_app.checkpoint.load import load_tensors, open_checkpoint
+from dlrm_app.checkpoint.marker import Marker
 from dlrm_app.checkpoint.state import collect_weights
 from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
 from dlrm_app.config.saved import read_saved_config
@@ -27,10 +28,11 @@ NO_OPTIMIZER = OptimizerConfig(SparseSettings(kind="sgd", lr=1.0), DenseSettings
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A whole checkpoint, not loaded yet: its marker, the configuration it was trained with, and its tables."""
+    """A whole checkpoint, not loaded yet, with how its dataset was encoded, its configuration, and its tables."""
 
     folder: Path
-    marker: dict[str, Any]
+    marker: Marker
+    columns: dict[str, Any]
     config: TrainConfig
     tables: Sequence[Table]
 
@@ -51,35 +53,36 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> Trained
     In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val.
     """
     folder = runtime.together(lambda: _choose(path, which))
-    marker = open_checkpoint(folder, runtime)
-    if "columns" not in marker:
+    marker = open_checkpoint(folder, runtime).marker
+    columns = marker.columns
+    if columns is None:
         raise DataError(
             f"checkpoint {folder} was saved by an early dlrm-app and does not say how its dataset is encoded: save it "
             "again with the same dlrm-train command, resume=auto and a higher trainer.epochs or trainer.max_steps"
         )
     try:
-        config = read_saved_config(marker["config"])
+        config = read_saved_config(marker.config)
     except DataError as error:
         raise DataError(f"checkpoint {folder}: {error}") from error
-    feature_rows = {column["name"]: column["num_embeddings"] for column in marker["columns"]["sparse"]}
+    feature_rows = {column["name"]: column["num_embeddings"] for column in columns["sparse"]}
     tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
-    return TrainedModel(folder, marker, config, tables)
+    return TrainedModel(folder, marker, columns, config, tables)
 
 
 def _choose(path: Path, which: str) -> Path:
-    found = list_checkpoints(path / "checkpoints")
-    if not found or which == "newest":
-        return found[0] if found else path
-    if best := best_checkpoint(path / "checkpoints"):
-        return best
+    newest = list_checkpoints(path / "checkpoints")
+    if not newest or which == "newest":
+        return newest[0] if newest else path
+    if best := best_checkpoints(path / "checkpoints"):
+        return best[0]
     raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
-    if trained.marker["dataset"] == manifest.fingerprint():
+    if trained.marker.dataset == manifest.fingerprint():
         return
-    problems = column_problems(trained.marker["columns"], manifest, trained.features)
+    problems = column_problems(trained.columns, manifest, trained.features)
     if problems:
         lines = [
             f"{manifest.path} is encoded in another way than what {trained.folder} was trained on:",
@@ -100,7 +103,7 @@ def load_trained(
     config = replace(trained.config, sharding=sharding, topology=topology, optimizer=NO_OPTIMIZER)
     size = batch_size * runtime.world_size
     config.trainer = replace(config.trainer, global_batch_size=size, pipeline="base")  # it takes no step
-    num_dense = len(trained.marker["columns"]["dense"])
+    num_dense = len(trained.columns["dense"])
 
     def build() -> DistributedModelParallel:
         task, plan = plan_model(config, trained.tables, num_dense, runtime)

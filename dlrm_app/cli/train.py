@@ -12,8 +12,7 @@ def _train(config: TrainConfig) -> float | None:
     """The best AUC on val, which a sweeper like Optuna maximises; None without a labelled val split."""
     from dlrm_app.training.train import train
 
-    best = train(config)["best_val_auc"]
-    return None if best is None else float(best)
+    return train(config).best_val_auc
 
 
 if __name__ == "__main__":

@@ -199,6 +199,7 @@ class TrainBatches(_Batches):
             )
             for member in range(members)
         ]
+        self.dense_columns = [column.name for column in manifest.dense]
         self.num_dropped = sum(reader.group_rows) - orders[0].num_steps * global_batch_size
         maker = BatchMaker(manifest, features, orders[0].batch_size * members)
         super().__init__(reader, orders, maker, start_batch, prefetch)

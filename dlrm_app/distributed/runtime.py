@@ -81,7 +81,7 @@ def start_runtime(
     When the block fails while other ranks may wait in a collective, the process ends at once with the error's
     exit code: destroying a process group in that state can hang or abort.
     """
-    runtime, binding = _place(num_threads, numa)
+    runtime, binding = _find_runtime(num_threads, numa)
     if binding.cores is not None:
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
@@ -108,7 +108,7 @@ def start_runtime(
         dist.destroy_process_group()
 
 
-def _place(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
+def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
     rank, world_size = (
         int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
     )
@@ -123,7 +123,7 @@ def _place(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
         device = torch.device("cuda", local_rank)
-        gpus = [_pci_address(place) for place in range(min(local_world_size, torch.cuda.device_count()))]
+        gpus = [_pci_address(gpu) for gpu in range(min(local_world_size, torch.cuda.device_count()))]
     allowed = frozenset(os.sched_getaffinity(0))
     binding = bind(local_rank, local_world_size, gpus, wanted=numa, allowed=allowed, environment=os.environ)
     threads = num_threads or binding.num_threads
@@ -131,8 +131,8 @@ def _place(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
 
 
 def _pci_address(gpu: int) -> str:
-    found: Any = torch.cuda.get_device_properties(gpu)  # torch's stub does not know the three numbers
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    device: Any = torch.cuda.get_device_properties(gpu)  # torch's stub does not know the three numbers
+    return f"{device.pci_domain_id:04x}:{device.pci_bus_id:02x}:{device.pci_device_id:02x}.0"
 
 
 def _join(runtime: Runtime, timeout: timedelta) -> None:

@@ -19,17 +19,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 RESUMABLE = 75
 """Exit code of a run that stopped early and can go on (EX_TEMPFAIL of sysexits.h): requeue it."""
 GRACE_SECONDS = 2.0
-"""A launcher passes a terminal's Ctrl-C on as a signal of its own: what follows this soon is the same wish."""
+"""A launcher passes a terminal's Ctrl-C on as a signal of its own: what follows this soon is the same request."""
 
 
-class Stopped(SharedError):  # noqa: N818 - a wish fulfilled is no error
+class Stopped(SharedError):  # noqa: N818 - doing what was asked is no error
     """Every rank has stopped after a signal, with a checkpoint to go on from."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, RESUMABLE)
 
 
-class StopWish:
+class StopRequest:
     """Whether any rank has to stop, agreed on by all ranks, one step late so that no step waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -62,13 +62,13 @@ class StopWish:
         must_stop = has_failed or self._asked_at is not None
         if self._group is None:
             return must_stop
-        found = False
+        answer = False
         if self._work is not None:
             self._work.wait()
-            found = bool(self._flag.item())
+            answer = bool(self._flag.item())
         self._flag = torch.tensor([must_stop], dtype=torch.int32)
         self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return found
+        return answer
 
     def settle(self) -> None:
         """Waits for the last question, so that no message is under way when the ranks leave."""
@@ -78,12 +78,12 @@ class StopWish:
 
 
 @contextmanager
-def stop_on_signals(runtime: Runtime) -> Iterator[StopWish]:
+def stop_on_signals(runtime: Runtime) -> Iterator[StopRequest]:
     """Replaces the handlers of SIGNALS while the block runs."""
-    wish = StopWish(runtime)
-    before = {number: signal.signal(number, wish.receive) for number in SIGNALS}
+    request = StopRequest(runtime)
+    before = {number: signal.signal(number, request.receive) for number in SIGNALS}
     try:
-        yield wish
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

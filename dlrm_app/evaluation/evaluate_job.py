@@ -44,9 +44,12 @@ class Measured:
 
     def describe(self, interval: Interval) -> dict[str, Any]:
         """Its part of the result."""
-        progress = self.trained.marker["progress"]
-        place = {"checkpoint": str(self.trained.folder), "step": progress["step"]}
-        return {**place, "metrics": self.values, "auc_interval": asdict(interval)}
+        return {
+            "checkpoint": str(self.trained.folder),
+            "step": self.trained.marker.progress.step,
+            "metrics": self.values,
+            "auc_interval": asdict(interval),
+        }
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> dict[str, Any]:

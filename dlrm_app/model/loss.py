@@ -14,16 +14,18 @@ class ClickTask(nn.Module):
 
     ``trains_in_bf16``: the products of a training step's dense part run in bfloat16 on ``device``. Evaluation never
     does: logits of 8 bits would tie, and the scores would not be those of the exported model.
-    ``gate``: what the loss passes before the backward pass, see ``skipping``.
+    ``guard``: what the loss passes before the backward pass; None: nothing.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device, trains_in_bf16: bool) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, trains_in_bf16: bool, guard: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self._device = device
         self._trains_in_bf16 = trains_in_bf16
         self.loss = nn.BCEWithLogitsLoss()
-        self.gate: nn.Module = nn.Identity()
+        self.guard = guard or nn.Identity()
 
     def forward(self, batch: Batch) -> tuple[torch.Tensor, StepOutput]:
         """The mean loss over the batch's rows, padding included: only evaluation pads, and it drops the loss."""
@@ -31,4 +33,4 @@ class ClickTask(nn.Module):
             logits = self.model(batch.dense_features, batch.sparse_features)
         logits = logits.float().squeeze(-1)
         loss = self.loss(logits, batch.labels)
-        return self.gate(loss), (loss.detach(), logits.detach(), batch.labels.detach())
+        return self.guard(loss), (loss.detach(), logits.detach(), batch.labels.detach())

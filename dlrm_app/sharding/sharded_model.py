@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch.distributed as dist
+from torch import nn
 from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 
@@ -22,13 +23,20 @@ from dlrm_app.tables.specs import Table
 
 
 def plan_model(
-    config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime
+    config: TrainConfig,
+    tables: Sequence[Table],
+    num_dense: int,
+    runtime: Runtime,
+    guard: nn.Module | None = None,
 ) -> tuple[ClickTask, EstimatedPlan]:
-    """The model with its tables on the meta device, and where they are to lie. Raises DlrmError if they do not fit."""
+    """The model with its tables on the meta device, and where they are to lie. Raises DlrmError if they do not fit.
+
+    ``guard``: what the loss passes before the backward pass.
+    """
     set_tf32(config.trainer.tf32, runtime.device)
     model = build_model(config.model, tables, num_dense, runtime.device, config.trainer.seed)
     attach_fused_optimizers(model, tables, config.optimizer.sparse)
-    task = ClickTask(model, runtime.device, config.trainer.precision == "bf16")
+    task = ClickTask(model, runtime.device, config.trainer.precision == "bf16", guard)
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
     plan = make_plan(
         task, tables, config.optimizer.sparse, config.sharding, config.topology, batch_size, runtime

@@ -1,100 +1,160 @@
-"""When the loss is no number: at which step it began, on which rows, and which tensors are bad."""
+"""Steps whose loss is nan or inf: they end the run or are skipped, and it is said which rows and tensors are bad."""
 
 import logging
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
-import torch.distributed as dist
+from torch import nn
 
+from dlrm_app.checkpoint.progress import Progress
+from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.data.batch import TrainBatches
 from dlrm_app.display.text import listed
+from dlrm_app.distributed.collectives import (
+    all_gather_objects,
+    all_reduce_min,
+    current_rank,
+    is_any,
+    new_group,
+)
 from dlrm_app.errors import SharedError
 from dlrm_app.sharding.fused_counters import uncount_step
-from dlrm_app.training.run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
+TIMEOUT = timedelta(minutes=10)
 FORWARD_ORDER = ("dense_arch", "embedding_bags", "inter_arch", "over_arch")
+NO_STEP = 2**62
+"""More than any step: what "none" is to a minimum."""
+
+
+class NonfiniteGuard(nn.Module):
+    """Stands behind the loss of a ClickTask and keeps what is nan or inf on some rank from being trained on.
+
+    ``skips`` (trainer.on_nonfinite=skip): such a loss is replaced by one that reaches no parameter. A backward pass
+    from there computes nothing: no table is updated inside it, no gradient arises, and optimizers leave what has no
+    gradient as it is. Multiplying by zero would not do: 0 · inf is nan in the gradients, and moments and weight decay
+    move weights under gradients of zero too. This waits for the loss and, with several ranks, for a message between
+    them, in every step. Else every loss passes, and ``first_bad_step`` tells later, without slowing the steps between.
+
+    A module, so that the pipelines, which trace the model, take it as a whole. Every rank makes one.
+    """
+
+    def __init__(self, skips: bool, device: torch.device) -> None:
+        super().__init__()
+        self._skips = skips
+        self._group = new_group(TIMEOUT) if skips else None
+        self._first_bad = torch.full((), NO_STEP, dtype=torch.int64, device=device)
+        self.has_skipped = False
+        """Whether the last step was skipped; the same on every rank."""
+
+    def forward(self, loss: torch.Tensor) -> torch.Tensor:
+        """[] → []; evaluation passes unchanged."""
+        if not (self._skips and self.training):
+            return loss
+        self.has_skipped = is_any(not bool(torch.isfinite(loss)), self._group)
+        return torch.zeros_like(loss).requires_grad_() if self.has_skipped else loss
+
+    def watch(self, loss: torch.Tensor, step: int) -> None:
+        """Remembers ``step`` if it is the first one whose loss is nan or inf, without waiting for the device."""
+        self._first_bad.clamp_(max=torch.where(torch.isfinite(loss), NO_STEP, step))
+
+    def first_bad_step(self) -> int | None:
+        """The first step watched whose loss was nan or inf on any rank. Every rank must call it."""
+        step = int(all_reduce_min(self._first_bad))
+        return None if step == NO_STEP else step
 
 
 @dataclass(frozen=True)
-class BadStep:
-    """A step whose loss is no finite number, over all ranks: its rows, its bad dense columns, the bad weights now."""
+class NonfiniteStep:
+    """A step of ``epoch`` whose loss was nan or inf, over all ranks: its rows, bad dense columns, bad weights now."""
 
     step: int
+    epoch: int
     rows: list[str]
     columns: list[str]
     weights: list[str]
 
+    def __str__(self) -> str:
+        return f"step {self.step:,} (epoch {self.epoch + 1})"
 
-def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
+
+def raise_if_nonfinite(
+    guard: NonfiniteGuard,
+    model: nn.Module,
+    batches: TrainBatches,
+    progress: Progress,
+    optimizer: OptimizerConfig,
+) -> None:
     """Raises SharedError if the loss of any rank was nan or inf since the epoch began. Every rank must call it.
 
     ``batches``: the current epoch's, to say which rows they were.
     """
-    step = run.meter.first_bad_step()
+    step = guard.first_bad_step()
     if step is not None:
-        bad = find_bad(run, batches, step)
+        bad = diagnose(step, model, batches, progress)
         raise SharedError(
-            f"the loss was no finite number at step {step:,} (epoch {run.progress.epoch + 1}), "
-            f"on rows of {listed(bad.rows)}\n  {_cause(run, bad)}\n"
+            f"the loss was no finite number at {bad}, on rows of {listed(bad.rows)}\n"
+            f"  {_cause(bad, optimizer)}\n"
             "  checkpoints from before that step are whole: resume=auto goes on from the newest"
         )
 
 
-def count_skipped(run: TrainingRun, batches: TrainBatches) -> None:
-    """Counts the step that was just skipped and says which rows it had. Every rank must call it.
-
-    Raises SharedError after more than trainer.max_skipped of them, and at once if weights are no numbers already: a
-    gradient was none at a finite loss, which is seen too late to skip it, and no later step would be better.
-    """
-    progress, limit = run.progress, run.config.trainer.max_skipped
+def record_skip(model: nn.Module, batches: TrainBatches, progress: Progress) -> NonfiniteStep:
+    """Counts the last step as skipped and says which rows it had. Every rank must call it."""
     progress.skipped.append(progress.step)
-    uncount_step(run.trainable.model)
-    bad = find_bad(run, batches, progress.step)
-    run.folder.log_event("skip", epoch=progress.epoch, step=progress.step, rows=bad.rows, columns=bad.columns)
-    place = f"step {bad.step:,} (epoch {progress.epoch + 1})"
-    columns = f" (not finite: dense column {listed(bad.columns)})" if bad.columns else ""
-    if run.runtime.is_first:
+    uncount_step(model)
+    bad = diagnose(progress.step, model, batches, progress)
+    if current_rank() == 0:
         logger.warning(
             "%s skipped: its loss was no finite number, on rows of %s%s; %d skipped so far",
-            place,
+            bad,
             listed(bad.rows),
-            columns,
+            f" (not finite: dense column {listed(bad.columns)})" if bad.columns else "",
             len(progress.skipped),
         )
+    return bad
+
+
+def raise_if_skipping_is_no_use(
+    bad: NonfiniteStep, num_skipped: int, max_skipped: int, optimizer: OptimizerConfig
+) -> None:
+    """Raises SharedError after more than ``max_skipped`` steps, and at once if weights are nan or inf already.
+
+    Then a gradient was at a finite loss, which is seen too late to skip it, and no later step would be better.
+    """
     if bad.weights:
         raise SharedError(
-            f"at {place} the weights were no finite numbers already, so skipping steps does not help\n"
-            f"  {_diverged(run, bad)}\n  resume=auto goes on from the newest checkpoint, from before that"
+            f"at {bad} the weights were no finite numbers already, so skipping steps does not help\n"
+            f"  {_diverged(bad, optimizer)}\n  resume=auto goes on from the newest checkpoint, from before that"
         )
-    if len(progress.skipped) > limit:
+    if num_skipped > max_skipped:
         raise SharedError(
-            f"{len(progress.skipped)} steps were skipped, the last at {place}, more than trainer.max_skipped={limit}\n"
-            f"  {_cause(run, bad)}\n  or allow more, with trainer.max_skipped"
+            f"{num_skipped} steps were skipped, the last at {bad}, more than trainer.max_skipped={max_skipped}\n"
+            f"  {_cause(bad, optimizer)}\n  or allow more, with trainer.max_skipped"
         )
 
 
-def find_bad(run: TrainingRun, batches: TrainBatches, step: int) -> BadStep:
+def diagnose(step: int, model: nn.Module, batches: TrainBatches, progress: Progress) -> NonfiniteStep:
     """What can be said of ``step``, of the current epoch, by all ranks together."""
-    batch = step - 1 - (run.progress.step - run.progress.batch)
-    own = (batches.describe(batch), _bad_columns(run, batches, batch), _bad_weights(run))
-    found = [own]
-    if run.runtime.world_size > 1:
-        found = [own] * run.runtime.world_size
-        dist.all_gather_object(found, own)
-    rows, columns, weights = ([name for part in parts for name in part] for parts in zip(*found, strict=True))
-    return BadStep(step, rows, sorted(set(columns)), sorted(set(weights), key=_forward_place))
+    batch = step - 1 - (progress.step - progress.batch)
+    local = (batches.describe(batch), _bad_columns(batches, batch), _bad_weights(model))
+    rows, columns, weights = (
+        [name for part in parts for name in part] for parts in zip(*all_gather_objects(local), strict=True)
+    )
+    return NonfiniteStep(
+        step, progress.epoch, rows, sorted(set(columns)), sorted(set(weights), key=_forward_index)
+    )
 
 
-def _cause(run: TrainingRun, bad: BadStep) -> str:
+def _cause(bad: NonfiniteStep, optimizer: OptimizerConfig) -> str:
     if bad.columns:
         return f"dense column {listed(bad.columns)} of its rows is not finite: preprocess them again"
-    return f"its inputs are finite, so {_diverged(run, bad)}"
+    return f"its inputs are finite, so {_diverged(bad, optimizer)}"
 
 
-def _diverged(run: TrainingRun, bad: BadStep) -> str:
-    optimizer = run.config.optimizer
+def _diverged(bad: NonfiniteStep, optimizer: OptimizerConfig) -> str:
     return (
         f"the weights diverged (not finite now: {listed(bad.weights) or 'none'}): lower "
         f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
@@ -102,19 +162,18 @@ def _diverged(run: TrainingRun, bad: BadStep) -> str:
     )
 
 
-def _bad_columns(run: TrainingRun, batches: TrainBatches, number: int) -> list[str]:
-    batch = batches.read(number)
-    bad = ~torch.isfinite(batch.dense_features).all(dim=0)
-    return [column.name for column, is_bad in zip(run.manifest.dense, bad.tolist(), strict=True) if is_bad]
+def _bad_columns(batches: TrainBatches, number: int) -> list[str]:
+    bad = ~torch.isfinite(batches.read(number).dense_features).all(dim=0)
+    return [name for name, is_bad in zip(batches.dense_columns, bad.tolist(), strict=True) if is_bad]
 
 
-def _bad_weights(run: TrainingRun) -> list[str]:
+def _bad_weights(model: nn.Module) -> list[str]:
     return [
         name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
-        for name, weight in run.trainable.model.named_parameters()
+        for name, weight in model.named_parameters()
         if weight.numel() and not torch.isfinite(weight).all()
     ]
 
 
-def _forward_place(name: str) -> int:
-    return next((place for place, part in enumerate(FORWARD_ORDER) if part in name), len(FORWARD_ORDER))
+def _forward_index(name: str) -> int:
+    return next((index for index, part in enumerate(FORWARD_ORDER) if part in name), len(FORWARD_ORDER))

@@ -1,71 +1,50 @@
-"""What the parts of a training run share."""
+"""What the steps of a training run share, and how a checkpoint is made of it and it goes on from one."""
 
-import math
+import copy
+import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from dlrm_app.checkpoint.checkpoints import Checkpoints
+from dlrm_app.checkpoint.load import Checkpoint, load_tensors
+from dlrm_app.checkpoint.marker import Marker
+from dlrm_app.checkpoint.progress import Progress
+from dlrm_app.checkpoint.state import Tensors, collect_tensors, create_states, set_step
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.training.eval_schedule import reason_to_stop
+from dlrm_app.sharding.plan.plan_file import plan_to_dict
+from dlrm_app.tables.sparse_optimizers import optimizer_kinds
+from dlrm_app.training.loop_decisions import reason_to_stop
 from dlrm_app.training.loss_meter import LossMeter
-from dlrm_app.training.run_folder import RunFolder
+from dlrm_app.training.nonfinite import NonfiniteGuard
+from dlrm_app.training.run_folder.folder import RunFolder
 from dlrm_app.training.schedules import LearningRates
+from dlrm_app.training.seed import random_state, set_random_state
 from dlrm_app.training.setup import Trainable
-from dlrm_app.training.skipping import LossGate
 from dlrm_app.training.table_health.health import TableHealth
+from dlrm_app.training.throughput import Throughput
 
-
-@dataclass
-class Progress:
-    """How far a run has come: epochs done and batches of the one under way, steps and samples over all of them."""
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    samples: int = 0
-    train_seconds: float = 0.0
-    train_loss: list[float] = field(default_factory=list)
-    skipped: list[int] = field(default_factory=list)
-    """Steps that changed nothing, for their loss was no finite number (trainer.on_nonfinite=skip)."""
-    evals: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def updates(self) -> int:
-        """Steps that changed the model: what optimizers count."""
-        return self.step - len(self.skipped)
-
-    @property
-    def last_epoch(self) -> int:
-        """The epoch of the last step taken."""
-        return self.epoch if self.batch else max(0, self.epoch - 1)
-
-    def has_evaluated(self, split: str) -> bool:
-        """Whether ``split`` was evaluated after the last step taken."""
-        return any(event["split"] == split and event["step"] == self.step for event in self.evals)
-
-    def best_val(self) -> dict[str, Any] | None:
-        """The evaluation on val with the highest AUC so far."""
-        val = [event for event in self.evals if event["split"] == "val"]
-        return max(val, key=lambda event: -1.0 if math.isnan(event["auc"]) else event["auc"], default=None)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Everything that the steps of one run share; only ``progress`` and ``meter`` change."""
+    """Everything that the steps of one run share; only ``progress``, ``meter`` and ``throughput`` change."""
 
     config: TrainConfig
     runtime: Runtime
     manifest: Manifest
     trainable: Trainable
+    guard: NonfiniteGuard
     folder: RunFolder
     health: TableHealth
     progress: Progress
     meter: LossMeter
-    gate: LossGate | None = None
-    """What leaves steps out whose loss is no finite number; None: they end the run."""
+    throughput: Throughput
     started: float = field(default_factory=time.perf_counter)
     """When this process began the run, by time.perf_counter."""
 
@@ -86,6 +65,11 @@ class TrainingRun:
         """Steps of the whole run."""
         return self.config.trainer.num_steps(self.manifest.splits["train"].rows)
 
+    @property
+    def batches_per_epoch(self) -> int:
+        """Global batches of one epoch."""
+        return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
+
     @cached_property
     def learning_rates(self) -> LearningRates:
         """What sets the learning rates before each step: a function of the step's number alone."""
@@ -94,7 +78,47 @@ class TrainingRun:
             self.trainable.optimizer, self.trainable.tables, config.optimizer, config.schedule, self.num_steps
         )
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Global batches of one epoch."""
-        return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """How the dataset is encoded, for whoever evaluates the model on other rows; read by the first rank alone."""
+        return describe_columns(self.manifest) if self.runtime.is_first else {}
+
+
+def save(run: TrainingRun, checkpoints: Checkpoints) -> None:
+    """Saves ``run``, or begins to. Every rank must call it. Raises SharedError if the save before this one failed."""
+    marker = Marker(
+        progress=copy.deepcopy(run.progress),  # training may go on while it is written
+        losses=run.meter.state(),
+        random_state=random_state(),
+        dataset=run.manifest.fingerprint(),
+        columns=run.columns,
+        config=asdict(run.config),
+        world_size=run.runtime.world_size,
+        plan=plan_to_dict(run.trainable.plan),
+        metrics_bytes=run.folder.metrics_bytes(),
+    )
+    checkpoints.save(run_tensors(run), marker)
+
+
+def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
+    """Makes ``run``, before its first step, the one that was saved: to the bit where ranks and plan are the same."""
+    create_states(run.trainable.optimizer)
+    tensors, marker = run_tensors(run), checkpoint.marker
+    run.runtime.together(lambda: load_tensors(checkpoint.folder, tensors))
+    for name, value in vars(marker.progress).items():
+        setattr(run.progress, name, value)
+    set_step(run.trainable.optimizer, run.progress.updates)
+    run.meter.load_state(marker.losses)
+    set_random_state(marker.random_state)
+    logger.info(
+        "going on from %s: epoch %d, step %s",
+        checkpoint.folder,
+        run.progress.epoch + 1,
+        f"{run.progress.step:,}",
+    )
+
+
+def run_tensors(run: TrainingRun) -> Tensors:
+    """Every tensor of ``run`` under names that no plan changes."""
+    kinds = optimizer_kinds(run.trainable.tables, run.config.optimizer.sparse)
+    return collect_tensors(run.trainable.model, run.trainable.optimizer, kinds)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
@@ -85,11 +86,18 @@ def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[
 
 
 def build_trainable(
-    config: TrainConfig, tables: Sequence[Table], num_dense: int, runtime: Runtime
+    config: TrainConfig,
+    tables: Sequence[Table],
+    num_dense: int,
+    runtime: Runtime,
+    guard: nn.Module | None = None,
 ) -> Trainable:
-    """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``."""
+    """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``.
+
+    ``guard``: what the loss passes before the backward pass.
+    """
     measured = Measured(runtime)
-    task, plan = plan_model(config, tables, num_dense, runtime)
+    task, plan = plan_model(config, tables, num_dense, runtime, guard)
     refuse_if(plan_problems(config.trainer.pipeline, plan))
     model = shard_model(task, plan, tables, config, runtime)
     optimizer = combine_optimizers(model, tables, config.optimizer)

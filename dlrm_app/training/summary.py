@@ -1,8 +1,9 @@
-"""What a run says at its start and at its end."""
+"""What a run logs at its start and on its way, and prints at its end."""
 
 import logging
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.numbers import duration
@@ -10,14 +11,16 @@ from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.sharding.kernels import log_dense_kernel
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun
+from dlrm_app.training.run_folder.events import RunResult, TrainEvent
 
 logger = logging.getLogger(__name__)
 
 HEADINGS = ["", "train loss", "AUC", "log loss", "NE", "calibration"]
 
 
-def say_what_starts(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
+def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
     """Device, data, model, and which rows are left out, before the first step."""
     rows = manifest.splits["train"].rows
     batch_size = config.trainer.global_batch_size
@@ -40,7 +43,7 @@ def say_what_starts(config: TrainConfig, manifest: Manifest, tables: list[Table]
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
 
 
-def say_step(run: TrainingRun, loss: float, seconds_per_step: float) -> None:
+def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:
     """One line for the steps since the last; it stays where a progress bar does not, in a log file."""
     progress, trainer = run.progress, run.config.trainer
     logger.info(
@@ -49,48 +52,62 @@ def say_step(run: TrainingRun, loss: float, seconds_per_step: float) -> None:
         trainer.epochs,
         f"{progress.step:,}",
         f"{run.num_steps:,}",
-        loss,
-        f"{trainer.global_batch_size / seconds_per_step:,.0f}",
+        event.loss,
+        f"{event.samples_per_second:,.0f}",
         duration(seconds_per_step * (run.num_steps - progress.step)),
     )
 
 
-def say_metrics(split: str, epoch: int, step: int, values: dict[str, float]) -> None:
+def log_evaluation(evaluation: Evaluation) -> None:
     """One line for an evaluation."""
+    metrics = evaluation.metrics
     logger.info(
         "%s after epoch %d, step %s: AUC %.5f, log loss %.5f, NE %.4f, calibration %.4f (%s rows)",
-        split,
-        epoch + 1,
-        f"{step:,}",
-        values["auc"],
-        values["logloss"],
-        values["ne"],
-        values["calibration"],
-        f"{values['num_samples']:,.0f}",
+        evaluation.split,
+        evaluation.epoch + 1,
+        f"{evaluation.step:,}",
+        *(metrics[name] for name in ("auc", "logloss", "ne", "calibration")),
+        f"{metrics['num_samples']:,.0f}",
     )
 
 
+def print_end(run: TrainingRun, result: RunResult) -> None:
+    """The table of epochs, what came of the run and what to type next; the report's path last."""
+    folder, evals = run.folder.path, run.progress.evals
+    print(f"\n{format_summary(result.train_loss, evals, result.best_reachable)}\n")
+    print(
+        f"{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s; run folder {folder}\n"
+        f"ended because {result.ended_because}"
+    )
+    if result.skipped_steps:
+        print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
+    print(f"next: dlrm-evaluate checkpoint={folder} split={evals[-1].split if evals else 'train'}")
+    if run.config.report.enabled:
+        print(f"report: {write_report(folder)}")
+
+
 def format_summary(
-    train_loss: list[float], evals: list[dict[str, Any]], best: dict[str, float] | None
+    train_loss: Sequence[float], evals: Sequence[Evaluation], best: Mapping[str, float] | None
 ) -> str:
     """The table that a run ends with: a line for each epoch, one for test, one for the best that the data allows."""
-    by_epoch = {event["epoch"]: event for event in evals if event["split"] == "val"}
+    by_epoch = {each.epoch: each for each in evals if each.split == "val"}
     rows = [
         [f"epoch {epoch + 1}", f"{loss:.5f}", *_cells(by_epoch.get(epoch))]
         for epoch, loss in enumerate(train_loss)
     ]
-    rows += [["test", "", *_cells(event)] for event in evals if event["split"] == "test"]
+    rows += [["test", "", *_cells(each)] for each in evals if each.split == "test"]
     if best:
         rows.append(["best reachable", "", f"{best['auc']:.5f}", f"{best['logloss']:.5f}", "", ""])
     return text_table(HEADINGS, rows)
 
 
-def _cells(event: dict[str, Any] | None) -> list[str]:
-    if event is None:
+def _cells(evaluation: Evaluation | None) -> list[str]:
+    if evaluation is None:
         return ["", "", "", ""]
+    metrics = evaluation.metrics
     return [
-        f"{event['auc']:.5f}",
-        f"{event['logloss']:.5f}",
-        f"{event['ne']:.4f}",
-        f"{event['calibration']:.4f}",
+        f"{metrics['auc']:.5f}",
+        f"{metrics['logloss']:.5f}",
+        f"{metrics['ne']:.4f}",
+        f"{metrics['calibration']:.4f}",
     ]

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from dlrm_app.checkpoint.format import FORMAT, MARKER, VERSION, checkpoint_name
+from dlrm_app.checkpoint.format import checkpoint_name
+from dlrm_app.checkpoint.marker import MARKER
 from dlrm_app.checkpoint.trained_model import open_trained
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
+from tests.checkpoint.test_marker import old_marker
 
 RUNTIME = Runtime(0, 0, 1, 1, torch.device("cpu"), 1)
 
@@ -21,10 +23,12 @@ def write_marker(run: Path, step: int, auc: float | None, **others: Any) -> Path
     """A complete checkpoint without any tensors; ``auc``: of the evaluation before it was saved."""
     folder = run / "checkpoints" / checkpoint_name(step)
     folder.mkdir(parents=True)
-    evals = [] if auc is None else [{"split": "val", "step": step, "auc": auc}]
-    evals += [{"split": "test", "step": step, "auc": 0.99}, {"split": "val", "step": 0, "auc": 0.98}]
-    marker = {"format": FORMAT, "version": VERSION, "files": {}, "progress": {"step": step, "evals": evals}}
-    (folder / MARKER).write_text(json.dumps({**marker, **others}))
+    scores = [("test", step, 0.99), ("val", 0, 0.98), *([] if auc is None else [("val", step, auc)])]
+    evals = [{"split": split, "epoch": 0, "step": at, "auc": score} for split, at, score in scores]
+    marker = {**old_marker(), "progress": {"step": step, "evals": evals}, "files": {}, **others}
+    if "columns" not in others:
+        del marker["columns"]
+    (folder / MARKER).write_text(json.dumps(marker))
     return folder
 
 

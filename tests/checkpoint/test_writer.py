@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from dlrm_app.checkpoint.pieces import copy_pieces, not_finite, own_pieces
+from dlrm_app.checkpoint.pieces import copy_pieces, local_pieces, not_finite
 from dlrm_app.checkpoint.writer import Writer
 
 
@@ -47,7 +47,7 @@ def test_a_failure_in_the_background_is_seen_and_raised_once() -> None:
 
 def test_copies_keep_the_values_that_training_changes() -> None:
     weight = torch.ones(3, 2)
-    views, copies = own_pieces({"model/w": weight}), copy_pieces({"model/w": weight})
+    views, copies = local_pieces({"model/w": weight}), copy_pieces({"model/w": weight})
     weight.fill_(5)
     assert torch.equal(copies["model/w", (0, 0)], torch.ones(3, 2))
     assert views["model/w", (0, 0)] is weight
@@ -58,6 +58,6 @@ def test_copies_keep_the_values_that_training_changes() -> None:
 def test_one_value_that_is_no_number_is_found_wherever_it_lies(value: float, place: int) -> None:
     weight = 3e38 * torch.linspace(-1, 1, 100)
     tensors = {"model/a": torch.zeros(0, 4), "model/b": weight, "dense/c": torch.tensor(1.0)}
-    assert not_finite(own_pieces(tensors)) == []
+    assert not_finite(local_pieces(tensors)) == []
     weight[place] = value
-    assert not_finite(own_pieces(tensors)) == ["model/b"]
+    assert not_finite(local_pieces(tensors)) == ["model/b"]

@@ -45,8 +45,8 @@ def events(config: TrainConfig, kind: str, split: str) -> list[dict[str, Any]]:
 def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
     config.evaluation.target_auc = 0.01
     result = train(config)
-    assert result["steps"] == 2
-    assert "evaluation.target_auc=0.01 is reached" in result["ended_because"]
+    assert result.steps == 2
+    assert "evaluation.target_auc=0.01 is reached" in str(result.ended_because)
     assert [event["step"] for event in events(config, "eval", "test")] == [2]
     names = [path.name for path in (Path(str(config.output)) / "checkpoints").iterdir()]
     assert names == ["step-000000002"]
@@ -55,8 +55,8 @@ def test_a_target_ends_the_run_where_it_is_reached(config: TrainConfig) -> None:
 def test_patience_ends_the_run_after_so_many_evaluations_without_gain(config: TrainConfig) -> None:
     config.evaluation.patience = 3
     result = train(config)
-    assert result["steps"] == 8  # the first evaluation is the best, three follow
-    assert "evaluation.patience=3" in result["ended_because"]
+    assert result.steps == 8  # the first evaluation is the best, three follow
+    assert "evaluation.patience=3" in str(result.ended_because)
 
 
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:

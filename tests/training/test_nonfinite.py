@@ -13,6 +13,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import checksum
+from dlrm_app.training.run_folder.events import RunResult
 from dlrm_app.training.train import train
 from tests.data.dataset_fixture import write_dataset
 
@@ -62,7 +63,7 @@ def without(folder: Path, batches: list[int]) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def run(dataset: Path, output: Path, *overrides: str) -> dict[str, Any]:
+def run(dataset: Path, output: Path, *overrides: str) -> RunResult:
     keys = [f"data.path={dataset}", f"output={output}", *SMALL, *overrides]
     return train(compose_config("train", TrainConfig, keys))
 
@@ -89,10 +90,10 @@ def test_a_skipped_step_leaves_the_model_as_if_its_rows_were_not_there(
         poison(clean, batch, value)
     keys = [f"optimizer={optimizer}", "optimizer.dense.kind=adam", f"trainer.pipeline={pipeline}"]
     result = run(clean, tmp_path / "skipping", *keys)
-    assert result["skipped_steps"] == [1, 5, 6, 12]
+    assert result.skipped_steps == [1, 5, 6, 12]
     without(clean, [0, 4, 5, 11])
     result = run(clean, tmp_path / "shorter", *keys)
-    assert result["skipped_steps"] == []
+    assert result.skipped_steps == []
     assert final_bytes(tmp_path / "skipping") == final_bytes(tmp_path / "shorter")
 
 
@@ -129,7 +130,7 @@ def test_a_run_cut_beside_a_skipped_step_goes_on_to_the_bit(clean: Path, tmp_pat
     run(clean, tmp_path / "whole", *keys)
     run(clean, tmp_path / "cut", *keys, f"trainer.max_steps={cut}")
     result = run(clean, tmp_path / "cut", *keys, "resume=auto")
-    assert result["skipped_steps"] == [4, 9]
+    assert result.skipped_steps == [4, 9]
     assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
 
 

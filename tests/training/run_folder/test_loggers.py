@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from dlrm_app.config import watching
 from dlrm_app.config.watching import LoggingConfig
 from dlrm_app.errors import DlrmError
-from dlrm_app.training.loggers import FanOut, MlflowLog, TensorBoardLog, open_logs, scalars
+from dlrm_app.training.run_folder.loggers import FanOut, MlflowLog, TensorBoardLog, open_logs, scalars
 
 TRAIN = {"epoch": 0, "step": 5, "loss": 0.5, "lr": {"sparse": 0.02, "dense": 0.001}, "time": 1700000000.0}
 EVAL = {"split": "val", "epoch": 0, "step": 7, "auc": 0.75, "note": "text", "time": 1700000001.0}

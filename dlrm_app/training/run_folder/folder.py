@@ -8,17 +8,10 @@ RUN/result.json  report.html                    written last
 """
 
 import json
-import os
-import platform
-import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-import torch
 import yaml
 
 from dlrm_app.config.train import TrainConfig
@@ -26,19 +19,11 @@ from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
+from dlrm_app.evaluation.curves import Curves
 from dlrm_app.files import write_json, write_text, written_whole
-from dlrm_app.training.loggers import FanOut, open_logs
-
-PACKAGES = (
-    "dlrm-app",
-    "torch",
-    "fbgemm-gpu",
-    "fbgemm-gpu-cpu",
-    "torchrec",
-    "torchmetrics",
-    "numpy",
-    "pyarrow",
-)
+from dlrm_app.training.run_folder.environment import describe_dataset, describe_environment
+from dlrm_app.training.run_folder.events import Event, RunResult, event_to_json
+from dlrm_app.training.run_folder.loggers import FanOut, open_logs
 
 
 class RunFolder:
@@ -61,28 +46,28 @@ class RunFolder:
         if self._writes:
             self._logs = open_logs(config.logging, self.path, first_step, asdict(config))
 
-    def log_event(self, event: str, **values: Any) -> None:
+    def log(self, event: Event) -> None:
         """Appends one line, with the time in Unix seconds, to metrics.jsonl."""
         if self._writes:
-            values["time"] = round(time.time(), 3)
-            line = json.dumps({"event": event, **values})
+            values = {**event_to_json(event), "time": round(time.time(), 3)}
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            self._logs.log_event(event, **values)
+                file.write(json.dumps(values) + "\n")
+            self._logs.log_event(**values)
 
-    def write_curves(self, split: str, curves: Mapping[str, Any]) -> None:
+    def write_curves(self, split: str, epoch: int, step: int, curves: Curves | None) -> None:
         """Puts the curves of the latest evaluation of ``split`` into curves.json."""
         if self._writes:
             path = self.path / "curves.json"
             others = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-            write_json(path, {**others, split: curves})
+            values = {"epoch": epoch, "step": step, **(asdict(curves) if curves else {})}
+            write_json(path, {**others, split: values})
 
     def metrics_bytes(self) -> int:
         """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run goes on."""
         path = self.path / "metrics.jsonl"
         return path.stat().st_size if self._writes and path.exists() else 0
 
-    def take_up_metrics(self, source: Path, num_bytes: int) -> None:
+    def keep_metrics(self, source: Path, num_bytes: int) -> None:
         """Keeps the first ``num_bytes`` of the metrics of the run at ``source``, which this one goes on from."""
         log = source / "metrics.jsonl"
         if self._writes and log.is_file():
@@ -91,10 +76,10 @@ class RunFolder:
             with written_whole(self.path / "metrics.jsonl") as temporary:
                 temporary.write_bytes(kept)
 
-    def write_result(self, result: dict[str, Any]) -> None:
+    def write_result(self, result: RunResult) -> None:
         """Writes result.json, whole or not at all: the mark of a run that reached its end."""
         if self._writes:
-            write_json(self.path / "result.json", result)
+            write_json(self.path / "result.json", result.to_json())
             self._logs.close()
 
 
@@ -117,47 +102,3 @@ def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> 
 
     path = runtime.together(lambda: create() if runtime.is_first else Path())
     return RunFolder(broadcast_from_first(path), runtime)
-
-
-def describe_dataset(manifest: Manifest) -> dict[str, Any]:
-    """The manifest without its shards: rows by split, features, the best that can be reached."""
-    return {
-        "dataset": manifest.dataset,
-        "path": str(manifest.path),
-        "fingerprint": manifest.fingerprint(),
-        "num_dense": len(manifest.dense),
-        "splits": {
-            name: {
-                "rows": split.rows,
-                "positives": split.positives,
-                "rejects": split.rejects,
-                "bytes": sum(shard.bytes for shard in split.shards),
-            }
-            for name, split in manifest.splits.items()
-        },
-        "sparse": [asdict(column) for column in manifest.sparse],
-        "best": manifest.best,
-    }
-
-
-def describe_environment(runtime: Runtime) -> dict[str, Any]:
-    """Versions, machine and launch, as recorded beside each run."""
-    return {
-        "command": sys.argv,
-        "folder": str(Path.cwd()),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
-        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
-        "device": torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else "cpu",
-        "world_size": runtime.world_size,
-        "ranks_per_machine": runtime.local_world_size,
-        "threads_per_rank": runtime.num_threads,
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -1,0 +1,57 @@
+"""Opening a checkpoint and loading its tensors, on all ranks together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from dlrm_app.checkpoint.marker import Marker, read_marker, verify_files
+from dlrm_app.checkpoint.state import Tensors
+from dlrm_app.checkpoint.storage import TensorReader
+from dlrm_app.display.text import first_lines
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import DataError
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint, whose files were verified."""
+
+    folder: Path
+    marker: Marker
+
+
+def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
+    """The checkpoint at ``folder`` once all its files are verified, the work shared among the ranks.
+
+    Raises DataError (on every rank) if it is incomplete or damaged.
+    """
+    marker = runtime.together(lambda: read_marker(folder))
+    names = sorted(marker.files)[runtime.rank :: runtime.world_size]
+    runtime.together(lambda: verify_files(folder, {name: marker.files[name] for name in names}))
+    return Checkpoint(folder, marker)
+
+
+def load_tensors(folder: Path, tensors: Tensors) -> None:
+    """Fills ``tensors`` in place from ``folder``, whatever plan and number of ranks wrote it.
+
+    Raises DataError naming every tensor that it lacks or holds in another size.
+    """
+    reader = TensorReader(folder)
+    stored = reader.read_metadata().state_dict_metadata
+    problems = []
+    for name, tensor in tensors.items():
+        entry = stored.get(name)
+        if not isinstance(entry, TensorStorageMetadata):
+            problems.append(f"{name} is not in it")
+        elif entry.size != tensor.size():
+            problems.append(
+                f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
+            )
+    if problems:
+        raise DataError(
+            f"checkpoint {folder} is of another model or optimizer:\n"
+            + "\n".join(f"  - {line}" for line in first_lines(problems, 8))
+        )
+    load(tensors, storage_reader=reader)

@@ -1,0 +1,106 @@
+"""complete.json: what makes a checkpoint complete, and what it tells besides its tensors."""
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.checkpoint.progress import LossSums, Progress
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum, write_json
+
+MARKER = "complete.json"
+FORMAT = "dlrm-checkpoint"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Everything that a run goes on from, but for the tensors."""
+
+    progress: Progress
+    losses: LossSums
+    random_state: str
+    """Of torch's CPU generator."""
+    dataset: str
+    """Its fingerprint."""
+    columns: dict[str, Any] | None
+    """How the dataset is encoded, by ``describe_columns``; None in checkpoints of early versions."""
+    config: dict[str, Any]
+    world_size: int
+    plan: dict[str, Any]
+    """The sharding plan, as in plan.yaml."""
+    metrics_bytes: int
+    """The size of the run's metrics.jsonl."""
+    files: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Name → (bytes, checksum) of every file beside the marker."""
+
+    @property
+    def val_auc(self) -> float | None:
+        """The AUC on val of these weights, if they were evaluated before they were saved."""
+        step = self.progress.step
+        aucs = [e.metrics["auc"] for e in self.progress.evals if e.split == "val" and e.step == step]
+        return aucs[-1] if aucs and not math.isnan(aucs[-1]) else None
+
+
+def write_marker(folder: Path, marker: Marker) -> None:
+    """Writes complete.json into ``folder``."""
+    value = {
+        name: getattr(marker, name) for name in ("files", "random_state", "dataset", "columns", "config")
+    }
+    value |= {name: getattr(marker, name) for name in ("world_size", "plan", "metrics_bytes")}
+    value |= {"progress": marker.progress.to_json(), "meter": asdict(marker.losses)}
+    write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
+
+
+def read_marker(folder: Path) -> Marker:
+    """What complete.json tells. Raises DataError if the folder is no complete checkpoint."""
+    path = folder / MARKER
+    if not folder.is_dir():
+        raise DataError(f"no checkpoint at {folder}: the folder does not exist")
+    if not path.is_file():
+        raise DataError(
+            f"{folder} is no complete checkpoint: it has no {MARKER} (its saving was interrupted)"
+        )
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        written = (value.pop("format"), value.pop("version"))
+        if written == (FORMAT, VERSION):
+            return _parse(value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged: {error!r}") from error
+    raise DataError(
+        f"{path} is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}"
+    )
+
+
+def _parse(value: dict[str, Any]) -> Marker:
+    progress, losses = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
+    files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
+    columns = value.pop("columns", None)
+    return Marker(progress=progress, losses=losses, columns=columns, files=files, **value)
+
+
+def describe_files(folder: Path, names: list[str]) -> dict[str, tuple[int, str]]:
+    """Name → (bytes, checksum) as they are on disk now."""
+    return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
+
+
+def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
+    """Compares files with what the marker says of them. Raises DataError naming every one that differs."""
+    problems = []
+    for name, (num_bytes, digest) in files.items():
+        path = folder / name
+        if Path(name).name != name:
+            problems.append(f"{name!r} leads out of the folder")
+        elif not path.is_file():
+            problems.append(f"{name} is missing")
+        elif path.stat().st_size != num_bytes:
+            problems.append(f"{name} has {path.stat().st_size:,} bytes, not {num_bytes:,}")
+        elif checksum(path) != digest:
+            problems.append(f"{name} has other bytes than were written (checksum)")
+    if problems:
+        raise DataError(
+            "\n".join([f"checkpoint {folder} is damaged:", *(f"  - {problem}" for problem in problems)])
+        )

@@ -1,0 +1,74 @@
+"""What a run tells while it goes on, a line of metrics.jsonl each, and at its end in result.json."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dlrm_app.checkpoint.progress import Evaluation
+
+
+@dataclass(frozen=True)
+class TrainEvent:
+    """The steps since the last: mean loss over all ranks, throughput, and the learning rates of the last step."""
+
+    epoch: int
+    step: int
+    loss: float
+    samples_per_second: float
+    lr: dict[str, float]
+
+
+@dataclass(frozen=True)
+class SkipEvent:
+    """A step that was skipped, for its loss was no finite number: its rows, and its dense columns that are not."""
+
+    epoch: int
+    step: int
+    rows: list[str]
+    columns: list[str]
+
+
+@dataclass(frozen=True)
+class HealthEvent:
+    """What becomes of each table, by name; measured with an evaluation of ``split``."""
+
+    split: str
+    epoch: int
+    step: int
+    tables: dict[str, dict[str, float | None]]
+
+
+Event = TrainEvent | Evaluation | HealthEvent | SkipEvent
+KINDS: dict[type, str] = {
+    TrainEvent: "train",
+    Evaluation: "eval",
+    HealthEvent: "health",
+    SkipEvent: "skip",
+}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """A line of metrics.jsonl, but for the time."""
+    values = event.to_json() if isinstance(event, Evaluation) else asdict(event)
+    return {"event": KINDS[type(event)], **values}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model."""
+
+    evals: dict[str, Evaluation]
+    ended_because: str | None
+    best_epoch: int | None
+    best_val_auc: float | None
+    best_reachable: dict[str, float] | None
+    steps: int
+    skipped_steps: list[int]
+    train_loss: list[float]
+    train_seconds: float
+    wall_seconds: float
+    samples_per_second: float
+    world_size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in result.json."""
+        return {**asdict(self), "evals": {split: each.to_json() for split, each in self.evals.items()}}
