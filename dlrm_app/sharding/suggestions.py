@@ -4,7 +4,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -21,13 +20,12 @@ from dlrm_app.tables.specs import Table
 
 MAX_NODES = 1024
 NUM_LARGEST = 5
-COLUMN_WIDTHS = (64, 32, 16, 8, 4)
 LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 """Shares of a table's rows in its cache that are tried."""
 
 
 @dataclass(frozen=True)
-class Cure:
+class Suggestion:
     """A setting as it is typed behind what was typed already, and what is planned with it."""
 
     setting: str
@@ -43,22 +41,24 @@ class Cure:
 
     def slowest(self) -> float | None:
         """Milliseconds a step of the slowest rank; None if there is no plan after all."""
-        found = search(estimate_options(self.work, self.cluster), self.cluster)
-        return None if found is None else float(rank_loads(found, self.cluster.num_ranks).time.max())
+        plan = search(estimate_options(self.work, self.cluster), self.cluster)
+        return None if plan is None else float(rank_loads(plan, self.cluster.num_ranks).time.max())
 
 
 def can_fit(work: Workload, cluster: Cluster) -> bool:
     """Whether the planner finds a plan for ``work`` on ``cluster``."""
     try:
         return fits(estimate_options(work, cluster), cluster)
-    except ConfigError:  # some table may not be sharded in any way
+    except ConfigError:  # no option is left for some table
         return False
 
 
 def explain_misfit(work: Workload, cluster: Cluster) -> str:
-    """The message: needed, available, the largest tables, and each cure that the planner found to work."""
+    """The message: needed, available, the largest tables, and each suggestion that the planner found to work."""
     options = estimate_options(work, cluster)
-    needed = sum((min(ways, key=_bytes).memory.sum(0) for ways in options.values()), np.zeros(len(KINDS)))
+    needed = sum(
+        (min(of_table, key=_bytes).memory.sum(0) for of_table in options.values()), np.zeros(len(KINDS))
+    )
     parts = ", ".join(
         f"{memory_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part
     )
@@ -72,20 +72,20 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
         *_largest(list(work.tables.values())),
         *_too_large(options, cluster),
     ]
-    found = [
-        f"{cure.setting}  ({slowest:.3g} ms a step on the slowest rank)"
-        for cure in _cures(work, cluster)
-        if (slowest := cure.slowest()) is not None
+    working = [
+        f"{suggestion.setting}  ({slowest:.3g} ms a step on the slowest rank)"
+        for suggestion in _suggestions(work, cluster)
+        if (slowest := suggestion.slowest()) is not None
     ]
-    if found:
+    if working:
         lines += [
             "  each of these was tried with the planner and makes it fit, estimated:",
-            *(f"    - {s}" for s in found),
+            *(f"    - {line}" for line in working),
         ]
     else:
         lines.append(
-            "  tried without success: row-wise and column-wise sharding, UVM caching, fp16 weights, more ranks; "
-            "what is left is fewer rows or a smaller width"
+            "  tried without success: UVM caching, fp16 weights, more ranks; what is left is fewer rows or a "
+            "smaller width"
         )
     return "\n".join(lines)
 
@@ -122,44 +122,50 @@ def _is_hopeless(work: Workload, smaller: Cluster, larger: Cluster) -> bool:
 
 
 def _largest_part(work: Workload, cluster: Cluster) -> float:
-    """Of the room on a rank, what the largest table takes in the way that cuts it smallest."""
+    """Of the room on a rank, what the largest table takes under the option that cuts it smallest."""
     try:
         options = estimate_options(work, cluster)
     except ConfigError:
         return inf
-    return max(min(largest_share(way, cluster) for way in ways) for ways in options.values())
+    return max(min(largest_share(option, cluster) for option in of_table) for of_table in options.values())
 
 
-def _bytes(way: Option) -> float:
-    return float(way.device.sum())
+def _bytes(option: Option) -> float:
+    return float(option.device.sum())
 
 
 def _largest(tables: Sequence[Table]) -> list[str]:
     groups = sorted(fold(tables), key=lambda group: -group[1][0].num_bytes)
     return [
-        f"    {label:<28} {members[0].rows:>15,} × {members[0].dim:<4} {members[0].data_type} "
-        f"{memory_text(members[0].num_bytes):>12}{' each' if len(members) > 1 else ''}"
-        for label, members in groups[:NUM_LARGEST]
+        f"    {label:<28} {alike[0].rows:>15,} × {alike[0].dim:<4} {alike[0].data_type} "
+        f"{memory_text(alike[0].num_bytes):>12}{' each' if len(alike) > 1 else ''}"
+        for label, alike in groups[:NUM_LARGEST]
     ]
 
 
 def _too_large(options: Options, cluster: Cluster) -> list[str]:
-    """Tables that no allowed way brings onto a rank, however empty it is."""
-    stuck = [name for name, ways in options.items() if all(largest_share(way, cluster) > 1 for way in ways)]
-    if not stuck:
+    """Tables that fit on no rank under any allowed option, however empty it is."""
+    too_large = [
+        name
+        for name, of_table in options.items()
+        if all(largest_share(option, cluster) > 1 for option in of_table)
+    ]
+    if not too_large:
         return []
-    kinds = ", ".join(way.label for way in options[stuck[0]])
-    return [f"  table {listed(stuck, 1)} is larger than a rank in every way it may be sharded: {kinds}"]
+    labels = [option.label for option in options[too_large[0]]]
+    hint = (
+        "" if "row_wise" in labels else "; allow row_wise in sharding.types, which splits it over all ranks"
+    )
+    return [f"  table {listed(too_large, 1)} is larger than a rank as {' or '.join(labels)}{hint}"]
 
 
-def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    yield from _by_type(work, cluster)
+def _suggestions(work: Workload, cluster: Cluster) -> Iterator[Suggestion]:
     yield from _by_caching(work, cluster)
     yield from _by_half_precision(work, cluster)
     larger = smallest_cluster(work, cluster)
     if larger is not None:
         ranks = f"{larger.num_ranks} ranks instead of {cluster.num_ranks}"
-        yield Cure(f"{ranks}, for dlrm-plan: {_typed_cluster(larger)}", work, larger)
+        yield Suggestion(f"{ranks}, for dlrm-plan: {_typed_cluster(larger)}", work, larger)
 
 
 def _typed_cluster(larger: Cluster) -> str:
@@ -175,34 +181,36 @@ def _typed_cluster(larger: Cluster) -> str:
     return " ".join(["topology=custom", *(f"topology.{key}={value}" for key, value in keys.items())])
 
 
-def _by_type(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    """Every table split by rows; every table split by columns, into the widest parts that work."""
-    for_all = replace(work.sharding, types=["row_wise"])
-    by_rows = Cure("sharding.types=[row_wise]", replace(work, sharding=for_all), cluster)
-    rows_by_pattern = _by_pattern(work, cluster, types=["row_wise"])
-    yield from islice((cure for cure in (by_rows, *rows_by_pattern) if cure.works()), 1)
-    by_columns = (
-        cure
-        for width in COLUMN_WIDTHS
-        for cure in _by_pattern(work, cluster, types=["column_wise"], min_partition=width)
-    )
-    yield from islice((cure for cure in by_columns if cure.works()), 1)
-
-
-def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Cure]:
-    """Weights of some tables in host memory behind a cache: with the share on the device that makes it fastest."""
+def _by_caching(work: Workload, cluster: Cluster) -> Iterator[Suggestion]:
+    """Weights in host memory behind a cache, where they do not fit: the share on the device that is fastest."""
     if cluster.device != "cuda":
         return
-    kernels = ["fused", "fused_uvm_caching"]
-    cures = []
+    working = []
     for share in LOAD_FACTORS:
-        tried = _by_pattern(work, cluster, kernels=kernels, cache_load_factor=share)
-        cures += list(islice((cure for cure in tried if cure.works()), 1))
-    if cures:
-        yield min(cures, key=lambda cure: cure.slowest() or inf)
+        working += list(islice((s for s in _cached(work, cluster, share) if s.works()), 1))
+    if working:
+        yield min(working, key=lambda suggestion: suggestion.slowest() or inf)
 
 
-def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+def _cached(work: Workload, cluster: Cluster, share: float) -> Iterator[Suggestion]:
+    """All tables allowed to be cached by one pattern more; then so without what their specs say of the same keys."""
+    constraints = {"kernels": ["fused", "fused_uvm_caching"], "cache_load_factor": share}
+    pattern = _all_but(work.sharding.tables)
+    sharding = replace(work.sharding, tables={**work.sharding.tables, pattern: constraints})
+    typed = (
+        f"'sharding.tables={{{pattern}:{{kernels:[fused,fused_uvm_caching],cache_load_factor:{share:g}}}}}'"
+    )
+    yield Suggestion(typed, replace(work, sharding=sharding), cluster)
+    if overriding := [t.name for t in work.tables.values() if t.sharding.keys() & constraints.keys()]:
+        freed = {
+            name: replace(table, sharding={k: v for k, v in table.sharding.items() if k not in constraints})
+            for name, table in work.tables.items()
+        }
+        without = f", and without {' and '.join(constraints)} in the specs of {listed(overriding, 1)}"
+        yield Suggestion(typed + without, replace(work, sharding=sharding, tables=freed), cluster)
+
+
+def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Suggestion]:
     """Weights of two bytes for all tables whose own specs leave it open, where fbgemm has the optimizer for them."""
     tables = work.tables.values()
     may_be_copied = any(
@@ -216,28 +224,9 @@ def _by_half_precision(work: Workload, cluster: Cluster) -> Iterator[Cure]:
     }
     patterns = {table.precision_by for table in tables if table.precision_by}
     setting = f"'tables.data_types={{{_all_but(patterns)}:fp16}}'" if patterns else "tables.data_type=fp16"
-    cure = Cure(setting, replace(work, tables=changed), cluster)
-    if changed != work.tables and cure.works():
-        yield cure
-
-
-def _by_pattern(work: Workload, cluster: Cluster, **wishes: Any) -> Iterator[Cure]:
-    """All tables with ``wishes`` as one pattern more asks for them; then so without what their specs ask instead."""
-    pattern = _all_but(work.sharding.tables)
-    sharding = replace(work.sharding, tables={**work.sharding.tables, pattern: wishes})
-    typed = (
-        f"'sharding.tables={{{pattern}:{{{','.join(f'{key}:{_typed(wishes[key])}' for key in wishes)}}}}}'"
-    )
-    yield Cure(typed, replace(work, sharding=sharding), cluster)
-    asking = [table for table in work.tables.values() if table.sharding.keys() & wishes.keys()]
-    if asking:
-        freed = {
-            name: replace(table, sharding={k: v for k, v in table.sharding.items() if k not in wishes})
-            for name, table in work.tables.items()
-        }
-        some = listed([table.name for table in asking], 1)
-        without = f", and without {' and '.join(wishes)} in the specs of {some}"
-        yield Cure(typed + without, replace(work, sharding=sharding, tables=freed), cluster)
+    suggestion = Suggestion(setting, replace(work, tables=changed), cluster)
+    if changed != work.tables and suggestion.works():
+        yield suggestion
 
 
 def _all_but(patterns: Container[str]) -> str:
@@ -246,7 +235,3 @@ def _all_but(patterns: Container[str]) -> str:
     while pattern in patterns:
         pattern += "*"
     return pattern
-
-
-def _typed(value: Any) -> str:
-    return f"[{','.join(value)}]" if isinstance(value, list) else f"{value:g}"
