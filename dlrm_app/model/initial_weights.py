@@ -1,4 +1,4 @@
-"""The tables' first weights: a function of (seed, table, row) alone, so that every sharding plan starts alike."""
+"""The tables' initial weights: a function of (seed, table, row) alone, so that every sharding plan starts alike."""
 
 import hashlib
 import math

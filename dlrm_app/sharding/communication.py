@@ -1,4 +1,4 @@
-"""Pooled embeddings and their gradients in fewer bits on the way between ranks.
+"""Pooled embeddings and their gradients in fewer bits between ranks.
 
 fp16 and bf16 round each value; int8 keeps, for every 32 values in a row, their least one, their range and 255 steps
 between (fbgemm's row-wise int8). Each is undone on arrival: what is computed stays float32.

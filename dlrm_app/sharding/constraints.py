@@ -71,8 +71,8 @@ def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_
 def by_cause(causes: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
     """(table name, what is to be said of it) as one line for each cause: ``tables a, b: cause``."""
     names: dict[str, list[str]] = defaultdict(list)
-    for name, own in causes:
-        for cause in own:
+    for name, of_table in causes:
+        for cause in of_table:
             names[cause].append(name)
     return [f"{_tables(tables)}: {cause}" for cause, tables in names.items()]
 

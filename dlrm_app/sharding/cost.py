@@ -1,6 +1,6 @@
-"""What each way to shard a table costs: memory by kind and time, by torchrec's own estimators.
+"""What each sharding option of a table costs: memory by kind and time, by torchrec's own estimators.
 
-Tables that are alike (rows, width, features' hotness, precision, optimizer, wishes) form a class, estimated once:
+Tables that are alike (rows, width, pooling factors, precision, optimizer, constraints) form a class, estimated once:
 a thousand tables of ten classes cost as much as ten.
 """
 
@@ -51,7 +51,7 @@ class Workload:
     global_batch_size: int
 
     def constraints(self, cluster: Cluster) -> dict[str, ParameterConstraints]:
-        """What may be done with each table on ``cluster``: its own wishes, or else the defaults."""
+        """What may be done with each table on ``cluster``: its own constraints, or else the defaults."""
         sharding = self.sharding
         if sharding.types is None and cluster.nodes > 1:
             # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
@@ -61,7 +61,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Option:
-    """One way to shard a table. S shards; arrays are read-only and shared by the tables of a class.
+    """A sharding option of a table. S shards; arrays are read-only and shared by the tables of a class.
 
     sizes, offsets: int [S, 2], rows and columns. time: milliseconds of a step [S].
     memory: bytes by KINDS [S, 4]; host: bytes in the memory of the rank's host [S].
@@ -98,51 +98,51 @@ Options = Mapping[str, Sequence[Option]]
 def estimate_options(
     work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints] | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Table name → every way to shard it that ``constraints`` (or else ``work``'s) allow, as SHARDING_TYPES go.
+    """Table name → every sharding option that ``constraints`` (or else ``work``'s) allow, as SHARDING_TYPES go.
 
-    Tables of one class share one tuple. Raises ConfigError naming each table that no way is left for.
+    Tables of one class share one tuple. Raises ConfigError naming each table that no option is left for.
     """
     constraints = work.constraints(cluster) if constraints is None else constraints
     scale = Scale(cluster.to_torchrec(), constraints, work.sharding.collectives)
-    members: dict[str, list[str]] = {}
+    classes: dict[str, list[str]] = {}
     for name in sorted(work.tables):
-        members.setdefault(_class_key(work, name, constraints[name]), []).append(name)
+        classes.setdefault(_class_key(work, name, constraints[name]), []).append(name)
     options: dict[str, tuple[Option, ...]] = {}
     problems = []
-    for names in members.values():
-        wishes = constraints[names[0]]
+    for names in classes.values():
+        allowed = constraints[names[0]]
         table, optimizer = work.tables[names[0]], work.optimizers[names[0]]
         batch = -(-work.global_batch_size // cluster.num_ranks)
-        found = list(_ways(table, wishes, batch, scale))
-        if not found:
-            problems.append(_nothing_left(names, wishes, cluster))
-        shared = tuple(_to_option(*way, table, optimizer, cluster) for way in found)
+        estimates = list(_estimates(table, allowed, batch, scale))
+        if not estimates:
+            problems.append(_nothing_left(names, allowed, cluster))
+        shared = tuple(_to_option(*estimate, table, optimizer, cluster) for estimate in estimates)
         options.update(dict.fromkeys(names, shared))
     if problems:
         raise ConfigError(problems)
     return options
 
 
-def _class_key(work: Workload, name: str, wishes: ParameterConstraints) -> str:
+def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
     table = work.tables[name]
     anonymous = replace(
-        wishes,
+        allowed,
         feature_names=None,
-        pooling_factors=sorted(wishes.pooling_factors),
-        sharding_types=sorted(wishes.sharding_types or []),
-        compute_kernels=sorted(wishes.compute_kernels or []),
+        pooling_factors=sorted(allowed.pooling_factors),
+        sharding_types=sorted(allowed.sharding_types or []),
+        compute_kernels=sorted(allowed.compute_kernels or []),
     )
     return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{anonymous!r}"
 
 
-def _nothing_left(names: Sequence[str], wishes: ParameterConstraints, cluster: Cluster) -> str:
+def _nothing_left(names: Sequence[str], allowed: ParameterConstraints, cluster: Cluster) -> str:
     return (
-        f"table {listed(names, 1)}: none of the sharding types {', '.join(wishes.sharding_types or ['any'])} runs with "
-        f"the kernels {', '.join(wishes.compute_kernels or ['any'])} on {cluster.device}: allow another type or kernel"
+        f"table {listed(names, 1)}: none of the sharding types {', '.join(allowed.sharding_types or ['any'])} runs with "
+        f"the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: allow another type or kernel"
     )
 
 
-Way = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]
+Estimate = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]
 """An estimated option whose shards are those of different size; sizes and offsets of all [S, 2], and which is which."""
 
 
@@ -171,15 +171,17 @@ class Scale:
             estimator.estimate([option], sharder_data_map=self._data)
 
 
-def _ways(table: Table, wishes: ParameterConstraints, local_batch_size: int, scale: Scale) -> Iterator[Way]:
+def _estimates(
+    table: Table, allowed: ParameterConstraints, local_batch_size: int, scale: Scale
+) -> Iterator[Estimate]:
     # without an optimizer: its state is counted here, torchrec's figures hold for some kinds only
     weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
     topology = scale.topology
-    for kind, kernel in _allowed(wishes, scale.sharder, topology.compute_device):
+    for kind, kernel in _types_and_kernels(allowed, scale.sharder, topology.compute_device):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of widths that do not divide: such an option is one whole shard
             cut = calculate_shard_sizes_and_offsets(
-                weight, topology.world_size, topology.intra_group_size, kind, wishes.min_partition
+                weight, topology.world_size, topology.intra_group_size, kind, allowed.min_partition
             )
         sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
         distinct, which = np.unique(sizes, axis=0, return_inverse=True)
@@ -187,34 +189,34 @@ def _ways(table: Table, wishes: ParameterConstraints, local_batch_size: int, sca
             name=table.name,
             tensor=weight,
             module=("", scale.module),
-            input_lengths=wishes.pooling_factors,
+            input_lengths=allowed.pooling_factors,
             batch_size=local_batch_size,
             sharding_type=kind,
             partition_by=get_partition_by_type(kind),
             compute_kernel=kernel,
             shards=[Shard(size=size, offset=[0, 0]) for size in distinct.tolist()],
-            cache_params=wishes.cache_params,
-            output_dtype=wishes.output_dtype,
+            cache_params=allowed.cache_params,
+            output_dtype=allowed.output_dtype,
             is_pooled=True,
-            feature_names=wishes.feature_names,
+            feature_names=allowed.feature_names,
         )
         scale.estimate(option)
         yield option, sizes, offsets, which.reshape(-1)
 
 
-def _allowed(
-    wishes: ParameterConstraints, sharder: AnyShardingSharder, device: str
+def _types_and_kernels(
+    allowed: ParameterConstraints, sharder: AnyShardingSharder, device: str
 ) -> Iterator[tuple[str, str]]:
-    """(type, kernel) of every way that ``wishes`` and ``sharder`` leave; dense only where nothing else is left."""
+    """(type, kernel) of every option that ``allowed`` and ``sharder`` leave; dense only where nothing else is left."""
     for kind in SHARDING_TYPES:
-        if kind in (wishes.sharding_types or SHARDING_TYPES):
+        if kind in (allowed.sharding_types or SHARDING_TYPES):
             offered = sharder.compute_kernels(kind, device)
-            left = sorted(kernel for kernel in offered if kernel in (wishes.compute_kernels or offered))
+            left = sorted(kernel for kernel in offered if kernel in (allowed.compute_kernels or offered))
             yield from ((kind, kernel) for kernel in left if kernel != "dense" or left == ["dense"])
 
 
 def _to_option(
-    found: ShardingOption,
+    estimated: ShardingOption,
     sizes: np.ndarray,
     offsets: np.ndarray,
     which: np.ndarray,
@@ -222,16 +224,16 @@ def _to_option(
     optimizer: str,
     cluster: Cluster,
 ) -> Option:
-    kernel = found.compute_kernel
+    kernel = estimated.compute_kernel
     rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
     on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
-    load_factor = (found.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
+    load_factor = (estimated.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
     cache = np.zeros(len(sizes))
     if load_factor is not None:
         cache = np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
-    own = "hbm" if cluster.device == "cuda" else "ddr"
-    total = np.array([getattr(shard.storage, own) for shard in found.shards], dtype=float)[which]
-    time = np.array([shard.perf.total if shard.perf else 0.0 for shard in found.shards])[which]
+    memory_kind = "hbm" if cluster.device == "cuda" else "ddr"
+    total = np.array([getattr(shard.storage, memory_kind) for shard in estimated.shards], dtype=float)[which]
+    time = np.array([shard.perf.total if shard.perf else 0.0 for shard in estimated.shards])[which]
     exchanged = np.maximum(0, total - (cache if on_host else weights))
     per_weight, per_row = (
         part.astype(float) for part in SPARSE_OPTIMIZERS[optimizer].state_bytes(rows, sizes[:, 1])
@@ -241,7 +243,7 @@ def _to_option(
     # fbgemm keeps what is per row on the device wherever the weights are
     state = per_row if on_host else per_weight + per_row
     return Option(
-        sharding_type=found.sharding_type,
+        sharding_type=estimated.sharding_type,
         kernel=kernel,
         load_factor=load_factor,
         sizes=sizes,

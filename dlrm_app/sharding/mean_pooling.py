@@ -70,7 +70,7 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
 
     def _divisor(self, features: KeyedJaggedTensor) -> torch.Tensor:
         """float [B, widths of the output's keys]: a bag's length, or 1."""
-        row_of: Mapping[str, int] = {key: place for place, key in enumerate(features.keys())}
+        row_of: Mapping[str, int] = {key: row for row, key in enumerate(features.keys())}
         num_features = len(row_of)
         lengths = features.lengths().view(num_features, -1).clamp(min=1)
         rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()

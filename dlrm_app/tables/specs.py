@@ -95,8 +95,8 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
     problems: list[str] = []
     tables = []
-    for place, spec in enumerate(specs):
-        tables += _read_spec(place, spec, config, problems)
+    for index, spec in enumerate(specs):
+        tables += _read_spec(index, spec, config, problems)
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
         misfits = _misfits(tables, feature_rows)
@@ -107,11 +107,11 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     return tables
 
 
-def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str]) -> list[Table]:
+def _read_spec(index: int, spec: Any, config: TablesConfig, problems: list[str]) -> list[Table]:
     if not isinstance(spec, Mapping):
-        problems.append(f"tables.specs[{place}] must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}")
+        problems.append(f"tables.specs[{index}] must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}")
         return []
-    where = f"tables.specs[{place}] ({spec.get('name', 'no name')})"
+    where = f"tables.specs[{index}] ({spec.get('name', 'no name')})"
     unknown = [str(key) for key in spec if key not in SPEC_KEYS]
     missing = [key for key in ("name", "rows", "features") if key not in spec]
     if unknown or missing:
@@ -125,9 +125,9 @@ def _read_spec(place: int, spec: Any, config: TablesConfig, problems: list[str])
         "init": config.init,
         "init_scale": config.init_scale,
     }
-    own = {key: value for key, value in spec.items() if key != "count"}
+    given = {key: value for key, value in spec.items() if key != "count"}
     lists = {key: tuple(spec[key]) for key in ("features", "pooling_factors") if _is_list(spec.get(key))}
-    table = Table(**{**defaults, **own, **lists})
+    table = Table(**{**defaults, **given, **lists})
     faults = [*_table_faults(table), *_count_faults(spec.get("count"))]
     problems += [f"{where}: {fault}" for fault in faults]
     if faults:
@@ -211,8 +211,8 @@ def _table_faults(table: Table) -> list[str]:
     for key in ("rows", "dim"):
         value = getattr(table, key)
         if not _is_whole(value):
-            cure = " (or set tables.embedding_dim)" if key == "dim" else ""
-            faults.append(f"{key} must be a whole number of at least 1, got {value!r}{cure}")
+            hint = " (or set tables.embedding_dim)" if key == "dim" else ""
+            faults.append(f"{key} must be a whole number of at least 1, got {value!r}{hint}")
     if isinstance(table.dim, int) and table.dim % 4:
         faults.append(f"dim must be a multiple of 4 (fbgemm's vector width), got {table.dim}")
     faults += _list_faults(table)
@@ -293,7 +293,7 @@ def leave_as_allocated(weights: Any) -> Any:
 def to_constraints(
     table: Table, default_types: list[str] | None, default_kernels: list[str] | None
 ) -> ParameterConstraints:
-    """What the planner may do with ``table``: its own wishes, or else the defaults; None: anything."""
+    """What the planner may do with ``table``: its own constraints, or else the defaults; None: anything."""
     return ParameterConstraints(
         sharding_types=list(table.sharding.get("types") or default_types or []) or None,
         compute_kernels=list(table.sharding.get("kernels") or default_kernels or []) or None,

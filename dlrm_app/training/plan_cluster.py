@@ -52,10 +52,10 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
             f"found in {seconds:.1f} s: {len(tables):,} table{'s' * (len(tables) > 1)}, {num_classes:,} class{'es' * (num_classes > 1)}"
         )
     if config.smallest:
-        _say_smallest(work, cluster)
+        _print_smallest(work, cluster)
     if config.output is not None:
         _write(Path(config.output), plan)
-    _say_next(config, cluster)
+    _print_next(config, cluster)
     return plan
 
 
@@ -88,16 +88,16 @@ def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
 def _workload(config: PlanConfig, tables: list[Table], cluster: Cluster) -> Workload:
     batch_size = (
         config.trainer.global_batch_size * config.model.ensemble_size
-    )  # each member reads rows of its own
+    )  # each model reads rows of its own
     return make_workload(tables, config.optimizer.sparse, config.sharding, batch_size, cluster.device)
 
 
-def _say_smallest(work: Workload, cluster: Cluster) -> None:
+def _print_smallest(work: Workload, cluster: Cluster) -> None:
     if work.sharding.plan is not None:
         return  # a plan from a file is for its own ranks alone
-    found = smallest_cluster(work, cluster)
-    if found is not None:
-        print(f"the smallest cluster of these devices that the tables fit on: {found}")
+    smallest = smallest_cluster(work, cluster)
+    if smallest is not None:
+        print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
 
 
 def _write(folder: Path, plan: EstimatedPlan) -> None:
@@ -110,7 +110,7 @@ def _write(folder: Path, plan: EstimatedPlan) -> None:
     print(f"wrote {folder / 'plan.yaml'} and {folder / 'plan.html'}")
 
 
-def _say_next(config: PlanConfig, cluster: Cluster) -> None:
+def _print_next(config: PlanConfig, cluster: Cluster) -> None:
     if config.output is None:
         print(
             "next: add output=FOLDER for plan.yaml, which dlrm-train takes, and a chart of every rank's load"

@@ -256,7 +256,7 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     run.folder.log(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)
-    run.trainable.measured.say_once(run.trainable.plan, seconds_per_step)
+    run.trainable.measured.log_once(run.trainable.plan, seconds_per_step)
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:

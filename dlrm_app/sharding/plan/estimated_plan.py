@@ -60,7 +60,7 @@ def to_plan(
     return EstimatedPlan(plan, cluster, assignment, work, options)
 
 
-def _parameter(placed: Placed, wishes: ParameterConstraints, cluster: Cluster) -> ParameterSharding:
+def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Cluster) -> ParameterSharding:
     option = placed.option
     shards = [
         ShardMetadata(
@@ -70,7 +70,7 @@ def _parameter(placed: Placed, wishes: ParameterConstraints, cluster: Cluster) -
         )
         for size, offset, rank in zip(option.sizes, option.offsets, placed.ranks, strict=True)
     ]
-    cache = copy.deepcopy(wishes.cache_params)
+    cache = copy.deepcopy(constraints.cache_params)
     if option.load_factor is not None:
         cache = replace(cache or CacheParams(), load_factor=option.load_factor)
     return ParameterSharding(
@@ -79,17 +79,17 @@ def _parameter(placed: Placed, wishes: ParameterConstraints, cluster: Cluster) -
         compute_kernel=option.kernel,
         ranks=list(placed.ranks),
         cache_params=cache,
-        enforce_hbm=wishes.enforce_hbm,
-        stochastic_rounding=wishes.stochastic_rounding,
-        bounds_check_mode=wishes.bounds_check_mode,
-        output_dtype=wishes.output_dtype,
-        key_value_params=copy.deepcopy(wishes.key_value_params),
+        enforce_hbm=constraints.enforce_hbm,
+        stochastic_rounding=constraints.stochastic_rounding,
+        bounds_check_mode=constraints.bounds_check_mode,
+        output_dtype=constraints.output_dtype,
+        key_value_params=copy.deepcopy(constraints.key_value_params),
     )
 
 
 def to_assignment(plan: ShardingPlan, options: Options) -> Assignment:
     """What a ShardingPlan of torchrec's planner assigns, in terms of ``options``."""
-    found: dict[str, Placed] = {}
+    assignment: dict[str, Placed] = {}
     for module_plan in plan.plan.values():
         assert isinstance(module_plan, EmbeddingModuleShardingPlan)
         for name, sharding in module_plan.items():
@@ -98,5 +98,5 @@ def to_assignment(plan: ShardingPlan, options: Options) -> Assignment:
                 for o in options[name]
                 if (o.sharding_type, o.kernel) == (sharding.sharding_type, sharding.compute_kernel)
             )
-            found[name] = Placed(option, tuple(sharding.ranks or ()))
-    return found
+            assignment[name] = Placed(option, tuple(sharding.ranks or ()))
+    return assignment

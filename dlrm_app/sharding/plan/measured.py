@@ -26,7 +26,7 @@ class Measured:
         self._before = used_bytes(runtime.device)
         self._has_spoken = False
 
-    def say_once(self, plan: ShardingPlan, seconds_per_step: float) -> None:
+    def log_once(self, plan: ShardingPlan, seconds_per_step: float) -> None:
         """Prints estimates and measurements of every rank, the first time. Every rank must call it."""
         if self._has_spoken or not isinstance(plan, EstimatedPlan):
             return
@@ -44,14 +44,14 @@ def lines(plan: EstimatedPlan, measured: torch.Tensor) -> list[str]:
     """``measured`` [ranks, 2] holds bytes and milliseconds of a step."""
     memory, times = measured.unbind(1)
     estimated = torch.from_numpy(plan.loads.device), torch.from_numpy(plan.loads.time)
-    found = [
+    table = [
         "estimated for the tables alone, and measured for all that was made since the start:",
         _line("largest", *(float(values.max()) for values in (estimated[0], memory, estimated[1], times))),
     ]
     if 1 < len(measured) <= MAX_LINES:
         rows = zip(estimated[0], memory, estimated[1], times, strict=True)
-        found += [_line(f"rank {rank}", *map(float, row)) for rank, row in enumerate(rows)]
-    return found
+        table += [_line(f"rank {rank}", *map(float, row)) for rank, row in enumerate(rows)]
+    return table
 
 
 def _line(name: str, planned: float, used: float, planned_ms: float, used_ms: float) -> str:

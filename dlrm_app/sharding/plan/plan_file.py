@@ -95,8 +95,8 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _named(problem: str, names: Sequence[str]) -> list[str]:
     """One problem of many tables."""
-    cure = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
-    return [f"{problem}: {listed(names, 5)}; {cure}"] if names else []
+    hint = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
+    return [f"{problem}: {listed(names, 5)}; {hint}"] if names else []
 
 
 def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
@@ -164,8 +164,8 @@ def _cover_faults(shards: np.ndarray, table: Table) -> list[str]:
             f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}: plan again"
         ]
     faults = []
-    for place, one in enumerate(shards):
-        later = shards[place + 1 :]
+    for index, one in enumerate(shards):
+        later = shards[index + 1 :]
         meet = (
             (later[:, 0] < one[0] + one[2])
             & (one[0] < later[:, 0] + later[:, 2])
@@ -185,8 +185,8 @@ def _assign(
     entries: Mapping[str, Any], work: Workload, cluster: Cluster
 ) -> tuple[dict[str, Placed], list[str]]:
     """The entries in terms of what torchrec makes of their sharding types."""
-    wishes = work.constraints(cluster)
-    planned = {name: _as_constraints(entries[name], wishes[name]) for name in work.tables}
+    constraints = work.constraints(cluster)
+    planned = {name: _as_constraints(entries[name], constraints[name]) for name in work.tables}
     options = estimate_options(work, cluster, planned)
     problems = []
     assignment = {}
@@ -194,37 +194,37 @@ def _assign(
         entry, option = entries[name], options[name][0]
         is_copied = option.sharding_type == "data_parallel"
         expected = np.hstack([option.offsets, option.sizes])
-        found = expected if is_copied else np.array(entry["shards"])[:, :4]
-        if not np.array_equal(expected, found):
+        given = expected if is_copied else np.array(entry["shards"])[:, :4]
+        if not np.array_equal(expected, given):
             problems.append(
                 f"table {name}: {option.sharding_type} on these ranks cuts it into {expected[:2].tolist()}…, "
-                f"not {found[:2].tolist()}…"
+                f"not {given[:2].tolist()}…"
             )
         elif name in work.dense_kernel and option.kernel != "dense":
             problems.append(f"table {name}: its optimizer needs the kernel dense here, not {option.kernel}")
         else:
-            problems += _place_problems(name, option, entry["ranks"], cluster)
+            problems += _rank_order_problems(name, option, entry["ranks"], cluster)
         ranks = range(cluster.num_ranks) if is_copied else entry["ranks"]
         assignment[name] = Placed(option, tuple(ranks))
     return assignment, problems
 
 
-def _as_constraints(entry: Mapping[str, Any], wishes: ParameterConstraints) -> ParameterConstraints:
+def _as_constraints(entry: Mapping[str, Any], constraints: ParameterConstraints) -> ParameterConstraints:
     """What the entry leaves open: nothing."""
     widths = {shard[3] for shard in entry["shards"]}
-    cache = wishes.cache_params
+    cache = constraints.cache_params
     if "cache_load_factor" in entry:
         cache = replace(cache or CacheParams(), load_factor=entry["cache_load_factor"])
     return replace(
-        wishes,
+        constraints,
         sharding_types=[entry["sharding_type"]],
         compute_kernels=[entry["compute_kernel"]],
-        min_partition=min(widths) if widths else wishes.min_partition,
+        min_partition=min(widths) if widths else constraints.min_partition,
         cache_params=cache,
     )
 
 
-def _place_problems(name: str, option: Option, ranks: Sequence[int], cluster: Cluster) -> list[str]:
+def _rank_order_problems(name: str, option: Option, ranks: Sequence[int], cluster: Cluster) -> list[str]:
     """Types that tie their shards to certain ranks."""
     if option.sharding_type == "row_wise" and list(ranks) != list(range(cluster.num_ranks)):
         return [f"table {name}: row_wise puts shard i on rank i, got ranks {list(ranks)[:8]}"]

@@ -18,7 +18,7 @@ TIME, MEMORY, HOST = range(3)
 
 @dataclass
 class Pieces:
-    """P tables that may move, then one empty piece for each place (a rank, or a node), so that a move is an exchange too."""
+    """P tables that may move, then one empty piece for each group of ranks (one rank, or a node), so that a move is an exchange too."""
 
     names: list[str]
     rank: np.ndarray
@@ -27,14 +27,13 @@ class Pieces:
 
     def on(self, rank: int) -> np.ndarray:
         """The pieces on ``rank``, one of each kind that are alike, the empty one last."""
-        own = np.flatnonzero(self.rank == rank)
-        _, firsts = np.unique(self.load[:, own], axis=1, return_index=True)
-        return own[np.sort(firsts)]
+        pieces = np.flatnonzero(self.rank == rank)
+        _, firsts = np.unique(self.load[:, pieces], axis=1, return_index=True)
+        return pieces[np.sort(firsts)]
 
     def bundles_on(self, rank: int) -> np.ndarray:
         """Every one or two pieces on ``rank`` that are not alike, [K, 2]; the empty one stands for none."""
-        own = np.flatnonzero(self.rank == rank)
-        empty = own[-1]
+        empty = np.flatnonzero(self.rank == rank)[-1]
         kinds = self.on(rank)
         pairs = [(empty, empty), *((piece, empty) for piece in kinds[:-1]), *combinations(kinds[:-1], 2)]
         return np.array(pairs, dtype=np.int64)
@@ -69,18 +68,18 @@ def improve(board: Board) -> None:
 
 
 def _improve(board: Board, kind: str, width: int) -> None:
-    """Moves tables of ``kind`` among places of ``width`` ranks, each place as loaded as its fullest rank."""
+    """Moves tables of ``kind`` among groups of ``width`` ranks, each group as loaded as its fullest rank."""
     moved = {name: placed for name, placed in board.placed.items() if placed.option.sharding_type == kind}
-    num_places = board.cluster.num_ranks // width
+    num_groups = board.cluster.num_ranks // width
     before = np.stack([board.time, board.device, board.host])
     limits = np.array([np.inf, board.cluster.usable, board.cluster.usable_host], dtype=float)
-    pieces = _pieces(moved, num_places, width)
-    state = State(pieces, before.reshape(3, num_places, width).max(2), limits)
+    pieces = _pieces(moved, num_groups, width)
+    state = State(pieces, before.reshape(3, num_groups, width).max(2), limits)
     _lower(TIME, state)
     limits[TIME] = state.loads[TIME].max() * (1 + TOLERANCE)
     _lower(MEMORY, state)
-    for name, place in zip(pieces.names, pieces.rank.tolist()[: len(pieces.names)], strict=True):
-        ranks = tuple(range(place * width, (place + 1) * width))
+    for name, group in zip(pieces.names, pieces.rank.tolist()[: len(pieces.names)], strict=True):
+        ranks = tuple(range(group * width, (group + 1) * width))
         board.placed[name] = Placed(moved[name].option, ranks)
     loads = rank_loads(board.placed, board.cluster.num_ranks)
     after = np.stack([loads.time, loads.device, loads.host])
@@ -90,13 +89,13 @@ def _improve(board: Board, kind: str, width: int) -> None:
     board.time, board.device, board.host = after
 
 
-def _pieces(moved: Mapping[str, Placed], num_places: int, width: int) -> Pieces:
+def _pieces(moved: Mapping[str, Placed], num_groups: int, width: int) -> Pieces:
     names = sorted(moved)
     options = [moved[name].option for name in names]
     loads = [(option.time.max(), option.device.max(), option.host.max()) for option in options]
-    place = [*(moved[name].ranks[0] // width for name in names), *range(num_places)]
-    empty = [(0.0, 0.0, 0.0)] * num_places
-    return Pieces(names, np.array(place, dtype=np.int64), np.array([*loads, *empty]).T)
+    rank = [*(moved[name].ranks[0] // width for name in names), *range(num_groups)]
+    empty = [(0.0, 0.0, 0.0)] * num_groups
+    return Pieces(names, np.array(rank, dtype=np.int64), np.array([*loads, *empty]).T)
 
 
 def _lower(which: int, state: State) -> None:
@@ -104,8 +103,8 @@ def _lower(which: int, state: State) -> None:
     num_pairs = 0
     for _ in range(MAX_EXCHANGES):
         fullest = int(state.loads[which].argmax())
-        own, others = state.pieces.on(fullest), np.arange(len(state.pieces.rank))
-        if _exchange(which, fullest, own[:, None], others[:, None], state):
+        here, others = state.pieces.on(fullest), np.arange(len(state.pieces.rank))
+        if _exchange(which, fullest, here[:, None], others[:, None], state):
             continue
         if num_pairs == MAX_PAIR_EXCHANGES:
             return

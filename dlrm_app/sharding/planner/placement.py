@@ -82,23 +82,23 @@ class Board:
         extra = np.zeros((3, self.cluster.num_ranks))
         for start in range(0, len(option.time), group):
             part = slice(start, start + group)
-            found = self._best_node(option, part, extra)
-            if found is None:
+            node = self._best_node(option, part, extra)
+            if node is None:
                 return False
-            ranks.extend(found)
+            ranks.extend(node)
             for row, values in zip(extra, (option.time, option.device, option.host), strict=True):
-                np.add.at(row, found, values[part])
+                np.add.at(row, node, values[part])
         return self._put(name, option, np.array(ranks))
 
     def put_on_ranks(self, name: str, option: Option) -> bool:
         """Each shard on the least loaded rank with room for it, a table's shards on different ranks if there are."""
         ranks: list[int] = []
         extra = np.zeros((3, self.cluster.num_ranks))
-        for place in range(len(option.time)):
+        for shard in range(len(option.time)):
             time, device, host = self.time + extra[0], self.device + extra[1], self.host + extra[2]
             score = self.weigh(time, device)
-            full = (device + option.device[place] > self.cluster.usable) | (
-                host + option.host[place] > self.cluster.usable_host
+            full = (device + option.device[shard] > self.cluster.usable) | (
+                host + option.host[shard] > self.cluster.usable_host
             )
             score[full] = np.inf
             if len(ranks) < self.cluster.num_ranks:
@@ -107,15 +107,15 @@ class Board:
             if score[rank] == np.inf:
                 return False
             ranks.append(rank)
-            extra[:, rank] += option.time[place], option.device[place], option.host[place]
+            extra[:, rank] += option.time[shard], option.device[shard], option.host[shard]
         return self._put(name, option, np.array(ranks))
 
     def _best_node(self, option: Option, part: slice, extra: np.ndarray) -> list[int] | None:
         cluster = self.cluster
         shape = (cluster.nodes, cluster.devices_per_node)
         time, device, host = (
-            (own + more).reshape(shape)
-            for own, more in zip((self.time, self.device, self.host), extra, strict=True)
+            (load + more).reshape(shape)
+            for load, more in zip((self.time, self.device, self.host), extra, strict=True)
         )
         order = np.tile(np.arange(shape[1]), (shape[0], 1))
         if option.sharding_type == "table_column_wise":  # its shards may lie in any order
@@ -139,7 +139,7 @@ class Board:
         return bool(fits)
 
 
-def place(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> Board | None:
+def place_tables(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> Board | None:
     """A board with all of ``choices`` on it; None if this order finds no room.
 
     First what lies on every rank, then what needs whole nodes, then single shards, each kind longest first

@@ -87,11 +87,11 @@ def find_assignment(
     if sharding.planner == "torchrec":
         return _ask_torchrec(model(), work, cluster)
     options = estimate_options(work, cluster)
-    found = search(options, cluster)
-    if found is None:
+    assignment = search(options, cluster)
+    if assignment is None:
         logger.info("the tables do not fit; looking for settings that would make them …")
         raise DlrmError(explain_misfit(work, cluster))
-    return found, options
+    return assignment, options
 
 
 def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
@@ -122,8 +122,9 @@ def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[A
     except PlannerError as error:
         words = f"torchrec's planner, in its words: {str(error).strip().splitlines()[0]}"
         if can_fit(work, cluster):
-            cure = "use sharding.planner=fast, which finds one"
-            raise DlrmError(f"sharding.planner=torchrec found no plan: {cure}; {words}") from error
+            raise DlrmError(
+                f"sharding.planner=torchrec found no plan: use sharding.planner=fast, which finds one; {words}"
+            ) from error
         raise DlrmError(f"{explain_misfit(work, cluster)}\n  {words}") from error
     for module_plan in plan.plan.values():
         assert isinstance(module_plan, EmbeddingModuleShardingPlan)
@@ -146,9 +147,9 @@ def _least_of_all(cluster: Cluster) -> Cluster:
     """The cluster with the memory of its smallest rank, for machines may differ."""
     if cluster.num_ranks == 1:
         return cluster
-    found: list[tuple[int, int]] = [(0, 0)] * cluster.num_ranks
-    dist.all_gather_object(found, (cluster.memory, cluster.host_memory))
-    memory, host_memory = (min(sizes) for sizes in zip(*found, strict=True))
+    sizes: list[tuple[int, int]] = [(0, 0)] * cluster.num_ranks
+    dist.all_gather_object(sizes, (cluster.memory, cluster.host_memory))
+    memory, host_memory = map(min, zip(*sizes, strict=True))
     return replace(cluster, memory=memory, host_memory=host_memory)
 
 

@@ -1,6 +1,6 @@
-"""The fast planner's search: which way to shard each table, then where its shards go.
+"""The fast planner's search: which sharding option for each table, then where its shards go.
 
-A table takes the cheapest way whose shards are all below a limit of time and of memory: low limits split tables,
+A table takes the cheapest option whose shards are all below a limit of time and of memory: low limits split tables,
 high ones keep them whole. A few dozen pairs of limits are tried, each placed and improved, and the best plan is
 kept. The result depends on the tables and the cluster alone, not on the order in which they are given.
 """
@@ -13,10 +13,10 @@ import numpy as np
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import Option, Options
 from dlrm_app.sharding.planner.improvement import improve
-from dlrm_app.sharding.planner.placement import Assignment, Board, place
+from dlrm_app.sharding.planner.placement import Assignment, Board, place_tables
 
 TIME_LEVELS = (np.inf, 4.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.25, 0.1)
-"""Of the time that each rank would take if the cheapest ways were spread evenly."""
+"""Of the time that each rank would take if the cheapest options were spread evenly."""
 MEMORY_LEVELS = (1.0, 0.5, 0.25, 0.1)
 """Of the memory that tables may take on a rank."""
 TIME_WEIGHTS = (1.0, 0.5, 0.0)
@@ -24,7 +24,7 @@ TIME_WEIGHTS = (1.0, 0.5, 0.0)
 NUM_IMPROVED = 6
 """How many of the best placements are worth improving."""
 Choices = Sequence[tuple[str, Option]]
-"""A way for each table, by name."""
+"""An option for each table, by name."""
 
 
 def search(options: Options, cluster: Cluster) -> Assignment | None:
@@ -40,7 +40,7 @@ def search(options: Options, cluster: Cluster) -> Assignment | None:
 
 def fits(options: Options, cluster: Cluster) -> bool:
     """Whether ``search`` would find a plan, found out sooner."""
-    least = sum(min(float(way.device.sum()) for way in ways) for ways in options.values())
+    least = sum(min(float(option.device.sum()) for option in of_table) for of_table in options.values())
     if least > cluster.usable * cluster.num_ranks:
         return False
     return any(_has_placement(choices, cluster) for choices in _choices(options, cluster)) or bool(
@@ -54,74 +54,80 @@ def _cost(board: Board) -> float:
 
 
 def _placements(choices: Choices, cluster: Cluster) -> list[Board]:
-    boards = [place(choices, cluster, weight) for weight in TIME_WEIGHTS]
+    boards = [place_tables(choices, cluster, weight) for weight in TIME_WEIGHTS]
     return [board for board in boards if board is not None]
 
 
 def _has_placement(choices: Choices, cluster: Cluster) -> bool:
     # those that look at memory fit most often
-    return any(place(choices, cluster, weight) is not None for weight in reversed(TIME_WEIGHTS))
+    return any(place_tables(choices, cluster, weight) is not None for weight in reversed(TIME_WEIGHTS))
 
 
 def _choices(options: Options, cluster: Cluster) -> list[Choices]:
-    """Every different choice of ways that the limits lead to."""
-    cheapest = sum(min(way.total_time for way in ways) for ways in options.values())
+    """Every different choice of options that the limits lead to."""
+    cheapest = sum(min(option.total_time for option in of_table) for of_table in options.values())
     even = cheapest / cluster.num_ranks
-    found: dict[tuple[int, ...], Choices] = {}
+    distinct: dict[tuple[int, ...], Choices] = {}
     for memory_level in MEMORY_LEVELS:
         for time_level in TIME_LEVELS:
             choices = _pick(options, time_level * even, memory_level, cluster)
-            found.setdefault(tuple(id(way) for _, way in choices), choices)
-    return list(found.values())
+            distinct.setdefault(tuple(id(option) for _, option in choices), choices)
+    return list(distinct.values())
 
 
 def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster) -> Choices:
-    """The cheapest way of each table whose shards all stay below the limits, or that comes nearest."""
+    """The cheapest option of each table whose shards all stay below the limits, or that comes nearest."""
     known: dict[int, Option] = {}
-    for ways in options.values():
-        if id(ways) not in known:
-            shares = [largest_share(way, cluster) for way in ways]
+    for of_table in options.values():
+        if id(of_table) not in known:
+            shares = [largest_share(option, cluster) for option in of_table]
             small = [
-                way for way, share in zip(ways, shares, strict=True) if share <= max(max_share, min(shares))
+                option
+                for option, share in zip(of_table, shares, strict=True)
+                if share <= max(max_share, min(shares))
             ]
-            quick = [way for way in small if way.time.max() <= max_time] or [
-                min(small, key=lambda way: float(way.time.max()))
+            quick = [option for option in small if option.time.max() <= max_time] or [
+                min(small, key=lambda option: float(option.time.max()))
             ]
-            known[id(ways)] = min(quick, key=lambda way: (way.total_time, float(way.device.sum())))
+            known[id(of_table)] = min(
+                quick, key=lambda option: (option.total_time, float(option.device.sum()))
+            )
     return [(name, known[id(options[name])]) for name in sorted(options)]
 
 
 def _may_leave_devices(options: Options) -> bool:
-    return any(way.host.any() for ways in options.values() for way in ways)
+    return any(option.host.any() for of_table in options.values() for option in of_table)
 
 
-def _most_frugal(ways: Sequence[Option], cluster: Cluster) -> Option:
-    """The way that takes least memory on devices, of those whose shards each fit on a rank if there are such."""
-    possible = [way for way in ways if largest_share(way, cluster) <= 1] or ways
-    return min(possible, key=lambda way: float(way.device.sum()))
+def _most_frugal(of_table: Sequence[Option], cluster: Cluster) -> Option:
+    """The option that takes least memory on devices, of those whose shards each fit on a rank if there are such."""
+    possible = [option for option in of_table if largest_share(option, cluster) <= 1] or of_table
+    return min(possible, key=lambda option: float(option.device.sum()))
 
 
-def largest_share(way: Option, cluster: Cluster) -> float:
+def largest_share(option: Option, cluster: Cluster) -> float:
     """Of the memory that tables may take on a rank or in its host, what the largest shard takes."""
-    return max(float(way.device.max()) / cluster.usable, float(way.host.max()) / max(cluster.usable_host, 1))
+    return max(
+        float(option.device.max()) / cluster.usable, float(option.host.max()) / max(cluster.usable_host, 1)
+    )
 
 
 def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
-    """Where memory is short in all: tables change to the way that takes least, cheapest per byte saved first.
+    """Where memory is short in all: tables change to the option that takes least, cheapest per byte saved first.
 
     As few change as it takes (the greedy of the multiple-choice knapsack), found by bisection.
     """
     quick = dict(_pick(options, np.inf, 1.0, cluster))
-    frugal = {name: _most_frugal(ways, cluster) for name, ways in options.items()}
+    frugal = {name: _most_frugal(of_table, cluster) for name, of_table in options.items()}
     changes = sorted(
-        ((frugal[n].total_time - way.total_time) / saved, n)
-        for n, way in quick.items()
-        if (saved := float(way.device.sum() - frugal[n].device.sum())) > 0
+        ((frugal[n].total_time - option.total_time) / saved, n)
+        for n, option in quick.items()
+        if (saved := float(option.device.sum() - frugal[n].device.sum())) > 0
     )
 
     def choices(num_changed: int) -> Choices:
         changed = {name for _, name in changes[:num_changed]}
-        return [(name, frugal[name] if name in changed else way) for name, way in quick.items()]
+        return [(name, frugal[name] if name in changed else option) for name, option in quick.items()]
 
     if not changes or not _has_placement(choices(len(changes)), cluster):
         return []

@@ -49,6 +49,6 @@ def test_a_run_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
     ):
         trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
         for _ in range(2):
-            trainable.measured.say_once(trainable.plan, 0.125)
+            trainable.measured.log_once(trainable.plan, 0.125)
     (said,) = [r.getMessage() for r in caplog.records if r.name == "dlrm_app.sharding.plan.measured"]
     assert "125.0 ms measured" in said
