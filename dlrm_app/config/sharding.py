@@ -20,7 +20,7 @@ KERNELS = ("fused", "fused_uvm", "fused_uvm_caching", "dense")
 # Public builds of fbgemm-gpu are without the stores behind them: https://github.com/pytorch/FBGEMM/issues/5666
 KEY_VALUE_KERNELS = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
 COLLECTIVE_TYPES = ("fp32", "fp16", "bf16", "int8")
-WISH_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_load_factor")
+CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_load_factor")
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 PLANNERS = ("fast", "torchrec")
 DEVICES = ("cuda", "cpu")
@@ -36,7 +36,7 @@ class CollectivesConfig:
 
 @dataclass(slots=True)
 class ShardingConfig:
-    """``tables`` maps a pattern of table names to wishes (WISH_KEYS) for the tables that it fits."""
+    """``tables`` maps a pattern of table names to constraints (CONSTRAINT_KEYS) for the tables that it fits."""
 
     types: list[str] | None = None
     kernels: list[str] | None = None
@@ -46,35 +46,37 @@ class ShardingConfig:
     plan: str | None = None
 
     def problems(self) -> list[str]:
-        """What types cannot express, each with its cure."""
+        """What types cannot express, each with what to do."""
         return [
-            *wish_problems("sharding", {"types": self.types, "kernels": self.kernels}),
+            *constraint_problems("sharding", {"types": self.types, "kernels": self.kernels}),
             *(
                 problem
-                for pattern, wishes in self.tables.items()
-                for problem in wish_problems(f"sharding.tables.{pattern}", wishes)
+                for pattern, constraints in self.tables.items()
+                for problem in constraint_problems(f"sharding.tables.{pattern}", constraints)
             ),
             *one_of("sharding.collectives.forward", self.collectives.forward, COLLECTIVE_TYPES),
             *one_of("sharding.collectives.backward", self.collectives.backward, COLLECTIVE_TYPES),
             *one_of("sharding.planner", self.planner, PLANNERS),
         ]
 
-    def wishes(self, table: str) -> dict[str, Any]:
+    def pattern_constraints(self, table: str) -> dict[str, Any]:
         """What the patterns that fit ``table`` ask for: of two that ask for one thing, the later."""
         merged: dict[str, Any] = {}
-        for pattern, wishes in self.tables.items():
+        for pattern, constraints in self.tables.items():
             if fnmatchcase(table, pattern):
-                merged |= {key: value for key, value in wishes.items() if value is not None}
+                merged |= {key: value for key, value in constraints.items() if value is not None}
         return merged
 
 
-def wish_problems(where: str, wishes: Any) -> list[str]:
-    """What is wrong with one table's or pattern's wishes, as ``where``.key; those that are null ask for nothing."""
-    if not isinstance(wishes, Mapping):
-        return [f"{where} must be a mapping with {', '.join(WISH_KEYS)}, got {wishes!r}"]
-    given = {key: value for key, value in wishes.items() if value is not None}
+def constraint_problems(where: str, constraints: Any) -> list[str]:
+    """What is wrong with one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
+    if not isinstance(constraints, Mapping):
+        return [f"{where} must be a mapping with {', '.join(CONSTRAINT_KEYS)}, got {constraints!r}"]
+    given = {key: value for key, value in constraints.items() if value is not None}
     problems = [
-        f"{where}.{key} is not known: use {', '.join(WISH_KEYS)}" for key in given if key not in WISH_KEYS
+        f"{where}.{key} is not known: use {', '.join(CONSTRAINT_KEYS)}"
+        for key in given
+        if key not in CONSTRAINT_KEYS
     ]
     problems += _choice_problems(f"{where}.types", given.get("types", []), SHARDING_TYPES)
     problems += _choice_problems(f"{where}.kernels", given.get("kernels", []), KERNELS)

@@ -31,7 +31,7 @@ COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
     """What is asked for ``table``, by its spec, a pattern or all tables; null and what nobody asks for is left out."""
     for_all = {"types": sharding.types, "kernels": sharding.kernels}
-    sources = [for_all, sharding.wishes(table.name), table.sharding]
+    sources = [for_all, sharding.pattern_constraints(table.name), table.sharding]
     return {key: value for source in sources for key, value in source.items() if value is not None}
 
 

@@ -28,7 +28,7 @@ from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, Poo
 
 from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.sharding import wish_problems
+from dlrm_app.config.sharding import constraint_problems
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError, refuse_if
@@ -221,7 +221,7 @@ def _table_faults(table: Table) -> list[str]:
             faults.append(f"{key} must be one of {', '.join(choices)}, got {getattr(table, key)!r}")
     if table.init_scale is not None and not table.init_scale > 0:
         faults.append(f"init_scale must be positive, got {table.init_scale!r}")
-    faults += wish_problems("sharding", table.sharding)
+    faults += constraint_problems("sharding", table.sharding)
     faults += _unknown_keys("optimizer", table.optimizer, OPTIMIZER_KEYS)
     return faults
 

@@ -13,7 +13,7 @@ from torchrec.distributed.types import (
     ShardMetadata,
 )
 
-from dlrm_app.config.sharding import ShardingConfig, wish_problems
+from dlrm_app.config.sharding import ShardingConfig, constraint_problems
 from dlrm_app.sharding.constraints import (
     constraints_of,
     planner_constraints,
@@ -28,7 +28,9 @@ TABLES = [USER, ITEM]
 
 
 def sharding(**patterns: dict[str, Any]) -> ShardingConfig:
-    return ShardingConfig(tables={name.replace("_any", "*"): wishes for name, wishes in patterns.items()})
+    return ShardingConfig(
+        tables={name.replace("_any", "*"): constraints for name, constraints in patterns.items()}
+    )
 
 
 def test_a_spec_is_asked_first_then_the_last_pattern_then_all_tables_key_by_key() -> None:
@@ -77,7 +79,7 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("constraints", "words"),
     [
         ({"type": ["row_wise"]}, "sharding.tables.t.type is not known: use types, kernels"),
         ({"types": ["rowwise"]}, "sharding.tables.t.types must be one of data_parallel,"),
@@ -91,14 +93,14 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
         (["row_wise"], "sharding.tables.t must be a mapping"),
     ],
 )
-def test_a_wish_that_means_nothing_is_refused_by_its_key(wishes: Any, words: str) -> None:
-    (problem,) = wish_problems("sharding.tables.t", wishes)
+def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any, words: str) -> None:
+    (problem,) = constraint_problems("sharding.tables.t", constraints)
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(problem)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "device", "words"),
+    ("constraints", "device", "words"),
     [
         ({"kernels": ["fused_uvm"]}, "cpu", "there is no GPU"),
         ({"cache_load_factor": 0.2}, "cuda", "is of kernel fused_uvm_caching alone"),
@@ -107,9 +109,9 @@ def test_a_wish_that_means_nothing_is_refused_by_its_key(wishes: Any, words: str
     ],
 )
 def test_what_a_table_or_a_device_does_not_allow_is_refused(
-    wishes: dict[str, Any], device: str, words: str
+    constraints: dict[str, Any], device: str, words: str
 ) -> None:
-    (problem,) = sharding_problems(TABLES, sharding(t_item=wishes), device)
+    (problem,) = sharding_problems(TABLES, sharding(t_item=constraints), device)
     assert problem.startswith("table t_item: ")
     assert words in problem
 

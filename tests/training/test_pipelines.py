@@ -48,9 +48,9 @@ def test_evaluating_in_mid_epoch_leaves_training_as_it_was(
     pipeline: str, dataset: Path, tmp_path: Path
 ) -> None:
     """The same losses, and the same weights and optimizer state to the bit."""
-    wish = f"trainer.pipeline={pipeline}"
-    without = run(dataset, tmp_path / "without", wish)
-    within = run(dataset, tmp_path / "within", wish, "evaluation.every_steps=2")
+    override = f"trainer.pipeline={pipeline}"
+    without = run(dataset, tmp_path / "without", override)
+    within = run(dataset, tmp_path / "within", override, "evaluation.every_steps=2")
     assert len(events(within, "eval")) == 8
     assert losses(within) == losses(without)
     assert final_bytes(within) == final_bytes(without)
@@ -61,9 +61,9 @@ def test_an_evaluation_in_mid_epoch_sees_the_split_and_nothing_else(
     pipeline: str, dataset: Path, tmp_path: Path
 ) -> None:
     """As many rows as val has, and the metrics of a run that ends there with an empty pipeline."""
-    wish = f"trainer.pipeline={pipeline}"
-    within = run(dataset, tmp_path / "within", wish, "evaluation.every_steps=5")
-    ended = run(dataset, tmp_path / "ended", wish, "trainer.max_steps=5")
+    override = f"trainer.pipeline={pipeline}"
+    within = run(dataset, tmp_path / "within", override, "evaluation.every_steps=5")
+    ended = run(dataset, tmp_path / "ended", override, "trainer.max_steps=5")
     found, expected = events(within, "eval")[0], events(ended, "eval")[0]
     assert (found["step"], found["num_samples"]) == (5, VAL_ROWS)
     for metric in ("auc", "logloss", "ne", "calibration"):
@@ -78,10 +78,10 @@ def test_pipelines_that_are_exact_train_alike_to_the_bit(dataset: Path, tmp_path
 
 @pytest.mark.parametrize("pipeline", EXACT)
 def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path, tmp_path: Path) -> None:
-    wish = f"trainer.pipeline={pipeline}"
-    whole = run(dataset, tmp_path / "whole", wish)
-    run(dataset, tmp_path / "cut", wish, "trainer.max_steps=4")
-    cut = run(dataset, tmp_path / "cut", wish, "resume=auto")
+    override = f"trainer.pipeline={pipeline}"
+    whole = run(dataset, tmp_path / "whole", override)
+    run(dataset, tmp_path / "cut", override, "trainer.max_steps=4")
+    cut = run(dataset, tmp_path / "cut", override, "resume=auto")
     assert losses(cut) == losses(whole)
     assert final_bytes(cut) == final_bytes(whole)
 

@@ -56,7 +56,7 @@ def same(first: Assignment, second: Assignment) -> bool:
 
 
 def test_a_written_plan_loads_as_it_was(plan_path: Path) -> None:
-    """Whatever the types that are wished for when it is loaded, and with the same estimated loads."""
+    """Whatever the types that are allowed when it is loaded, and with the same estimated loads."""
     found, work, where = planned()
     loaded = load_plan(plan_path, workload(TABLES), where)
     assert same(loaded, found)
@@ -67,8 +67,8 @@ def test_a_written_plan_loads_as_it_was(plan_path: Path) -> None:
 
 def test_a_plan_keeps_kernels_and_load_factors(tmp_path: Path) -> None:
     where = cluster(2, device="cuda", host_memory=GIB)
-    wishes = {"*": {"kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3}}
-    work = workload([one_hot(1000, 16, "t")], tables=wishes)
+    constraints = {"*": {"kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3}}
+    work = workload([one_hot(1000, 16, "t")], tables=constraints)
     found = search(estimate_options(work, where), where)
     assert found is not None
     write_plan(tmp_path / "plan.yaml", to_plan(found, {}, {"t": "bags"}, work, where))
