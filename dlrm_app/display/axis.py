@@ -49,8 +49,8 @@ def linear_axis(
     first = math.floor(low / step + 1e-9) if ends_on_ticks else math.ceil(low / step - 1e-9)
     last = math.ceil(high / step - 1e-9) if ends_on_ticks else math.floor(high / step + 1e-9)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9) + (step_digits(step) > 1))
-    write = label or (lambda value, places: f"{value:,.{places}f}")
-    ticks = [(place * step, write(place * step, decimals)) for place in range(first, last + 1)]
+    write = label or (lambda value, digits: f"{value:,.{digits}f}")
+    ticks = [(k * step, write(k * step, decimals)) for k in range(first, last + 1)]
     if ends_on_ticks:
         low, high = ticks[0][0], ticks[-1][0]
     return Axis(low, high, ticks, title)

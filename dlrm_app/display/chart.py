@@ -34,15 +34,19 @@ SMALL = Frame(165.0, 96.0, left=2.0, right=2.0, top=4.0, bottom=20.0)
 
 
 class Chart:
-    """Collects marks; ``svg`` gives the picture. ``summary`` says in words what it shows, for screen readers."""
+    """Collects marks; ``html`` gives the picture under its ``title``, with the keys of its marks and a ``note``."""
 
-    def __init__(self, x: Axis, y: Axis, summary: str, frame: Frame | None = None) -> None:
-        self._x, self._y, self._summary, self._frame = x, y, summary, frame or Frame()
+    def __init__(self, title: str, x: Axis, y: Axis, *, note: str = "", frame: Frame | None = None) -> None:
+        self._title, self._x, self._y, self._note, self._frame = title, x, y, note, frame or Frame()
+        self._keys: dict[str, str] = {}
         self._marks: list[str] = []
         self._hits: list[str] = []
 
-    def line(self, points: Sequence[Point], style: str, tips: Iterable[str] | None = None) -> None:
-        """A line through ``points``, broken where one is not finite; a dot on each where they are few."""
+    def line(
+        self, points: Sequence[Point], style: str, tips: Iterable[str] | None = None, key: str = ""
+    ) -> None:
+        """A line through ``points``, broken where one is not finite; with ``tips`` a few points have dots."""
+        self._add_key(key, style)
         for part in _finite_parts(points):
             self._path("line", style, "M" + "L".join(map(self._at, part)))
         if tips is not None:
@@ -62,8 +66,9 @@ class Chart:
         """A vertical bar at ``x``."""
         self._path("error", style, f"M{self._at((x, low))}V{self._at_y(high):.1f}")
 
-    def steps(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
+    def steps(self, edges: Sequence[float], heights: Sequence[float], style: str, key: str = "") -> None:
         """A filled outline: ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``."""
+        self._add_key(key, style)
         path = f"M{self._at((edges[0], 0))}"
         for right, height in zip(edges[1:], heights, strict=True):
             path += f"V{self._at_y(height):.1f}H{self._at_x(right):.1f}"
@@ -96,17 +101,22 @@ class Chart:
         """A dashed line between two points."""
         self._path("guide", "", f"M{self._at(start)}L{self._at(end)}")
 
-    def svg(self, clip_name: str) -> str:
-        """The picture. ``clip_name`` must be unique on the page."""
-        frame = self._frame
+    def html(self, name: str) -> str:
+        """A figure element; ``name`` must be unique on the page."""
+        title, note, frame = escape(self._title), escape(self._note), self._frame
+        keys = "".join(
+            f'<span><i class="swatch {style}"></i>{escape(key)}</span>' for key, style in self._keys.items()
+        )
         inside = (
             f'x="{frame.left - 5}" y="{frame.top - 5}" width="{frame.width - frame.left - frame.right + 10}" '
             f'height="{frame.height - frame.top - frame.bottom + 10}"'
         )
         return (
-            f'<svg viewBox="0 0 {frame.width:.0f} {frame.height:.0f}" role="img" aria-label="{escape(self._summary)}">'
-            f'<clipPath id="{clip_name}"><rect {inside}/></clipPath>'
-            f'{self._grid()}<g clip-path="url(#{clip_name})">{"".join(self._marks)}</g>{"".join(self._hits)}</svg>'
+            f'<figure><figcaption><h3 title="{title}">{title}</h3><p class="keys">{keys}</p></figcaption>'
+            f'<svg viewBox="0 0 {frame.width:.0f} {frame.height:.0f}" role="img" aria-label="{title} {note}">'
+            f'<clipPath id="{name}"><rect {inside}/></clipPath>{self._grid()}'
+            f'<g clip-path="url(#{name})">{"".join(self._marks)}</g>{"".join(self._hits)}</svg>'
+            f'<p class="note">{note}</p></figure>'
         )
 
     def _grid(self) -> str:
@@ -132,6 +142,10 @@ class Chart:
             )
         return "".join(parts)
 
+    def _add_key(self, key: str, style: str) -> None:
+        if key:
+            self._keys[key] = style
+
     def _path(self, kind: str, style: str, path: str) -> None:
         self._marks.append(f'<path class="{kind} {style}" d="{path}"/>')
 
@@ -151,39 +165,13 @@ class Chart:
         return frame.height - frame.bottom - self._y.share(value) * (frame.height - frame.top - frame.bottom)
 
 
-@dataclass(frozen=True)
-class Key:
-    """What a colour stands for."""
+def charts_html(charts: Sequence[Chart], name: str, size: str = "") -> str:
+    """A grid of charts of ``size`` ``small``, ``wide`` or between; as many in a row as fit, two or four in pairs.
 
-    label: str
-    style: str
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart with its heading, keys and note; without a chart the note tells why."""
-
-    title: str
-    chart: Chart | None
-    keys: Sequence[Key] = ()
-    note: str = ""
-
-    def html(self, name: str) -> str:
-        """A figure element; ``name`` must be unique on the page."""
-        keys = "".join(
-            f'<span><i class="swatch {key.style}"></i>{escape(key.label)}</span>' for key in self.keys
-        )
-        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
-        key_line = f'<p class="keys">{keys}</p>' if keys else ""
-        title = f'<h3 title="{escape(self.title)}">{escape(self.title)}</h3>'
-        chart = self.chart.svg(name) if self.chart else ""
-        return f"<figure><figcaption>{title}{key_line}</figcaption>{chart}{note}</figure>"
-
-
-def figures_html(figures: Sequence[Figure], prefix: str, size: str = "") -> str:
-    """A grid of figures of ``size`` ``small``, ``wide`` or between; as many in a row as fit, two or four in pairs."""
-    size = size or ("pairs" if len(figures) in (2, 4) else "")
-    cells = "".join(figure.html(f"{prefix}-{index}") for index, figure in enumerate(figures))
+    ``name`` must be unique on the page.
+    """
+    size = size or ("pairs" if len(charts) in (2, 4) else "")
+    cells = "".join(chart.html(f"{name}-{index}") for index, chart in enumerate(charts))
     return f'<div class="figures {size}">{cells}</div>'
 
 

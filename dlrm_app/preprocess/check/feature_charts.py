@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from dlrm_app.data.manifest import DenseColumn
 from dlrm_app.display.axis import Axis
-from dlrm_app.display.chart import SMALL, Chart, Figure, Point
+from dlrm_app.display.chart import SMALL, Chart, Point
 from dlrm_app.display.numbers import percent, short
 from dlrm_app.preprocess.check.dense_values import DenseValues
 from dlrm_app.preprocess.check.id_counts import Popularity
@@ -16,21 +16,21 @@ _NUM_BARS = 40
 _COVERED = 0.9
 
 
-def popularity_figure(name: str, popularity: Popularity, most_ids: int) -> Figure:
+def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
     """The share of lookups that go to the k most frequent ids, over k from 1 to ``most_ids``, logarithmic."""
     curve = popularity.coverage()
     if not curve:
-        return Figure(name, None, note="no ids")
+        return _empty(name, "no ids")
     ids = next(ids for ids, share in curve if share >= _COVERED)
     words = f"{percent(_COVERED)}: {short(ids)} of {short(popularity.ids_used)} ids"
     end = math.log(most_ids)
     across = Axis(0, end, [(0, "1"), (end, f"{short(most_ids)} ids")])
-    chart = Chart(across, Axis(0, 1, [(1, "")]), f"{name}, share of lookups: {words}", SMALL)
+    chart = Chart(name, across, Axis(0, 1, [(1, "")]), note=words, frame=SMALL)
     chart.guide((0, _COVERED), (end, _COVERED))
     points = _on_log_axis(curve, most_ids)
     chart.band([(x, 0, y) for x, y in points], "first")
     chart.line(points, "first")
-    return Figure(name, chart, note=words)
+    return chart
 
 
 def _on_log_axis(curve: Sequence[tuple[int, float]], most_ids: int) -> list[Point]:
@@ -49,17 +49,18 @@ def _on_log_axis(curve: Sequence[tuple[int, float]], most_ids: int) -> list[Poin
     return points
 
 
-def dense_figure(column: DenseColumn, values: DenseValues) -> Figure:
+def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
     """A histogram of the values as a model sees them; below are the raw values at its ends."""
     if not values.count:
-        return Figure(column.name, None, note="no values")
+        return _empty(column.name, "no values")
     histogram = values.histogram(_NUM_BARS)
     counts: list[int] = histogram.counts.tolist()
     edges: list[float] = histogram.edges.tolist()
     most = max(*counts, 1)
     ends = (edges[0], (edges[0] + edges[-1]) / 2, edges[-1])
     across = Axis(edges[0], edges[-1], [(value, short(raw(value, column))) for value in ends])
-    chart = Chart(across, Axis(0, most, []), f"histogram of {column.name}", SMALL)
+    note = f"{percent(column.missing_rate)} missing; peak {percent(most / values.count)}"
+    chart = Chart(column.name, across, Axis(0, most, []), note=note, frame=SMALL)
     chart.bars(edges, counts, "first")
     bars = [(low, high, count) for (low, high), count in zip(pairwise(edges), counts, strict=True) if count]
     tips = [
@@ -67,8 +68,7 @@ def dense_figure(column: DenseColumn, values: DenseValues) -> Figure:
         for low, high, count in bars
     ]
     chart.tips([((low + high) / 2, count) for low, high, count in bars], tips, "guide")
-    note = f"{percent(column.missing_rate)} missing; peak {percent(most / values.count)}"
-    return Figure(column.name, chart, note=note)
+    return chart
 
 
 def raw(value: float, column: DenseColumn) -> float:
@@ -81,3 +81,7 @@ def raw(value: float, column: DenseColumn) -> float:
     if transform["kind"] == "standardize":
         return float(value * transform["deviation"] + transform["mean"])
     return value
+
+
+def _empty(name: str, why: str) -> Chart:
+    return Chart(name, Axis(0, 1, []), Axis(0, 1, []), note=why, frame=SMALL)

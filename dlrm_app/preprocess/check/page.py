@@ -6,11 +6,11 @@ from html import escape
 
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.axis import Axis, linear_axis
-from dlrm_app.display.chart import SPLIT_STYLES, WIDE, Chart, Figure, Key, figures_html
+from dlrm_app.display.chart import SPLIT_STYLES, WIDE, Chart, charts_html
 from dlrm_app.display.numbers import bytes_text, percent, percent_tick, short
 from dlrm_app.display.page import Tile, configuration, page, tiles
 from dlrm_app.display.table import Cell, Column, Columns, Rows, html_table, integer
-from dlrm_app.preprocess.check.feature_charts import dense_figure, popularity_figure
+from dlrm_app.preprocess.check.feature_charts import dense_chart, popularity_chart
 from dlrm_app.preprocess.check.scan import Findings
 from dlrm_app.preprocess.check.summary import verdict
 from dlrm_app.preprocess.check.tables import (
@@ -87,7 +87,7 @@ def _clicks(findings: Findings) -> str:
         return ""
     ticks = [(0, "first row"), (total / 2, "in the dataset's order"), (total, f"row {short(total)}")]
     height = linear_axis([min(1.15 * max(rates), 1.0)], label=percent_tick, from_zero=True)
-    chart = Chart(Axis(0, total, ticks), height, "click rate along the dataset", WIDE)
+    chart = Chart("Click rate along the rows", Axis(0, total, ticks), height, frame=WIDE)
     first = 0
     for name, groups in buckets.items():
         points, bands, middles, tips = [], [], [], []
@@ -101,13 +101,12 @@ def _clicks(findings: Findings) -> str:
             tips.append(f"{name}, rows {first:,} to {first + rows:,}: {percent(rate)}")
             first += rows
         chart.band(bands, SPLIT_STYLES[name])
-        chart.line(points, SPLIT_STYLES[name])
+        chart.line(points, SPLIT_STYLES[name], key=name)
         chart.tips(middles, tips, SPLIT_STYLES[name])
-    figure = Figure("Click rate along the rows", chart, [Key(name, SPLIT_STYLES[name]) for name in buckets])
     return (
         "<h2>Click rate</h2><p>The band is two standard errors. A jump at a split's border "
         "means that it is measured on other data than it was trained on.</p>"
-        + figures_html([figure], "clicks", "wide")
+        + charts_html([chart], "clicks", "wide")
     )
 
 
@@ -138,26 +137,26 @@ def _popularity(manifest: Manifest, findings: Findings) -> str:
     most = max((findings.sparse[column.name].ids_used for column in manifest.sparse), default=0)
     if not most:
         return ""
-    figures = [
-        popularity_figure(column.name, findings.sparse[column.name], max(most, 2))
+    charts = [
+        popularity_chart(column.name, findings.sparse[column.name], max(most, 2))
         for column in manifest.sparse
     ]
     return (
         "<h2>How popular the ids are</h2><p>The share of a feature's lookups that go to its k most frequent ids, "
         "k on a logarithmic axis, the same for all features; missing values left out. A curve that starts high "
-        f"means that a small cache serves most lookups.</p>{figures_html(figures, 'popularity', 'small')}"
+        f"means that a small cache serves most lookups.</p>{charts_html(charts, 'popularity', 'small')}"
     )
 
 
 def _dense(manifest: Manifest, findings: Findings) -> str:
     if not manifest.dense:
         return ""
-    figures = [dense_figure(column, findings.dense[column.name]) for column in manifest.dense]
+    charts = [dense_chart(column, findings.dense[column.name]) for column in manifest.dense]
     return (
         f"<h2>Dense features</h2>{html_table(DENSE_COLUMNS, dense_rows(manifest, findings))}"
         "<h2>How dense values are distributed</h2>"
         "<p>Values after the transform; the numbers below are the raw values.</p>"
-        f"{figures_html(figures, 'dense', 'small')}"
+        f"{charts_html(charts, 'dense', 'small')}"
     )
 
 

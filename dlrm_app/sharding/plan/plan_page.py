@@ -5,7 +5,7 @@ from html import escape
 import numpy as np
 
 from dlrm_app.display.axis import Axis, linear_axis
-from dlrm_app.display.chart import Chart, Figure, Key, figures_html
+from dlrm_app.display.chart import Chart, charts_html
 from dlrm_app.display.numbers import memory_text
 from dlrm_app.display.page import facts, page
 from dlrm_app.display.table import html_table
@@ -20,9 +20,8 @@ STYLES = ("first solid", "second solid", "third solid", "fourth solid")
 
 def plan_page(plan: EstimatedPlan, title: str) -> str:
     """The page: memory by kind and time of each rank, and the tables folded by shape."""
-    figures = [memory_figure(plan), time_figure(plan)]
     sections = [
-        figures_html(figures, "plan"),
+        charts_html([memory_chart(plan), time_chart(plan)], "plan"),
         "<h2>In figures</h2>",
         facts(_facts(plan)),
         "<h2>How tables are sharded, and why</h2>",
@@ -36,7 +35,7 @@ def plan_page(plan: EstimatedPlan, title: str) -> str:
     )
 
 
-def memory_figure(plan: EstimatedPlan) -> Figure:
+def memory_chart(plan: EstimatedPlan) -> Chart:
     """Each rank's memory, stacked by kind, under the line of what tables may take."""
     loads, cluster = plan.loads, plan.cluster
     stacked = loads.memory.cumsum(1) / 2**30
@@ -44,11 +43,12 @@ def memory_figure(plan: EstimatedPlan) -> Figure:
     fullest = float(stacked[:, -1].max())
     is_near = fullest > limit / 4  # else the line would leave the marks no room
     axis = linear_axis([fullest, *([limit] if is_near else [])], label=_gib_tick, from_zero=True)
-    chart = Chart(_rank_axis(cluster.num_ranks), axis, "Memory of each rank by kind")
+    note = f"{'Dashed: tables' if is_near else 'Tables'} may take {memory_text(cluster.usable)} of a rank."
+    chart = Chart("Memory", _rank_axis(cluster.num_ranks), axis, note=note)
     edges = [float(rank) for rank in range(cluster.num_ranks + 1)]
     shown = [k for k in range(len(KINDS)) if loads.memory[:, k].any()]
     for k in reversed(shown):
-        chart.steps(edges, stacked[:, k].tolist(), STYLES[k])
+        chart.steps(edges, stacked[:, k].tolist(), STYLES[k], KINDS[k])
     if is_near:
         chart.guide((0, limit), (cluster.num_ranks, limit))
     tips = [
@@ -57,26 +57,23 @@ def memory_figure(plan: EstimatedPlan) -> Figure:
         for rank in range(cluster.num_ranks)
     ]
     chart.tips([(rank + 0.5, float(stacked[rank, -1])) for rank in range(cluster.num_ranks)], tips, "guide")
-    note = f"{'Dashed: tables' if is_near else 'Tables'} may take {memory_text(cluster.usable)} of a rank."
-    return Figure("Memory", chart, [Key(KINDS[k], STYLES[k]) for k in shown], note)
+    return chart
 
 
-def time_figure(plan: EstimatedPlan) -> Figure:
+def time_chart(plan: EstimatedPlan) -> Chart:
     """Each rank's time a step for its tables: lookup, update and what it sends."""
     time, num_ranks = plan.loads.time, plan.cluster.num_ranks
-    chart = Chart(
-        _rank_axis(num_ranks),
-        linear_axis(time.tolist(), label=lambda value, places: f"{value:,.{places}f} ms", from_zero=True),
-        "Time a step of each rank",
+    axis = linear_axis(
+        time.tolist(), label=lambda value, decimals: f"{value:,.{decimals}f} ms", from_zero=True
     )
-    chart.steps([float(rank) for rank in range(num_ranks + 1)], time.tolist(), "first solid")
+    note = f"Dashed: the mean, {time.mean():.3g} ms."
+    chart = Chart("Time a step, embeddings alone", _rank_axis(num_ranks), axis, note=note)
+    edges = [float(rank) for rank in range(num_ranks + 1)]
+    chart.steps(edges, time.tolist(), "first solid", "lookup, update, exchange")
     chart.guide((0, float(time.mean())), (num_ranks, float(time.mean())))
     tips = [f"rank {rank}: {value:.3g} ms" for rank, value in enumerate(time)]
     chart.tips([(rank + 0.5, float(value)) for rank, value in enumerate(time)], tips, "guide")
-    note = f"Dashed: the mean, {time.mean():.3g} ms."
-    return Figure(
-        "Time a step, embeddings alone", chart, [Key("lookup, update, exchange", "first solid")], note
-    )
+    return chart
 
 
 def _rank_axis(num_ranks: int) -> Axis:
@@ -84,8 +81,8 @@ def _rank_axis(num_ranks: int) -> Axis:
     return Axis(0, num_ranks, axis.ticks, axis.title)
 
 
-def _gib_tick(value: float, places: int) -> str:
-    return f"{value:,.{places}f} GiB"
+def _gib_tick(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f} GiB"
 
 
 def _facts(plan: EstimatedPlan) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dlrm_app.display.table import Column, Columns, text_table
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.plan.table_classes import fold, label
+from dlrm_app.sharding.plan.table_classes import Shape, label, shape
 from dlrm_app.sharding.planner.placement import Loads, Placed, imbalance
 from dlrm_app.tables.specs import Table
 
@@ -21,9 +21,13 @@ logger = logging.getLogger(__name__)
 MAX_TABLE_ROWS = 12
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""
-SHARDING, WHY = Column("sharding", is_words=True), Column("why", is_words=True)
-TABLE_COLUMNS: Columns = ("tables", "rows", "dim", SHARDING, "shards", "weights", WHY)
-BRIEF_COLUMNS: Columns = ("tables", SHARDING, "largest", "weights", WHY)
+TABLE_COLUMNS: Columns = (
+    *("tables", "rows", "dim"),
+    Column("sharding", is_words=True),
+    *("shards", "weights"),
+    Column("why", is_words=True),
+)
+"""Of tables unlike in shape, rows, dim and shards are those of the largest."""
 
 
 def log_plan(plan: ShardingPlan) -> None:
@@ -37,15 +41,15 @@ def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
 
     If that takes more than ``max_table_rows``, all tables sharded for one reason stand in a line.
     """
-    columns, rows = TABLE_COLUMNS, table_rows(plan)
+    rows = table_rows(plan)
     if max_table_rows is not None and len(rows) > max_table_rows:
-        columns, rows = BRIEF_COLUMNS, brief_rows(plan)
+        rows = table_rows(plan, fold_shapes=True)
     return "\n".join(
         [
             f"sharding plan for {plan.cluster}, estimated:",
             indent(rank_table(plan.loads, plan.cluster), "  "),
             balance_line(plan.loads),
-            indent(text_table(columns, rows), "  "),
+            indent(text_table(TABLE_COLUMNS, rows), "  "),
         ]
     )
 
@@ -79,36 +83,22 @@ def rank_table(loads: Loads, cluster: Cluster) -> str:
     return text_table(headings, rows)
 
 
-def table_rows(plan: EstimatedPlan) -> list[list[str]]:
-    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike."""
-    rows = []
+def table_rows(plan: EstimatedPlan, *, fold_shapes: bool = False) -> list[list[str]]:
+    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike, or of all shapes."""
+    alike: dict[tuple[Shape | None, str, str], list[Table]] = defaultdict(list)
     reasons = _reasons(plan)
-    for _, same_shape in fold(list(plan.work.tables.values())):
-        alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
-        for table in same_shape:
-            alike[reasons[table.name]].append(table)
-        for (sharding, why), tables in alike.items():
-            shape = [f"{tables[0].rows:,}", str(tables[0].dim)]
-            num_shards = str(len(plan.assignment[tables[0].name].ranks))
-            rows.append([label(tables), *shape, sharding, num_shards, _weights(tables), why])
-    return rows
-
-
-def brief_rows(plan: EstimatedPlan) -> list[list[str]]:
-    """A row of BRIEF_COLUMNS for all tables that are sharded alike for the same reason."""
+    for table in plan.work.tables.values():
+        key = (None if fold_shapes else shape(table), *reasons[table.name])
+        alike[key].append(table)
     rows = []
-    alike: dict[tuple[str, str], list[Table]] = defaultdict(list)
-    for name, key in _reasons(plan).items():
-        alike[key].append(plan.work.tables[name])
-    for (sharding, why), tables in alike.items():
+    for (_, sharding, why), tables in alike.items():
         largest = max(tables, key=lambda table: table.num_bytes)
-        name = tables[0].name if len(tables) == 1 else f"{len(tables)} tables"
-        rows.append([name, sharding, f"{largest.rows:,} × {largest.dim}", _weights(tables), why])
+        num_shards = str(len(plan.assignment[largest.name].ranks))
+        weights = memory_text(sum(table.num_bytes for table in tables))
+        rows.append(
+            [label(tables), f"{largest.rows:,}", str(largest.dim), sharding, num_shards, weights, why]
+        )
     return rows
-
-
-def _weights(tables: Sequence[Table]) -> str:
-    return memory_text(sum(table.num_bytes for table in tables))
 
 
 def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:

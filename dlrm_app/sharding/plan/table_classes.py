@@ -5,16 +5,22 @@ from collections.abc import Sequence
 
 from dlrm_app.tables.specs import Table
 
+Shape = tuple[int, int, str, int]
+
+
+def shape(table: Table) -> Shape:
+    """Rows, width, precision and number of features."""
+    return table.rows, table.dim, table.data_type, len(table.features)
+
 
 def fold(tables: Sequence[Table]) -> list[tuple[str, list[Table]]]:
-    """Tables of one shape (rows, width, precision, number of features) under one label, in the order of the first.
+    """Tables of one shape under one label, in the order of the first.
 
     A label is a table's name, or what the names have in common and how many there are: ``t_1m_* (19)``.
     """
-    groups: dict[tuple[int, int, str, int], list[Table]] = {}
+    groups: dict[Shape, list[Table]] = {}
     for table in tables:
-        shape = table.rows, table.dim, table.data_type, len(table.features)
-        groups.setdefault(shape, []).append(table)
+        groups.setdefault(shape(table), []).append(table)
     return [(label(alike), alike) for alike in groups.values()]
 
 

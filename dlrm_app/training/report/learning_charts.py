@@ -1,91 +1,80 @@
-"""Charts over the course of a run: loss, AUC, learning rates, throughput."""
+"""Charts over the course of a run: loss, AUC, throughput, learning rates."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from dlrm_app.display.axis import Axis, linear_axis
-from dlrm_app.display.chart import SPLIT_STYLES, Chart, Figure, Key, Point
+from dlrm_app.display.chart import SPLIT_STYLES, Chart, Point
 from dlrm_app.display.numbers import fixed, percent_tick, short
-from dlrm_app.training.report.run_record import RunRecord
+from dlrm_app.training.report.run_record import Event, RunRecord
 
 MAX_POINTS = 240
 """A line's points; more are averaged in groups."""
-EVALUATED = ("val", "test")
 
 
-def learning_figures(record: RunRecord) -> list[Figure]:
-    """The figures that the run's events allow."""
-    figures = [loss_figure(record), auc_figure(record), throughput_figure(record), rate_figure(record)]
-    return [figure for figure in figures if figure is not None]
+def learning_charts(record: RunRecord) -> list[Chart]:
+    """The charts that the run's events allow."""
+    charts = [
+        metric_chart(record, "Loss, nats", "log loss", "logloss", _train_points(record, lambda e: e["loss"])),
+        metric_chart(record, "AUC", "AUC", "auc"),
+        throughput_chart(record),
+        rates_chart(record),
+    ]
+    return [chart for chart in charts if chart is not None]
 
 
-def loss_figure(record: RunRecord) -> Figure | None:
-    """Training loss by step, and the log loss of every evaluation."""
-    train = thin([(event["step"], event["loss"]) for event in record.of_kind("train")])
-    evals = {split: _points(record, split, "logloss") for split in EVALUATED}
-    if not train and not any(evals.values()):
-        return None
-    best = (record.dataset.get("best") or {}).get("logloss")
-    heights = [y for points in evals.values() for _, y in points] + ([] if best is None else [best])
-    x, y = step_axis(record), linear_axis(heights + _without_peaks([y for _, y in train]))
-    chart = Chart(x, y, f"Loss over {record.last_step} steps")
-    if best is not None:
-        chart.level(best, "best reachable")
-    chart.line(train, "first", [f"step {short(x)}: training loss {y:.5f}" for x, y in train])
-    keys = [Key("training", "first")] if train else []
-    keys += _add_splits(chart, evals, "log loss")
-    return Figure("Loss, nats", chart, keys, _note_on_groups(record, train))
-
-
-def auc_figure(record: RunRecord) -> Figure | None:
-    """The AUC of every evaluation."""
-    evals = {split: _points(record, split, "auc") for split in EVALUATED}
+def metric_chart(
+    record: RunRecord, title: str, name: str, key: str, train: Sequence[Point] = ()
+) -> Chart | None:
+    """A metric of every evaluation by step, the best reachable one, and training's."""
+    evals = {
+        split: [(e["step"], e.get(key, math.nan)) for e in record.of_kind("eval") if e["split"] == split]
+        for split in ("val", "test")
+    }
     values = [y for points in evals.values() for _, y in points]
-    if not any(math.isfinite(value) for value in values):
+    if not train and not any(map(math.isfinite, values)):
         return None
-    best = (record.dataset.get("best") or {}).get("auc")
-    axis = linear_axis(values + ([] if best is None else [best]), bounds=(0, 1))
-    chart = Chart(step_axis(record), axis, "Area under the ROC curve by step")
+    best = (record.dataset.get("best") or {}).get(key)
+    heights = values + _without_peaks([y for _, y in train]) + ([] if best is None else [best])
+    axis = linear_axis(heights, bounds=(0, 1) if key == "auc" else (-math.inf, math.inf))
+    chart = Chart(title, step_axis(record), axis, note=_note_on_groups(record) if train else "")
     if best is not None:
         chart.level(best, "best reachable")
-    return Figure("AUC", chart, _add_splits(chart, evals, "AUC"))
+    if train:
+        chart.line(train, "first", [f"step {short(x)}: training loss {y:.5f}" for x, y in train], "training")
+    for split, points in evals.items():
+        if points:
+            tips = [f"step {short(x)}: {name} on {split} {fixed(y, 5)}" for x, y in points]
+            chart.line(points, SPLIT_STYLES[split], tips, split)
+    return chart
 
 
-def throughput_figure(record: RunRecord) -> Figure | None:
-    """Samples a second over the time since the first event."""
-    train = record.of_kind("train")
-    if not train:
+def throughput_chart(record: RunRecord) -> Chart | None:
+    """Training samples a second by step."""
+    points = _train_points(record, lambda event: event["samples_per_second"])
+    if not points:
         return None
-    size, unit = _time_unit(train[-1].get("time", 0) - train[0].get("time", 0))
-    begin = train[0].get("time", 0)
-    points = thin([((e.get("time", begin) - begin) / size, e["samples_per_second"]) for e in train])
-    x = linear_axis(
-        [x for x, _ in points], f"{unit} since the first steps", ends_on_ticks=False, from_zero=True
-    )
     y = linear_axis([y for _, y in points], label=lambda value, _: short(value), from_zero=True)
-    chart = Chart(x, y, "Training samples per second over time")
-    chart.line(points, "first", [f"{x:.3g} {unit}: {short(y)} samples/s" for x, y in points])
-    return Figure("Training throughput, samples/s", chart, [], _note_on_groups(record, points))
+    chart = Chart("Training throughput, samples/s", step_axis(record), y, note=_note_on_groups(record))
+    chart.line(points, "first", [f"step {short(x)}: {short(y)} samples/s" for x, y in points])
+    return chart
 
 
-def rate_figure(record: RunRecord) -> Figure | None:
+def rates_chart(record: RunRecord) -> Chart | None:
     """Learning rates by step, where they change: each as a share of its highest value, which the key tells."""
-    train = [event for event in record.of_kind("train") if isinstance(event.get("lr"), dict)]
-    parts = list(train[0]["lr"]) if train else []
-    series = {part: [(event["step"], event["lr"].get(part, math.nan)) for event in train] for part in parts}
+    events = [event for event in record.of_kind("train") if isinstance(event.get("lr"), dict)]
+    parts = list(events[0]["lr"]) if events else []
+    series = {part: thin([(e["step"], e["lr"].get(part, math.nan)) for e in events]) for part in parts}
     if all(len({y for _, y in points}) <= 1 for points in series.values()):
         return None
-    axis = linear_axis([0, 1], label=percent_tick)
-    chart = Chart(step_axis(record), axis, "Learning rates by step")
-    keys = []
+    y_axis = linear_axis([0, 1], label=percent_tick)
+    chart = Chart("Learning rates, share of the highest", step_axis(record), y_axis)
     for (part, points), style in zip(series.items(), ("first", "second", "third"), strict=False):
         top = max(y for _, y in points) or 1.0
-        points = every_nth(points)
         tips = [f"step {short(x)}: {part} {y:.4g}" for x, y in points]
-        chart.line([(x, y / top) for x, y in points], style, tips)
-        keys.append(Key(f"{part}, highest {top:.4g}", style))
-    return Figure("Learning rates, share of the highest", chart, keys)
+        chart.line([(x, y / top) for x, y in points], style, tips, f"{part}, highest {top:.4g}")
+    return chart
 
 
 def step_axis(record: RunRecord) -> Axis:
@@ -106,24 +95,8 @@ def thin(points: Sequence[Point]) -> list[Point]:
     return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
 
 
-def every_nth(points: Sequence[Point]) -> list[Point]:
-    """At most about MAX_POINTS of ``points``, the last one among them."""
-    step = math.ceil(len(points) / MAX_POINTS) or 1
-    return list(points[:-1][::step]) + list(points[-1:])
-
-
-def _points(record: RunRecord, split: str, key: str) -> list[Point]:
-    return [(e["step"], e.get(key, math.nan)) for e in record.of_kind("eval") if e["split"] == split]
-
-
-def _add_splits(chart: Chart, evals: dict[str, list[Point]], what: str) -> list[Key]:
-    keys = []
-    for split, points in evals.items():
-        if points:
-            tips = [f"step {short(x)}: {what} on {split} {fixed(y, 5)}" for x, y in points]
-            chart.line(points, SPLIT_STYLES[split], tips)
-            keys.append(Key(split, SPLIT_STYLES[split]))
-    return keys
+def _train_points(record: RunRecord, value: Callable[[Event], float]) -> list[Point]:
+    return thin([(event["step"], value(event)) for event in record.of_kind("train")])
 
 
 def _without_peaks(losses: Sequence[float]) -> list[float]:
@@ -135,13 +108,6 @@ def _without_peaks(losses: Sequence[float]) -> list[float]:
     return kept
 
 
-def _note_on_groups(record: RunRecord, points: Sequence[Point]) -> str:
-    num_events = len(record.of_kind("train"))
-    group = math.ceil(num_events / MAX_POINTS)
-    return f"each point is the mean of {group} log events" if group > 1 and points else ""
-
-
-def _time_unit(seconds: float) -> tuple[float, str]:
-    if seconds < 180:
-        return 1.0, "seconds"
-    return (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
+def _note_on_groups(record: RunRecord) -> str:
+    group = math.ceil(len(record.of_kind("train")) / MAX_POINTS)
+    return f"each point is the mean of {group} log events" if group > 1 else ""

@@ -3,7 +3,7 @@
 from html import escape
 from pathlib import Path
 
-from dlrm_app.display.chart import figures_html
+from dlrm_app.display.chart import charts_html
 from dlrm_app.display.page import configuration, page
 from dlrm_app.files import write_text
 from dlrm_app.training.report.details import (
@@ -14,8 +14,8 @@ from dlrm_app.training.report.details import (
 )
 from dlrm_app.training.report.headline import evaluations, headline, status
 from dlrm_app.training.report.health_section import health_section
-from dlrm_app.training.report.learning_charts import learning_figures
-from dlrm_app.training.report.prediction_charts import prediction_figures
+from dlrm_app.training.report.learning_charts import learning_charts
+from dlrm_app.training.report.prediction_charts import prediction_charts
 from dlrm_app.training.report.run_record import RunRecord, read_run
 
 
@@ -53,10 +53,8 @@ def render(record: RunRecord) -> str:
 
 
 def _learning(record: RunRecord) -> str:
-    figures = learning_figures(record)
-    return (
-        f"<h2>Learning</h2>{figures_html(figures, 'learning')}" if figures else "<p>No steps were logged.</p>"
-    )
+    charts = learning_charts(record)
+    return f"<h2>Learning</h2>{charts_html(charts, 'learning')}" if charts else "<p>No steps were logged.</p>"
 
 
 def _predictions(record: RunRecord) -> str:
@@ -64,5 +62,5 @@ def _predictions(record: RunRecord) -> str:
     if split is None:
         return ""
     step = record.curves[split]["step"]
-    figures = figures_html(prediction_figures(record, split), "predictions")
-    return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{figures}"
+    charts = charts_html(prediction_charts(record, split), "predictions")
+    return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{charts}"

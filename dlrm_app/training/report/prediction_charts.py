@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from dlrm_app.display.axis import linear_axis, logit_axis
-from dlrm_app.display.chart import SPLIT_STYLES, Chart, Figure, Key
+from dlrm_app.display.chart import SPLIT_STYLES, Chart
 from dlrm_app.display.numbers import fixed, percent, percent_tick
 from dlrm_app.training.report.run_record import RunRecord
 
@@ -14,36 +14,36 @@ Z95 = 1.959964
 """The standard normal's 97.5% quantile."""
 
 
-def prediction_figures(record: RunRecord, split: str) -> list[Figure]:
+def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
     """What curves.json has for ``split``."""
     curves = record.curves.get(split, {})
-    figures = []
+    charts = []
     if curves.get("roc"):
-        figures.append(roc_figure(curves["roc"], record, split))
+        charts.append(roc_chart(curves["roc"], record, split))
     if curves.get("reliability"):
-        figures.append(reliability_figure(curves["reliability"], SPLIT_STYLES[split]))
+        charts.append(reliability_chart(curves["reliability"], SPLIT_STYLES[split]))
     if curves.get("histogram"):
-        figures.append(histogram_figure(curves["histogram"]))
-    return figures
+        charts.append(histogram_chart(curves["histogram"]))
+    return charts
 
 
-def roc_figure(roc: dict[str, Any], record: RunRecord, split: str) -> Figure:
+def roc_chart(roc: dict[str, Any], record: RunRecord, split: str) -> Chart:
     """True over false positives at every threshold."""
     axis = linear_axis([0, 1], "false positive rate")
     event = record.last_eval(split)
     auc = fixed(event["auc"] if event else None, 5)
-    chart = Chart(axis, linear_axis([0, 1]), f"ROC curve with an area of {auc}")
+    chart = Chart("ROC: true positive rate", axis, linear_axis([0, 1]))
     chart.guide((0, 0), (1, 1))
     points = list(zip(roc["false_positive_rate"], roc["true_positive_rate"], strict=True))
     tips = [
         f"called positive from {percent(threshold)} on: {percent(y)} of the positives, {percent(x)} of the negatives"
         for (x, y), threshold in zip(points, roc["threshold"], strict=True)
     ]
-    chart.line(points, SPLIT_STYLES[split], tips)
-    return Figure("ROC: true positive rate", chart, [Key(f"{split}, AUC {auc}", SPLIT_STYLES[split])])
+    chart.line(points, SPLIT_STYLES[split], tips, f"{split}, AUC {auc}")
+    return chart
 
 
-def reliability_figure(bins: dict[str, Any], style: str) -> Figure:
+def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
     """Observed positives over the mean prediction, in bins of about equally many rows."""
     predicted: Sequence[float] = bins["mean_prediction"]
     observed = [k / n for k, n in zip(bins["positives"], bins["count"], strict=True)]
@@ -51,7 +51,10 @@ def reliability_figure(bins: dict[str, Any], style: str) -> Figure:
     high = max(*predicted, *observed)
     axis = linear_axis([0, high], "mean prediction", label=percent_tick)
     upright = linear_axis([0, axis.high], label=percent_tick)
-    chart = Chart(axis, upright, "Observed rate of positives over the mean prediction")
+    note = (
+        f"{len(observed)} bins of about {sum(bins['count']) // len(observed):,} rows each, with 95% intervals"
+    )
+    chart = Chart("Reliability: observed rate", axis, upright, note=note)
     chart.guide((0, 0), (axis.high, axis.high))
     for x, (low, top) in zip(predicted, ranges, strict=True):
         chart.error_bar(x, low, min(top, upright.high), style)
@@ -61,8 +64,7 @@ def reliability_figure(bins: dict[str, Any], style: str) -> Figure:
         for (x, y), n in zip(points, bins["count"], strict=True)
     ]
     chart.line(points, f"{style} thin", tips)
-    note = f"{len(points)} bins of about {sum(bins['count']) // len(points):,} rows each, with 95% intervals"
-    return Figure("Reliability: observed rate", chart, [], note)
+    return chart
 
 
 def wilson_interval(positives: int, count: int) -> tuple[float, float]:
@@ -73,7 +75,7 @@ def wilson_interval(positives: int, count: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def histogram_figure(histogram: dict[str, Any]) -> Figure:
+def histogram_chart(histogram: dict[str, Any]) -> Chart:
     """How the predictions of either class are spread."""
     edges: list[float] = histogram["edges"]
     classes = {"negatives": "first", "positives": "second"}
@@ -81,9 +83,9 @@ def histogram_figure(histogram: dict[str, Any]) -> Figure:
     shares = {name: [n / max(1, totals[name]) for n in histogram[name]] for name in classes}
     upright = linear_axis([0, *shares["negatives"], *shares["positives"]], label=percent_tick)
     axis = logit_axis(edges[0], edges[-1], "prediction (spaced by log-odds)")
-    chart = Chart(axis, upright, "Histogram of predictions by class")
+    chart = Chart("Predictions, share of each class", axis, upright)
     for name, style in classes.items():
-        chart.steps(edges, shares[name], style)
+        chart.steps(edges, shares[name], style, f"{name} ({totals[name]:,})")
     tops, tips = [], []
     for index, (low, high) in enumerate(pairwise(edges)):
         negatives, positives = histogram["negatives"][index], histogram["positives"][index]
@@ -93,8 +95,7 @@ def histogram_figure(histogram: dict[str, Any]) -> Figure:
             f"{negatives:,} negatives, {positives:,} positives"
         )
     chart.tips(tops, tips, "guide")
-    keys = [Key(f"{name} ({totals[name]:,})", style) for name, style in classes.items()]
-    return Figure("Predictions, share of each class", chart, keys)
+    return chart
 
 
 def _sigmoid(logit: float) -> float:
