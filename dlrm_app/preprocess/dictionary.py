@@ -88,9 +88,11 @@ class Indexer:
     def index(self, columns: Columns) -> Indexed:
         limits = np.minimum((columns.ends - columns.begins) // _OCCURRENCES, _MAX_DISTINCT)
         limits[self._has_given_up] = 0
-        found = index_columns(columns, limits, self._missing)
-        self._has_given_up |= (found.distinct.begins == found.distinct.ends) & (columns.begins < columns.ends)
-        return found
+        indexed = index_columns(columns, limits, self._missing)
+        self._has_given_up |= (indexed.distinct.begins == indexed.distinct.ends) & (
+            columns.begins < columns.ends
+        )
+        return indexed
 
 
 def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[Any]) -> Indexed:
@@ -155,11 +157,12 @@ def _number_columns(  # type: ignore[no-untyped-def]  # compiled
     for c in range(len(begins)):
         at, count = bounds[c], 0
         if limits[c] > 0:
-            own_codes = codes[codes_begins[c] : codes_begins[c] + ends[c] - begins[c]]
-            own_distinct = distinct[at : at + limits[c]]
-            own_table = table[: _table_size(limits[c])]
-            found = _number(values[begins[c] : ends[c]], missing[c], own_table, own_codes, own_distinct)
-            count, num_missing[c] = found
+            column_codes = codes[codes_begins[c] : codes_begins[c] + ends[c] - begins[c]]
+            column_distinct = distinct[at : at + limits[c]]
+            column_table = table[: _table_size(limits[c])]
+            count, num_missing[c] = _number(
+                values[begins[c] : ends[c]], missing[c], column_table, column_codes, column_distinct
+            )
         bounds[c + 1] = at + max(count, 0)
 
 
@@ -179,20 +182,20 @@ def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped
     count = num_missing = 0
     for i in range(len(values)):
         value = values[i]
-        place = (
+        slot = (
             np.uint64(value) * _SPREAD
         ) >> shift  # unsigned, as indices are that need no test for being negative
-        number = np.uint64(table[place])
+        number = np.uint64(table[slot])
         while number != _0 and distinct[number - _1] != value:
-            place = (place + _1) & mask
-            number = np.uint64(table[place])
+            slot = (slot + _1) & mask
+            number = np.uint64(table[slot])
         if number == _0:
             if count == len(distinct):
                 return -1, 0
             distinct[count] = value
             count += 1
             number = np.uint64(count)
-            table[place] = number
+            table[slot] = number
         codes[i] = number - _1
         num_missing += value == missing
     return count, num_missing

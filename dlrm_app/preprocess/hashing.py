@@ -31,6 +31,6 @@ def reduce_hash(hashed, size):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True, inline="always")
-def next_place(place, size):  # type: ignore[no-untyped-def]  # compiled
-    """Where an open table of ``size`` places looks after ``place``."""
-    return place + 1 if place + 1 < size else 0
+def next_slot(slot, size):  # type: ignore[no-untyped-def]  # compiled
+    """The slot that an open table of ``size`` slots looks at after ``slot``."""
+    return slot + 1 if slot + 1 < size else 0

@@ -64,13 +64,13 @@ def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
 def _transform(values, begins, ends, rules, tables, out, missing):  # type: ignore[no-untyped-def]  # compiled
     at = 0
     for c in range(len(begins)):
-        own, behind = values[begins[c] : ends[c]], at + ends[c] - begins[c]
+        column, behind = values[begins[c] : ends[c]], at + ends[c] - begins[c]
         addend, shift, scale = rules[c]
         if addend > 0.0:
             table = tables[0] if addend == 1.0 else tables[1]
-            missing[c] = _logarithms(own, addend, table, np.float32(math.log(addend)), out[at:behind])
+            missing[c] = _logarithms(column, addend, table, np.float32(math.log(addend)), out[at:behind])
         else:
-            missing[c] = _scaled(own, shift, scale, out[at:behind])
+            missing[c] = _scaled(column, shift, scale, out[at:behind])
         at = behind
 
 

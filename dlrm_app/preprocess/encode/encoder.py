@@ -106,13 +106,13 @@ class Encoder:
         self._num_dense = len(dense)
         self._transforms = DenseTransforms([column.transform for column in dense])
         self._sources = [_source(column, spec, folder) for column in sparse]
-        found = [
+        one_hot = [
             (s, column) for s, column in zip(self._sources, sparse, strict=True) if isinstance(s, _OneHot)
         ]
-        found.sort(key=lambda pair: pair[0].slot)
-        self._features = [source.feature for source, _ in found]
-        self._ids = SparseEncoder([column for _, column in found], folder)
-        self._indexer = Indexer(np.array([_NAN] * len(dense) + [MISSING_KEY] * len(found), np.uint64))
+        one_hot.sort(key=lambda pair: pair[0].slot)
+        self._features = [source.feature for source, _ in one_hot]
+        self._ids = SparseEncoder([column for _, column in one_hot], folder)
+        self._indexer = Indexer(np.array([_NAN] * len(dense) + [MISSING_KEY] * len(one_hot), np.uint64))
         fields = [(self._label, pa.uint8())] if self._label else []
         fields += [(column.name, pa.float32()) for column in dense]
         fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
@@ -120,13 +120,13 @@ class Encoder:
 
     def encode(self, raw: RawColumns) -> Encoded:
         """The rows of ``raw``, which may be used again afterwards."""
-        found = self._indexer.index(raw.one_hot)
-        keys = [(found.distinct.part(self._num_dense, len(found.distinct)), self._features)]
-        indexed = replace(found, distinct=self._encode_distinct(found.distinct))
+        raw_indexed = self._indexer.index(raw.one_hot)
+        keys = [(raw_indexed.distinct.part(self._num_dense, len(raw_indexed.distinct)), self._features)]
+        indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct))
         columns = [pa.array(raw.labels.copy())] if self._label else []
         missing = []
-        for place in range(self._num_dense):
-            column, count = self._dense_column(place, raw, indexed)
+        for index in range(self._num_dense):
+            column, count = self._dense_column(index, raw, indexed)
             columns.append(column)
             missing.append(count)
         for source in self._sources:
@@ -141,10 +141,10 @@ class Encoder:
         ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)))
         return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
 
-    def _dense_column(self, place: int, raw: RawColumns, indexed: Indexed) -> tuple[pa.Array | int, int]:
-        if indexed.has(place):
-            return place, int(indexed.num_missing[place])
-        values, missing = self._transforms.apply(raw.one_hot.part(place, place + 1).view(np.float64), place)
+    def _dense_column(self, index: int, raw: RawColumns, indexed: Indexed) -> tuple[pa.Array | int, int]:
+        if indexed.has(index):
+            return index, int(indexed.num_missing[index])
+        values, missing = self._transforms.apply(raw.one_hot.part(index, index + 1).view(np.float64), index)
         return pa.array(values), int(missing[0])
 
     def _sparse_column(
@@ -155,25 +155,25 @@ class Encoder:
             return _buckets(raw.dense[source.dense], source.boundaries)
         if isinstance(source, _List):
             ends = raw.list_ends[source.slot]
-            own = Columns.joined([raw.list_keys[source.slot, : ends[-1]]])
-            keys.append((own, [source.feature]))
-            ids, _ = source.encoder.apply(own)
+            column_keys = Columns.joined([raw.list_keys[source.slot, : ends[-1]]])
+            keys.append((column_keys, [source.feature]))
+            ids, _ = source.encoder.apply(column_keys)
             return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
-        place = self._num_dense + source.slot
-        if indexed.has(place):
-            count = int(indexed.num_missing[place])
+        index = self._num_dense + source.slot
+        if indexed.has(index):
+            count = int(indexed.num_missing[index])
             if source.rule is None:
-                return place, count
-            ids = indexed.distinct[place].view(np.int32)[indexed.codes[place]]
+                return index, count
+            ids = indexed.distinct[index].view(np.int32)[indexed.codes[index]]
             return source.expanded(ids), count
-        own = raw.one_hot.part(place, place + 1)
-        keys.append((own, [source.feature]))
-        ids, missing = self._ids.apply(own, source.slot)
+        column_keys = raw.one_hot.part(index, index + 1)
+        keys.append((column_keys, [source.feature]))
+        ids, missing = self._ids.apply(column_keys, source.slot)
         return source.expanded(ids), int(missing[0])
 
 
 def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:
-    """Where the raw values of a column are, and what is its own in how they are encoded."""
+    """Where the raw values of a column are, and how this column differs in their encoding."""
     encoding = column.encoding
     if encoding["kind"] == "bucket":
         dense = [dense.name for dense in spec.dense].index(encoding["column"])

@@ -2,7 +2,7 @@
 
 There, an id of a table with n rows stands for itself and ``size - 1`` further ids drawn uniformly from the n, the
 same ones whenever the id occurs (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py, dist_type="uniform"). It draws
-them beforehand into a matrix for every row of every table. Here they are hashes of (column, id, place): the same
+them beforehand into a matrix for every row of every table. Here they are hashes of (column, id, number): the same
 distribution without 34 GB of matrices.
 """
 
@@ -14,7 +14,7 @@ from dlrm_app.preprocess.hashing import mix, reduce_hash
 
 
 def expand(ids: NDArray[np.int32], size: int, num_embeddings: int, column: int) -> NDArray[np.int32]:
-    """[n * size]: for every id itself, then ``size - 1`` ids that belong to it; ``column`` is the column's place."""
+    """[n * size]: for every id itself, then ``size - 1`` ids that belong to it; ``column`` is the column's index."""
     out = np.empty(len(ids) * size, np.int32)
     _expand(ids, size, num_embeddings, column, out)
     return out
@@ -25,6 +25,6 @@ def _expand(ids, size, num_embeddings, column, out):  # type: ignore[no-untyped-
     salt = mix(np.uint64(column + 1))
     for i in range(len(ids)):
         out[i * size] = ids[i]
-        for place in range(1, size):
-            key = salt ^ (np.uint64(ids[i]) | (np.uint64(place) << np.uint64(32)))
-            out[i * size + place] = np.int32(reduce_hash(mix(key), num_embeddings))
+        for number in range(1, size):
+            key = salt ^ (np.uint64(ids[i]) | (np.uint64(number) << np.uint64(32)))
+            out[i * size + number] = np.int32(reduce_hash(mix(key), num_embeddings))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import SparseColumn
 from dlrm_app.preprocess.dictionary import Columns
-from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
+from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_slot, reduce_hash
 from dlrm_app.preprocess.read.fields import parse_string
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
@@ -27,7 +27,7 @@ _loading = threading.Lock()
 
 TABLE_FILL = 0.7
 TABLE_BYTES = 12
-"""Bytes per place of a vocabulary in memory; ``TABLE_FILL`` of the places are taken."""
+"""Bytes per slot of a vocabulary in memory; ``TABLE_FILL`` of the slots are taken."""
 
 
 class SparseEncoder:
@@ -56,11 +56,11 @@ class SparseEncoder:
             return ids, missing
         at = 0
         for c, table in enumerate(tables):
-            own = ids[at : at + len(keys[c])]
+            out = ids[at : at + len(keys[c])]
             missing[c] = (
-                _hashed(keys[c], sizes[c], own) if table is None else _looked_up(keys[c], *table, own)
+                _hashed(keys[c], sizes[c], out) if table is None else _looked_up(keys[c], *table, out)
             )
-            at += len(own)
+            at += len(out)
         return ids, missing
 
 
@@ -82,7 +82,7 @@ def _load(path: Path, modified_ns: int, inode: int) -> tuple[NDArray[np.uint64],
 def build_table(
     keys: NDArray[np.uint64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Keys and ids by place; -1 is the id of a free place."""
+    """Keys and ids by slot; -1 is the id of a free slot."""
     size = int(len(keys) / TABLE_FILL) + 8
     table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
     _fill_table(keys, ids, table_keys, table_ids)
@@ -129,11 +129,11 @@ def _hash_columns(keys, begins, ends, sizes, ids, missing):  # type: ignore[no-u
 def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-def]  # compiled
     size = len(table_ids)
     for i in range(len(keys)):
-        place = np.int64(reduce_hash(mix(keys[i]), size))
-        while table_ids[place] >= 0:
-            place = next_place(place, size)
-        table_keys[place] = keys[i]
-        table_ids[place] = ids[i]
+        slot = np.int64(reduce_hash(mix(keys[i]), size))
+        while table_ids[slot] >= 0:
+            slot = next_slot(slot, size)
+        table_keys[slot] = keys[i]
+        table_ids[slot] = ids[i]
 
 
 @njit(nogil=True, cache=True)
@@ -146,9 +146,9 @@ def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def
             ids[i] = MISSING_ID
             count += 1
             continue
-        place = np.int64(reduce_hash(mix(key), size))
-        while table_ids[place] >= 0 and table_keys[place] != key:
-            place = next_place(place, size)
-        found = table_ids[place]
-        ids[i] = found if found >= 0 else RARE_ID
+        slot = np.int64(reduce_hash(mix(key), size))
+        while table_ids[slot] >= 0 and table_keys[slot] != key:
+            slot = next_slot(slot, size)
+        number = table_ids[slot]
+        ids[i] = number if number >= 0 else RARE_ID
     return count

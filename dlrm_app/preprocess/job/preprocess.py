@@ -124,7 +124,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG)
 
 @contextmanager
 def explained_disk_errors(output: Path) -> Iterator[None]:
-    """Turns what a disk can do to a run into a message that says what to do."""
+    """Raises DlrmError, which tells what to do, for what a disk can do to a run."""
     try:
         yield
     except OSError as error:

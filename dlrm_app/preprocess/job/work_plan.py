@@ -75,8 +75,8 @@ def refuse_other_config(before: Mapping[str, Any], now: Mapping[str, Any], outpu
         if old.get(key) != new.get(key)
     ]
     if problems:
-        cure = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
-        raise ConfigError([*problems, cure])
+        hint = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
+        raise ConfigError([*problems, hint])
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -109,13 +109,13 @@ class Cuts:
         """The split of every line of a unit."""
         first = self.first_lines[source, unit]
         bounds = {"train": (0, self.train), "val": (self.train, self.val), "test": (self.val, None)}
-        found = []
+        segments = []
         for split, (start, stop) in bounds.items():
             low = max(start - first, 0)
             high = None if stop is None else stop - first
             if high is None or high > low:
-                found.append(Segment(split, low, high))
-        return found
+                segments.append(Segment(split, low, high))
+        return segments
 
 
 def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:

@@ -275,8 +275,8 @@ def _is_utf8(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
             high = 0x8F if lead == 0xF4 else high
         if more == 0 or at + more >= stop:
             return False
-        for place in range(1, more + 1):
-            byte = np.int64(text[at + place])
+        for offset in range(1, more + 1):
+            byte = np.int64(text[at + offset])
             if byte < low or byte > high:
                 return False
             low, high = 0x80, 0xBF

@@ -56,7 +56,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 ):
     """Gives (position after the last line read, rows now, lines read, rejects, why it stopped).
 
-    Missing dense values are NaN, missing keys MISSING_KEY; spans are the places of strings in ``text``, the end negative if
+    Missing dense values are NaN, missing keys MISSING_KEY; spans are the positions of strings in ``text``, the end negative if
     quotes inside are doubled.
     """
     capacity = out[0].size
@@ -183,23 +183,23 @@ def _parse_other(text, at, marks, column, out, lists, row):  # type: ignore[no-u
 def _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """Reads the elements of a list: 1 good, 0 bad, -1 no room. An empty field is an empty list."""
     ends, keys, spans = lists
-    place = ends[slot, row]
+    index = ends[slot, row]
     at = begin
     while begin < behind and at <= behind:
         stop = at
         while stop < behind and text[stop] != separator:
             stop += 1
-        if place == keys.shape[1]:
+        if index == keys.shape[1]:
             return -1
-        keys[slot, place], state = _parse_key(text, at, stop, kind, doubled)
+        keys[slot, index], state = _parse_key(text, at, stop, kind, doubled)
         if state == BAD:
             return 0
         if spans.shape[1] > 0:
-            spans[slot, place, 0] = at
-            spans[slot, place, 1] = stop if doubled < 0 else -stop
-        place += 1
+            spans[slot, index, 0] = at
+            spans[slot, index, 1] = stop if doubled < 0 else -stop
+        index += 1
         at = stop + 1
-    ends[slot, row + 1] = place
+    ends[slot, row + 1] = index
     return 1
 
 

@@ -20,7 +20,7 @@ which a row's values go would all fall on the same few lines of the processor's 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A line left out: its number from 0 within the text given, its place there, why."""
+    """A line left out: its number from 0 within the text given, its position there, why."""
 
     line: int
     start: int
@@ -34,7 +34,7 @@ class RawColumns:
     """R rows: labels uint8 [R], dense float64 [N, R] (NaN where missing), keys uint64 [F, R] (MISSING_KEY).
 
     List columns: row r of column l holds ``list_keys[l, list_ends[l, r]:list_ends[l, r + 1]]``. Spans, where kept,
-    are the places in the text of the values behind the keys.
+    are the positions in the text of the values behind the keys.
     """
 
     labels: NDArray[np.uint8]

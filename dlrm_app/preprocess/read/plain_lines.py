@@ -71,7 +71,7 @@ def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]  # numba'
 def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: ignore[no-untyped-def]  # compiled
     """How many lines from ``start`` on have ``num_columns`` columns, up to the first that has not.
 
-    ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the place before the first line, then of each mark, all from
+    ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the position before the first line, then of each mark, all from
     ``start``. It decides how many lines there are at most.
     """
     room = (len(marks) - 1 - 2 * BLOCK) // num_columns * num_columns
@@ -79,16 +79,16 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
     count, lines, line_start = np.int64(0), 0, np.int64(0)
     for at in range(start, stop, BLOCK):
         ends = _find_byte(text, at, np.uint8(NEWLINE))
-        found = _find_byte(text, at, np.uint8(delimiter)) | ends
-        left, base, behind = found, np.int32(at - start), np.uint64(count + 1)
+        marked = _find_byte(text, at, np.uint8(delimiter)) | ends
+        left, base, behind = marked, np.int32(at - start), np.uint64(count + 1)
         while left != _0:
-            for place in range(_STEP):  # without a condition for each
-                marks[behind + np.uint64(place)] = base + np.int32(trailing_zeros(left))
+            for step in range(_STEP):  # without a condition for each
+                marks[behind + np.uint64(step)] = base + np.int32(trailing_zeros(left))
                 left &= left - _1
             behind += np.uint64(_STEP)
         while ends != _0:
             end = ends & (_0 - ends)
-            number = count + np.int64(_count_ones(found & (end - _1))) + 1
+            number = count + np.int64(_count_ones(marked & (end - _1))) + 1
             mark = np.int64(marks[number])
             if number != (lines + 1) * num_columns or start + mark >= stop or mark - line_start > MAX_LINE:
                 return lines
@@ -97,7 +97,7 @@ def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: igno
                 return lines
             line_start = mark + 1
             ends ^= end
-        count += np.int64(_count_ones(found))
+        count += np.int64(_count_ones(marked))
         if count > room:
             return lines
     return lines
@@ -156,7 +156,7 @@ def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  #
 
 @njit(nogil=True, cache=True)
 def read_batch(text, start, stop, delimiter, columns, out, row, num_lines):  # type: ignore[no-untyped-def]  # compiled
-    """Reads up to ``num_lines`` lines, BATCH at most, into rows ``row`` and on: (lines read, the place behind them).
+    """Reads up to ``num_lines`` lines, BATCH at most, into rows ``row`` and on: (lines read, the position behind them).
 
     Ends before the first line that must be read by itself. ``columns`` and ``out`` are those of ``lines.parse_lines``.
     """

@@ -65,11 +65,11 @@ def read_spec(config: DatasetConfig) -> Spec:
         if config.quote == config.delimiter:
             problems.append("dataset.quote and dataset.delimiter must differ")
     columns = []
-    for place, entry in enumerate(config.columns):
+    for index, entry in enumerate(config.columns):
         if not isinstance(entry, Mapping) or "name" not in entry or "role" not in entry:
-            problems.append(f"dataset.columns[{place}] must be a mapping with name and role, got {entry!r}")
+            problems.append(f"dataset.columns[{index}] must be a mapping with name and role, got {entry!r}")
             continue
-        problems += _column_faults(place, entry, config)
+        problems += _column_faults(index, entry, config)
         columns.append(Column(**{key: entry.get(key) for key in KEYS}))  # type: ignore[arg-type]  # checked above
     problems += _whole_faults(columns)
     refuse_if(problems)
@@ -93,8 +93,8 @@ def _is_mark(value: Any) -> bool:
     )
 
 
-def _column_faults(place: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
-    where = f"dataset.columns[{place}] ({entry['name']})"
+def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
+    where = f"dataset.columns[{index}] ({entry['name']})"
     faults = [
         f"{where}: {key} is not a key of a column: use {', '.join(KEYS)}" for key in entry if key not in KEYS
     ]

@@ -62,15 +62,15 @@ class CountFile:
         return keys, Strings(ends - ends[0], text)
 
 
-def write_counts(path: Path, found: Sequence[SortedCounts], strings: Strings | None) -> None:
+def write_counts(path: Path, features: Sequence[SortedCounts], strings: Strings | None) -> None:
     """Writes the counts of every feature, and the strings behind their keys where there are any."""
-    offsets = np.cumsum([0, *[len(counts.keys) for counts in found]])
+    offsets = np.cumsum([0, *[len(counts.keys) for counts in features]])
     with path.open("wb") as file:
-        for counts, offset in zip(found, offsets, strict=False):
+        for counts, offset in zip(features, offsets, strict=False):
             (counts.starts + offset).tofile(file)
-        for counts in found:
+        for counts in features:
             counts.keys.tofile(file)
-        for counts in found:
+        for counts in features:
             counts.counts.tofile(file)
         if strings is not None:
             strings.ends.tofile(file)
@@ -90,10 +90,10 @@ def gather_strings(text: NDArray[np.uint8], spans: NDArray[np.int64], quote: int
 def _gather(text, spans, quote, ends, strings):  # type: ignore[no-untyped-def]  # compiled
     at = 0
     for i in range(len(spans)):
-        place, stop = spans[i, 0], abs(spans[i, 1])
-        while place < stop:
-            byte = text[place]
+        position, stop = spans[i, 0], abs(spans[i, 1])
+        while position < stop:
+            byte = text[position]
             strings[at] = byte
             at += 1
-            place += 2 if spans[i, 1] < 0 and byte == quote else 1
+            position += 2 if spans[i, 1] < 0 and byte == quote else 1
         ends[i + 1] = at

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.compiled import njit
-from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_place, reduce_hash
+from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_slot, reduce_hash
 
 NUM_BUCKETS = 256
 """Counts lie in buckets by the highest 8 bits of the keys' hashes, so that they can be added up a part at a time."""
@@ -73,18 +73,18 @@ def _count(keys, spans, start, table_keys, table_counts, table_spans, used):  # 
         key = keys[i]
         if key == MISSING_KEY:
             continue
-        place = np.int64(reduce_hash(mix(key), size))
-        while table_counts[place] > 0 and table_keys[place] != key:
-            place = next_place(place, size)
-        if table_counts[place] == 0:
+        slot = np.int64(reduce_hash(mix(key), size))
+        while table_counts[slot] > 0 and table_keys[slot] != key:
+            slot = next_slot(slot, size)
+        if table_counts[slot] == 0:
             if 2 * used >= size:
                 return i, used
-            table_keys[place] = key
+            table_keys[slot] = key
             if len(spans) > 0:
-                table_spans[place, 0] = spans[i, 0]
-                table_spans[place, 1] = spans[i, 1]
+                table_spans[slot, 0] = spans[i, 0]
+                table_spans[slot, 1] = spans[i, 1]
             used += 1
-        table_counts[place] += 1
+        table_counts[slot] += 1
     return len(keys), used
 
 
@@ -93,10 +93,10 @@ def _move(keys, counts, spans, new_keys, new_counts, new_spans):  # type: ignore
     size = len(new_keys)
     for i in range(len(keys)):
         if counts[i] > 0:
-            place = np.int64(reduce_hash(mix(keys[i]), size))
-            while new_counts[place] > 0:
-                place = next_place(place, size)
-            new_keys[place] = keys[i]
-            new_counts[place] = counts[i]
-            new_spans[place, 0] = spans[i, 0]
-            new_spans[place, 1] = spans[i, 1]
+            slot = np.int64(reduce_hash(mix(keys[i]), size))
+            while new_counts[slot] > 0:
+                slot = next_slot(slot, size)
+            new_keys[slot] = keys[i]
+            new_counts[slot] = counts[i]
+            new_spans[slot, 0] = spans[i, 0]
+            new_spans[slot, 1] = spans[i, 1]

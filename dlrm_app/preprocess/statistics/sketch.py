@@ -40,9 +40,9 @@ class Sketches:
 
     def add(self, keys: Columns, features: Sequence[int]) -> None:
         """Adds ``keys`` [C] of ``features`` [C]; missing ones are left out."""
-        places = np.array(features, np.int64)
-        own = self._keys, self._tables, self._used, self.registers
-        _add(keys.values, keys.begins, keys.ends, places, *own)
+        indices = np.array(features, np.int64)
+        state = self._keys, self._tables, self._used, self.registers
+        _add(keys.values, keys.begins, keys.ends, indices, *state)
 
     def is_exact(self, feature: int) -> bool:
         return bool(self._used[feature] >= 0)
@@ -88,41 +88,41 @@ def _join(words, bounds, sizes, seen, tables, used, registers):  # type: ignore[
             continue
         used[feature] = _GIVEN_UP
         theirs = words[at:end].view(np.uint8)
-        for place in range(len(theirs)):
-            registers[feature, place] = max(registers[feature, place], theirs[place])
+        for register in range(len(theirs)):
+            registers[feature, register] = max(registers[feature, register], theirs[register])
 
 
 @njit(nogil=True, cache=True)
 def _see(keys, at, end, feature, seen, tables, used, registers):  # type: ignore[no-untyped-def]  # compiled
     """Adds keys[at:end] of ``feature``."""
     if used[feature] >= 0:
-        own = seen[feature], tables[feature], registers[feature]
-        at, used[feature] = _insert(keys, at, end, own, used[feature])
+        state = seen[feature], tables[feature], registers[feature]
+        at, used[feature] = _insert(keys, at, end, state, used[feature])
     _register(keys, at, end, registers[feature])
 
 
 @njit(nogil=True, cache=True)
-def _insert(keys, at, end, own, used):  # type: ignore[no-untyped-def]  # compiled
+def _insert(keys, at, end, state, used):  # type: ignore[no-untyped-def]  # compiled
     """Adds keys[at:end] until there is no room: (how far it came, keys seen or _GIVEN_UP)."""
-    seen, table, registers = own
+    seen, table, registers = state
     size = np.uint64(len(table))
     while at < end:
         key = keys[at]
         if key != MISSING_KEY:
             hashed = mix(key)
-            place = reduce_hash(
+            slot = reduce_hash(
                 hashed, size
             )  # unsigned, as all indices here: there is no test for negative ones
-            number = np.uint64(table[place])
+            number = np.uint64(table[slot])
             while number != _0 and seen[number - _1] != key:
-                place = place + _1 if place + _1 < size else _0
-                number = np.uint64(table[place])
+                slot = slot + _1 if slot + _1 < size else _0
+                number = np.uint64(table[slot])
             if number == _0:
                 if used == len(seen):
                     return at, _GIVEN_UP
                 seen[used] = key
                 used += 1
-                table[place] = used
+                table[slot] = used
                 _raise(hashed, registers)
         at += 1
     return at, used
@@ -182,7 +182,7 @@ class SketchFile:
         sizes = np.fromfile(self.path, np.int64, self.num_features)
         ends = 8 * self.num_features + np.cumsum(np.where(sizes < 0, _NUM_REGISTERS, 8 * sizes))
         start = int(ends[first - 1]) if first else 8 * self.num_features
-        own = slice(first, first + len(totals))
-        bounds = np.array([start, *ends[own]]) // 8
+        part = slice(first, first + len(totals))
+        bounds = np.array([start, *ends[part]]) // 8
         words = np.fromfile(self.path, np.uint64, int(bounds[-1] - bounds[0]), offset=start)
-        totals.join(words, bounds - bounds[0], sizes[own])
+        totals.join(words, bounds - bounds[0], sizes[part])
