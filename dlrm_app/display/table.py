@@ -46,9 +46,9 @@ def share(value: float | None) -> Cell:
     return Cell(percent(value), value, value)
 
 
-def integer(value: int | None) -> Cell:
+def integer(value: float | None) -> Cell:
     """``1,234``; a dash for what is unknown."""
-    return Cell(NONE if value is None else f"{value:,}", value)
+    return Cell(NONE if value is None else f"{value:,.0f}", value)
 
 
 def text_table(columns: Columns, rows: Rows) -> str:

@@ -1,12 +1,10 @@
 """The numbers that a run is judged by, large, and every evaluation as a table."""
 
-import math
-from typing import Any
-
-from dlrm_app.display.numbers import NONE, count, duration, fixed, short
+from dlrm_app.checkpoint.progress import Evaluation
+from dlrm_app.display.numbers import count, duration, fixed, short
 from dlrm_app.display.page import Tile, tiles
 from dlrm_app.display.table import Cell, Rows, html_table
-from dlrm_app.training.report.run_record import Event, RunRecord
+from dlrm_app.training.report.run_record import RunRecord
 
 METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
 REMARKS = {
@@ -15,7 +13,6 @@ REMARKS = {
     "ne": "1 is the mean rate alone",
     "calibration": "predicted over observed clicks",
 }
-NOT_METRICS = ("event", "split", "epoch", "step", "time")
 MAX_EVALS = 60
 
 
@@ -29,8 +26,8 @@ def _metric_tiles(record: RunRecord) -> list[Tile]:
     best = record.dataset.get("best") or {}
     return [
         Tile(
-            f"{event['split']} {name}",
-            Cell(fixed(event.get(key), decimals), event.get(key)),
+            f"{event.split} {name}",
+            _metric(event, key, decimals),
             f"best reachable {best[key]:.{decimals}f}" if key in best else REMARKS[key],
         )
         for key, (name, decimals) in METRICS.items()
@@ -40,16 +37,16 @@ def _metric_tiles(record: RunRecord) -> list[Tile]:
 
 def _best_tile(record: RunRecord) -> list[Tile]:
     """The highest AUC on val, where there were several evaluations and it was not the last."""
-    val = [event for event in record.of_kind("eval") if event["split"] == "val"]
-    best = max(val, key=lambda event: -1.0 if math.isnan(event["auc"]) else event["auc"], default=None)
+    val = [event for event in record.evals if event.split == "val"]
+    best = max(val, key=lambda event: event.comparable_auc, default=None)
     if best is None or best is val[-1]:
         return []
-    return [Tile("best val AUC", Cell(fixed(best["auc"], 5), best["auc"]), f"after step {best['step']:,}")]
+    return [Tile("best val AUC", _metric(best, "auc", 5), f"after step {best.step:,}")]
 
 
 def _cost_tiles(record: RunRecord) -> list[Tile]:
     shown = []
-    train = record.of_kind("train")
+    train = record.train
     if record.result:
         speed, seconds = record.result["samples_per_second"], record.result["train_seconds"]
         wall_time = record.result.get("wall_seconds")
@@ -57,52 +54,43 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
         shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of training"))
         shown.append(Tile("training time", Cell(duration(seconds), seconds), remark))
     elif train:
-        speed = train[-1]["samples_per_second"]
+        speed = train[-1].samples_per_second
         shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of the last steps"))
     if record.last_step:
-        remark = f"last training loss {fixed(train[-1]['loss'], 5)}" if train else ""
-        if skipped := len(record.of_kind("skip")):
-            remark = f"{count(skipped, 'step')} skipped; {remark}"
+        remark = f"last training loss {fixed(train[-1].loss, 5)}" if train else ""
+        if record.skipped:
+            remark = f"{count(len(record.skipped), 'step')} skipped; {remark}"
         shown.append(Tile("steps", Cell(f"{record.last_step:,}", record.last_step), remark))
     return shown
 
 
 def evaluations(record: RunRecord) -> str:
     """All evaluations, the latest MAX_EVALS of them where there are more, with every number they have."""
-    events = record.of_kind("eval")
-    if not events:
+    if not record.evals:
         return ""
-    shown = events[-MAX_EVALS:]
-    known = {**METRICS, "num_samples": ("rows", 0), "positives": ("positives", 0), "seconds": ("seconds", 2)}
-    others = {
-        key: (key.replace("_", " "), 5)
-        for event in shown
-        for key, value in event.items()
-        if key not in known and key not in NOT_METRICS and _is_number(value)
+    shown = record.evals[-MAX_EVALS:]
+    columns = {
+        **METRICS,
+        "num_samples": ("rows", 0),
+        "positives": ("positives", 0),
+        "seconds": ("seconds", 2),
     }
-    columns = {**known, **others}
+    for key in [key for event in shown for key in event.metrics]:
+        columns.setdefault(key, (key.replace("_", " "), 5))
     rows: Rows = [
         [
-            f"{event['split']}, step {event['step']:,}",
-            *(_number(event, key, decimals) for key, (_, decimals) in columns.items()),
+            f"{event.split}, step {event.step:,}",
+            *(_metric(event, key, decimals) for key, (_, decimals) in columns.items()),
         ]
         for event in shown
     ]
-    left_out = f"<p>The last {MAX_EVALS} of {len(events)}.</p>" if len(events) > MAX_EVALS else ""
-    return f"<h2>Evaluations</h2>{left_out}{html_table(['split', *(name for name, _ in columns.values())], rows)}"
+    left_out = f"<p>The last {MAX_EVALS} of {len(record.evals)}.</p>" if len(record.evals) > MAX_EVALS else ""
+    headings = ["split", *(name for name, _ in columns.values())]
+    return f"<h2>Evaluations</h2>{left_out}{html_table(headings, rows)}"
 
 
-def _number(event: Event, key: str, decimals: int) -> Cell:
-    value = event.get(key)
-    return Cell(fixed(value, decimals), value) if _is_number(value) else Cell(NONE)
-
-
-def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and not (isinstance(value, float) and math.isinf(value))
-    )
+def _metric(event: Evaluation, key: str, decimals: int) -> Cell:
+    return Cell(fixed(event.metrics.get(key), decimals), event.metrics.get(key))
 
 
 def status(record: RunRecord) -> str:

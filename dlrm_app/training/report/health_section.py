@@ -2,7 +2,6 @@
 
 import math
 from html import escape
-from typing import Any
 
 from dlrm_app.display.numbers import NONE, fixed
 from dlrm_app.display.table import Cell, Column, Rows, html_table, integer, share
@@ -24,19 +23,17 @@ COLUMNS = (
 
 def health_section(record: RunRecord) -> str:
     """The latest health event as a table; empty without one."""
-    events = record.of_kind("health")
-    if not events:
+    if not record.health:
         return ""
-    event = events[-1]
-    tables: dict[str, dict[str, Any]] = event["tables"]
-    growths = [values["norm_growth"] or 0.0 for values in tables.values()]
+    event = record.health[-1]
+    growths = [values["norm_growth"] or 0.0 for values in event.tables.values()]
     most = max([growth for growth in growths if math.isfinite(growth)], default=0.0) or 1.0
-    rows: Rows = [[name, *_cells(values, most)] for name, values in tables.items()]
-    sentence = f"Weights after step {event['step']:,}; lookups by the rows of {escape(event['split'])}."
+    rows: Rows = [[name, *_cells(values, most)] for name, values in event.tables.items()]
+    sentence = f"Weights after step {event.step:,}; lookups by the rows of {escape(event.split)}."
     return f"<h2>Tables</h2><p>{sentence}</p>{html_table(COLUMNS, rows)}"
 
 
-def _cells(values: dict[str, Any], most_growth: float) -> list[Cell]:
+def _cells(values: dict[str, float | None], most_growth: float) -> list[Cell]:
     growth = values["norm_growth"]
     return [
         integer(values["rows"]),

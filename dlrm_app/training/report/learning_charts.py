@@ -7,7 +7,8 @@ from statistics import fmean
 from dlrm_app.display.axis import Axis, linear_axis
 from dlrm_app.display.chart import SPLIT_STYLES, Chart, Point
 from dlrm_app.display.numbers import fixed, percent_tick, short
-from dlrm_app.training.report.run_record import Event, RunRecord
+from dlrm_app.training.report.run_record import RunRecord
+from dlrm_app.training.run_folder.events import TrainEvent
 
 MAX_POINTS = 240
 """A line's points; more are averaged in groups."""
@@ -16,7 +17,9 @@ MAX_POINTS = 240
 def learning_charts(record: RunRecord) -> list[Chart]:
     """The charts that the run's events allow."""
     charts = [
-        metric_chart(record, "Loss, nats", "log loss", "logloss", _train_points(record, lambda e: e["loss"])),
+        metric_chart(
+            record, "Loss, nats", "log loss", "logloss", _train_points(record, lambda event: event.loss)
+        ),
         metric_chart(record, "AUC", "AUC", "auc"),
         throughput_chart(record),
         rates_chart(record),
@@ -29,7 +32,7 @@ def metric_chart(
 ) -> Chart | None:
     """A metric of every evaluation by step, the best reachable one, and training's."""
     evals = {
-        split: [(e["step"], e.get(key, math.nan)) for e in record.of_kind("eval") if e["split"] == split]
+        split: [(e.step, e.metrics.get(key, math.nan)) for e in record.evals if e.split == split]
         for split in ("val", "test")
     }
     values = [y for points in evals.values() for _, y in points]
@@ -52,7 +55,7 @@ def metric_chart(
 
 def throughput_chart(record: RunRecord) -> Chart | None:
     """Training samples a second by step."""
-    points = _train_points(record, lambda event: event["samples_per_second"])
+    points = _train_points(record, lambda event: event.samples_per_second)
     if not points:
         return None
     y = linear_axis([y for _, y in points], label=lambda value, _: short(value), from_zero=True)
@@ -63,9 +66,8 @@ def throughput_chart(record: RunRecord) -> Chart | None:
 
 def rates_chart(record: RunRecord) -> Chart | None:
     """Learning rates by step, where they change: each as a share of its highest value, which the key tells."""
-    events = [event for event in record.of_kind("train") if isinstance(event.get("lr"), dict)]
-    parts = list(events[0]["lr"]) if events else []
-    series = {part: thin([(e["step"], e["lr"].get(part, math.nan)) for e in events]) for part in parts}
+    parts = list(record.train[0].lr) if record.train else []
+    series = {part: thin([(e.step, e.lr.get(part, math.nan)) for e in record.train]) for part in parts}
     if all(len({y for _, y in points}) <= 1 for points in series.values()):
         return None
     y_axis = linear_axis([0, 1], label=percent_tick)
@@ -95,8 +97,8 @@ def thin(points: Sequence[Point]) -> list[Point]:
     return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
 
 
-def _train_points(record: RunRecord, value: Callable[[Event], float]) -> list[Point]:
-    return thin([(event["step"], value(event)) for event in record.of_kind("train")])
+def _train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> list[Point]:
+    return thin([(event.step, value(event)) for event in record.train])
 
 
 def _without_peaks(losses: Sequence[float]) -> list[float]:
@@ -109,5 +111,5 @@ def _without_peaks(losses: Sequence[float]) -> list[float]:
 
 
 def _note_on_groups(record: RunRecord) -> str:
-    group = math.ceil(len(record.of_kind("train")) / MAX_POINTS)
+    group = math.ceil(len(record.train) / MAX_POINTS)
     return f"each point is the mean of {group} log events" if group > 1 else ""

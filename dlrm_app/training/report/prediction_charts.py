@@ -31,7 +31,7 @@ def roc_chart(roc: dict[str, Any], record: RunRecord, split: str) -> Chart:
     """True over false positives at every threshold."""
     axis = linear_axis([0, 1], "false positive rate")
     event = record.last_eval(split)
-    auc = fixed(event["auc"] if event else None, 5)
+    auc = fixed(event.metrics["auc"] if event else None, 5)
     chart = Chart("ROC: true positive rate", axis, linear_axis([0, 1]))
     chart.guide((0, 0), (1, 1))
     points = list(zip(roc["false_positive_rate"], roc["true_positive_rate"], strict=True))

@@ -1,20 +1,29 @@
 """What a run's folder tells, read without torch and without the dataset."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
+from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.errors import DataError
+from dlrm_app.training.run_folder.events import (
+    Event,
+    HealthEvent,
+    SkipEvent,
+    TrainEvent,
+    event_from_json,
+)
 
-Event = dict[str, Any]
+Kind = TypeVar("Kind", TrainEvent, Evaluation, HealthEvent, SkipEvent)
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The files of a run folder. ``result`` is None while the run has not come to its end."""
+    """The files of a run folder; ``result`` is None while the run has not come to its end. Events are in order."""
 
     path: Path
     config: dict[str, Any]
@@ -23,25 +32,20 @@ class RunRecord:
     plan: dict[str, Any]
     curves: dict[str, Any]
     result: dict[str, Any] | None
-    events: list[Event]
+    train: list[TrainEvent]
+    evals: list[Evaluation]
+    health: list[HealthEvent]
+    skipped: list[SkipEvent]
+    last_step: int
 
-    def of_kind(self, kind: str) -> list[Event]:
-        """The events of one kind, in the order they happened."""
-        return [event for event in self.events if event["event"] == kind]
-
-    def last_eval(self, split: str) -> Event | None:
+    def last_eval(self, split: str) -> Evaluation | None:
         """The latest evaluation on ``split``."""
-        return next((event for event in reversed(self.of_kind("eval")) if event["split"] == split), None)
+        return next((event for event in reversed(self.evals) if event.split == split), None)
 
     @property
-    def main_eval(self) -> Event | None:
+    def main_eval(self) -> Evaluation | None:
         """The evaluation that a run is judged by: the latest on test, else the latest on val."""
         return self.last_eval("test") or self.last_eval("val")
-
-    @property
-    def last_step(self) -> int:
-        """The last step that an event tells of."""
-        return max((event.get("step", 0) for event in self.events), default=0)
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -50,8 +54,8 @@ def read_run(folder: Path) -> RunRecord:
         raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
     events = _read_events(folder / "metrics.jsonl")
     result = _read(folder / "result.json")
-    steps = max((event.get("step", 0) for event in events), default=0)
-    is_stale = result.get("steps", 0) < steps  # of the shorter run that this one goes on from
+    last_step = max((event.step for event in events), default=0)
+    is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one goes on from
     return RunRecord(
         path=folder,
         config=_read(folder / "config.yaml"),
@@ -60,8 +64,16 @@ def read_run(folder: Path) -> RunRecord:
         plan=_read(folder / "plan.yaml"),
         curves=_read(folder / "curves.json"),
         result=result if result and not is_stale else None,
-        events=events,
+        train=_of_kind(TrainEvent, events),
+        evals=_of_kind(Evaluation, events),
+        health=_of_kind(HealthEvent, events),
+        skipped=_of_kind(SkipEvent, events),
+        last_step=last_step,
     )
+
+
+def _of_kind(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -82,8 +94,10 @@ def _read_events(path: Path) -> list[Event]:
     events = []
     for number, line in enumerate(lines, start=1):
         try:
-            events.append(json.loads(line))
-        except ValueError as error:
+            events.append(event_from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):  # the last one may be cut off in a run that was killed
-                raise DataError(f"{path}:{number} is not JSON ({error}): remove that line") from error
+                raise DataError(
+                    f"{path}:{number} is not an event of a run ({error}): remove that line"
+                ) from error
     return events

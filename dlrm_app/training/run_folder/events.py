@@ -1,5 +1,6 @@
 """What a run tells while it goes on, a line of metrics.jsonl each, and at its end in result.json."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,6 +51,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
     """A line of metrics.jsonl, but for the time."""
     values = event.to_json() if isinstance(event, Evaluation) else asdict(event)
     return {"event": KINDS[type(event)], **values}
+
+
+def event_from_json(value: Mapping[str, Any]) -> Event:
+    """What ``event_to_json`` gave, with the time or without. Raises KeyError or TypeError."""
+    values = {key: part for key, part in value.items() if key not in ("event", "time")}
+    kind = {name: kind for kind, name in KINDS.items()}[value["event"]]
+    event: Event = Evaluation.from_json(values) if kind is Evaluation else kind(**values)
+    return event
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def test_a_damaged_line_and_a_folder_without_a_run_are_named(tmp_path: Path) -> 
     log = tmp_path / "run/metrics.jsonl"
     lines = log.read_text().splitlines()
     log.write_text("\n".join([lines[0], "{broken", *lines[1:]]))
-    with pytest.raises(DataError, match=r"metrics.jsonl:2 is not JSON"):
+    with pytest.raises(DataError, match=r"metrics.jsonl:2 is not an event"):
         write_report(tmp_path / "run")
     assert not (tmp_path / "run/report.html").exists()
 

@@ -1,0 +1,32 @@
+"""Events as lines of metrics.jsonl."""
+
+import pytest
+
+from dlrm_app.checkpoint.progress import Evaluation
+from dlrm_app.training.run_folder.events import (
+    Event,
+    HealthEvent,
+    SkipEvent,
+    TrainEvent,
+    event_from_json,
+    event_to_json,
+)
+
+EVENTS: list[Event] = [
+    TrainEvent(0, 3, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}),
+    Evaluation("val", 0, 3, {"auc": 0.75, "logloss": 0.5}),
+    HealthEvent("val", 0, 3, {"t_a": {"rows": 100.0, "norm_growth": None}}),
+    SkipEvent(0, 4, ["part-00000.parquet row 7"], ["int_0"]),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_a_line_gives_the_event_back(event: Event) -> None:
+    assert event_from_json({**event_to_json(event), "time": 1.7e9}) == event
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(KeyError):
+        event_from_json({"event": "lunch", "step": 1})
+    with pytest.raises(TypeError):
+        event_from_json({"event": "train", "step": 1})
