@@ -17,9 +17,7 @@ OPTIMIZERS = "<!-- sparse optimizers -->"
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the configuration's page, made from the comments in conf/."""
-    content = "# Configuration\n\n`dlrm-NAME --help` lists the keys of a command.\n"
-    if (ROOT / "dlrm_app/config/reference.py").exists():
-        content = printed_by("-m", "dlrm_app.config.reference")
+    content = printed_by("-m", "dlrm_app.config.reference")
     files.append(File.generated(config, "reference/configuration.md", content=content))
     return files
 

@@ -1,0 +1,100 @@
+"""The documentation: what it names exists, and its commands do what they are typed for."""
+
+import ast
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pages import ROOT, blocks_of, type_commands
+
+DOCS = ROOT / "docs"
+ARCHIVE = DOCS / "experiments-archive.md"
+"""Of former states, whose paths may be gone."""
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(set(DOCS.rglob("*.md")) - {ARCHIVE})]
+NAMED_FILE = re.compile(
+    r"\b(?:dlrm_app|tests|conf|scripts|benchmarks|docs)/[\w./-]+\.(?:py|yaml|md|sh|sbatch|csv)\b"
+)
+PLACE = re.compile(r"`(?P<path>dlrm_app/[\w/]+\.py)(?::(?P<name>[\w.]+))?`")
+TYPED = ["tutorial.md", *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md")))]
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """What a module defines: functions, classes, constants, and Class.method."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        if isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    written = set(re.findall(r'title="([\w/.]+)"', text))  # the reader writes these
+    named = {name for name in NAMED_FILE.findall(text) if not re.search(r"\b[A-Z]+\b", name)}  # NAME stands for any
+    assert {name for name in named if not (ROOT / name).exists()} <= written
+
+
+def test_files_that_the_code_and_its_configuration_name_exist() -> None:
+    sources = [path for folder in ("dlrm_app", "conf", "scripts") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path.read_text(encoding="utf-8") for path in sources if path.suffix in (".py", ".yaml", ".sh")]
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w./-]+\.md\b", text)}
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_every_place_in_the_architecture_is_there() -> None:
+    """`dlrm_app/….py:function` names a function, class, method or constant of that module."""
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    places = [(match["path"], match["name"]) for match in PLACE.finditer(text) if match["name"]]
+    assert len(places) >= 30
+    assert [place for place in places if place[1] not in set(names_in(ROOT / place[0]))] == []
+
+
+def test_the_architecture_describes_every_folder() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in (ROOT / "dlrm_app").glob("*/__init__.py")}
+    assert {name for name in folders if f"{name}/" not in text} == set()
+
+
+def test_every_decision_is_listed() -> None:
+    pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [
+        path.name for path in sorted((DOCS / "adr").glob("*.md")) if f"adr/{path.name}" not in pages
+    ] == []
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `make demo` leaves, from fewer rows."""
+    folder = tmp_path_factory.mktemp("clone")
+    link_clone(folder)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile.split("\ndemo:")[1].split("\n\n")[0].split("\n", 1)[1]
+    commands = recipe.replace("$(BIN)/", "").replace("\t", "").replace("500_000", "60_000")
+    assert commands.count("dlrm-") == 3
+    type_commands(commands, folder)
+    return folder / "demo"
+
+
+def link_clone(folder: Path) -> None:
+    for name in ("dlrm_app", "conf", "docs", "scripts", "benchmarks"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in TYPED if page != "how-to/install.md"])
+def test_the_commands_of_a_page_work_as_they_stand_in_order(page: str, demo: Path, tmp_path: Path) -> None:
+    link_clone(tmp_path)
+    shutil.copytree(demo, tmp_path / "demo")
+    (tmp_path / "out").mkdir()
+    for block in blocks_of(page):
+        if block.language == "bash":
+            # the environment is there, and so is what `make demo` makes
+            lines = [line for line in block.text.splitlines() if not line.startswith(("make ", "source "))]
+            type_commands("\n".join(lines), tmp_path)
