@@ -36,7 +36,9 @@ def names_in(path: Path) -> Iterator[str]:
 def test_files_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     written = set(re.findall(r'title="([\w/.]+)"', text))  # the reader writes these
-    named = {name for name in NAMED_FILE.findall(text) if not re.search(r"\b[A-Z]+\b", name)}  # NAME stands for any
+    named = {
+        name for name in NAMED_FILE.findall(text) if not re.search(r"\b[A-Z]+\b", name)
+    }  # NAME stands for any
     assert {name for name in named if not (ROOT / name).exists()} <= written
 
 
@@ -44,8 +46,9 @@ def test_files_that_the_code_and_its_configuration_name_exist() -> None:
     sources = [path for folder in ("dlrm_app", "conf", "scripts") for path in (ROOT / folder).rglob("*.*")]
     texts = [path.read_text(encoding="utf-8") for path in sources if path.suffix in (".py", ".yaml", ".sh")]
     named = {name for text in texts for name in re.findall(r"\bdocs/[\w./-]+\.md\b", text)}
-    assert named
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    made = {"docs/reference/configuration.md"}  # when the site is built
+    assert [name for name in sorted(named - made) if not (ROOT / name).exists()] == []
+    assert named > made
 
 
 def test_every_place_in_the_architecture_is_there() -> None:

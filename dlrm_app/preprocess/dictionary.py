@@ -1,6 +1,6 @@
 """The distinct values of columns, numbered: what a row group's values have in common is then done once for all.
 
-Encoding, counting and writing all work on distinct values where there are few; see docs/preprocessing.md. All columns
+Encoding, counting and writing all work on distinct values where there are few; see docs/how-to/preprocessing.md. All columns
 are numbered in one compiled call: threads that leave and enter Python at every column would wait for one another.
 """
 

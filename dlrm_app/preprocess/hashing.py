@@ -1,4 +1,4 @@
-"""From raw values to ids, by functions of 64 bits that docs/preprocessing.md states and that never change.
+"""From raw values to ids, by functions of 64 bits that docs/how-to/preprocessing.md states and that never change.
 
 A value's *key* is its number for hex and integer columns (two's complement), FNV-1a of its bytes for strings.
 Its *hash* is ``mix(key)``; among n ids the hash takes ``(hash >> 32) * n >> 32``.

@@ -122,7 +122,7 @@ def warn_of_other_algorithms(plan: ShardingPlan, optimizers: Mapping[str, str]) 
     for (kind, optimizer), names in split.items():
         logger.warning(
             "%s: %s reduces over the part of a row that a rank holds under %s, so this trains otherwise than unsplit "
-            "rows would: choose table_wise or row_wise, or an optimizer without row statistics (docs/sharding.md)",
+            "rows would: choose table_wise or row_wise, or an optimizer without row statistics (docs/how-to/sharding.md)",
             _tables(names),
             optimizer,
             kind,

@@ -84,7 +84,7 @@ def _table_problems(
     if chosen.max_gradient is not None and not is_fused:
         problems.append(
             "max_gradient needs an optimizer inside the backward pass: set it to null, or choose kind, weight_decay "
-            "and sharding that are fused (docs/optimizers.md)"
+            "and sharding that are fused (docs/how-to/optimizers.md)"
         )
     if SPARSE_OPTIMIZERS[chosen.kind].scales_by_weights and table.init == "zeros":
         problems.append(
@@ -102,7 +102,7 @@ def _data_type_problems(table: Table, is_fused: bool, wants_rounding: bool, devi
     if not is_fused:
         return [
             "fp16 weights need an optimizer inside the backward pass, for beside it gradients and their squares "
-            "would be fp16 too: use data_type fp32, or see docs/optimizers.md for what is fused"
+            "would be fp16 too: use data_type fp32, or see docs/how-to/optimizers.md for what is fused"
         ]
     if wants_rounding and device_type == "cpu":
         return [

@@ -11,7 +11,7 @@ A spec names an embedding table and the features that read it:
                              # tables.data_type
       init: normal           # uniform, normal or zeros; default: tables.init
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
-      sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/sharding.md for all
+      sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/how-to/sharding.md for all
       optimizer: {lr: 0.01}  # what differs from optimizer.sparse
       pooling_factors: [1, 20]  # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
       count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …

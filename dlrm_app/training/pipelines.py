@@ -98,5 +98,5 @@ def plan_problems(name: str, plan: ShardingPlan) -> list[str]:
     return [
         f"trainer.pipeline={name} looks rows up before the optimizer beside the model has stepped, which updates "
         f"{len(names)} tables (as {names[0]}) that are replicated or have no fused optimizer here: use "
-        "trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/optimizers.md)"
+        "trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/how-to/optimizers.md)"
     ]

@@ -21,7 +21,7 @@ PLANS = {
     4: ["table_wise", "row_wise", "column_wise"],
 }
 BY_ROW = {"rowwise_adagrad", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb"}
-"""Under column-wise plans another algorithm: each piece of a row counts by itself (docs/optimizers.md)."""
+"""Under column-wise plans another algorithm: each piece of a row counts by itself (docs/how-to/optimizers.md)."""
 
 
 def make_cases(dataset: Path, ranks: int) -> list[dict[str, Any]]:

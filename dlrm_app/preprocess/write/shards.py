@@ -16,7 +16,7 @@ from dlrm_app.preprocess.write.parquet import ParquetWriter
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """How shards are written; see docs/preprocessing.md for the measurements behind the defaults."""
+    """How shards are written; see docs/how-to/preprocessing.md for the measurements behind the defaults."""
 
     row_group_rows: int
     compression: str

@@ -38,7 +38,7 @@ class TableHealth:
         self._lookups.add(batch.sparse_features, batch.num_valid)
 
     def measure(self) -> dict[str, dict[str, float | None]]:
-        """By table, the values of a health event, explained in docs/watching.md; the same on every rank."""
+        """By table, the values of a health event, explained in docs/how-to/watching.md; the same on every rank."""
         rates = self._lookups.rates()
         return {
             name: {

@@ -60,7 +60,7 @@ class LookupCounter:
         return torch.where(is_shared & (ids >= FIRST_SHARED), hashes.clamp_(min=FIRST_SHARED), ids)
 
     def rates(self) -> dict[str, dict[str, float | None]]:
-        """Of each table, over all ranks: ``lookups`` and the shares of them explained in docs/watching.md.
+        """Of each table, over all ranks: ``lookups`` and the shares of them explained in docs/how-to/watching.md.
 
         Every rank must call it. None where there is nothing to divide by, or no id stands for such a value.
         """
