@@ -119,10 +119,8 @@ def choose_blocks(sources: Sequence[Source], num_blocks: int) -> list[TextFeed]:
 
 def _spread(things: Sequence[T], number: int) -> list[T]:
     """About ``number`` of ``things``, at even distances."""
-    return [
-        things[at]
-        for at in sorted({round(at) for at in np.linspace(0, len(things) - 1, number)} if things else ())
-    ]
+    indices = np.unique(np.linspace(0, max(len(things) - 1, 0), number).round().astype(int))
+    return [things[index] for index in indices] if things else []
 
 
 def _run_passes(config: PreprocessConfig, plan: Plan, feeds: Sequence[TextFeed]) -> _Sampled:

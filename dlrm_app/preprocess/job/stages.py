@@ -202,6 +202,8 @@ class Stages:
                         if check is not None:
                             check(record)
             except DamagedFileError as error:
+                if self.sample is not None:
+                    raise
                 raise DataError(f"{error}, then {self._repair_hint(error.source, work.journal)}") from error
         return _landed(sources, work.journal)
 

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +66,8 @@ def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
 
 def _natural(path: str) -> list[tuple[int, str]]:
     """A sort key by which numbers within names count as numbers."""
-    pieces: list[tuple[int, str]] = []
-    digits = ""
-    for character in path + "\0":
-        if character.isascii() and character.isdigit():
-            digits += character
-            continue
-        if digits:
-            pieces.append((int(digits), digits))
-            digits = ""
-        pieces.append((-1, character))
-    return pieces
+    pieces = re.findall("[0-9]+|[^0-9]", f"{path}\0")
+    return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
 def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -> Source | None:
