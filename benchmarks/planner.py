@@ -13,12 +13,10 @@ import sys
 import time
 from dataclasses import dataclass, replace
 
-import torch
 import yaml
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import Adagrad
 
@@ -34,7 +32,8 @@ from dlrm_app.sharding.planner.planner import make_workload
 from dlrm_app.sharding.planner.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.suggestions import smallest_cluster
-from dlrm_app.tables.specs import resolve_tables, to_bag_config
+from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.specs import resolve_tables
 
 CASES = (
     ("tiny", 8),
@@ -98,8 +97,7 @@ def plan_ours(work: Workload, cluster: Cluster) -> Judged:
 def plan_theirs(work: Workload, cluster: Cluster) -> Judged:
     """torchrec's EmbeddingShardingPlanner with the same types, topology and batch."""
     model = nn.Module()
-    tables = [to_bag_config(table) for table in work.tables.values()]
-    model.bags = EmbeddingBagCollection(tables, device=torch.device("meta"))
+    model.bags = meta_bags(list(work.tables.values()))
     for _, parameter in model.named_parameters():
         apply_optimizer_in_backward(Adagrad, [parameter], {"lr": 0.1})
     planner = EmbeddingShardingPlanner(

@@ -17,7 +17,8 @@ from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.model import concat, dcn, dlrm, projection
 from dlrm_app.model.ensemble import Ensemble
-from dlrm_app.tables.specs import Table, to_bag_config
+from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.specs import Table
 
 Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
 """(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""
@@ -110,22 +111,16 @@ def build_model(
             model = _build(config, tables, num_dense)
         else:
             parts = [replace(table, dim=table.dim // count) for table in tables]
-            model = Ensemble(_meta_bags(tables), [_build(config, parts, num_dense) for _ in range(count)])
+            model = Ensemble(meta_bags(tables), [_build(config, parts, num_dense) for _ in range(count)])
     for name, module in model.named_children():
         if name != "sparse_arch":
             module.to(device)
     return model
 
 
-def _meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
-    return EmbeddingBagCollection(
-        tables=[to_bag_config(table) for table in tables], device=torch.device("meta")
-    )
-
-
 def _build(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> nn.Module:
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
-    return ARCHITECTURES[config.kind].build(config, _meta_bags(tables), num_dense, bottom, top)
+    return ARCHITECTURES[config.kind].build(config, meta_bags(tables), num_dense, bottom, top)
 
 
 def _ending_in(widths: Sequence[int], last: int) -> list[int]:

@@ -7,7 +7,6 @@ itself: key by key.
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import filter as matching
 from typing import Any
 
@@ -17,7 +16,7 @@ from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan,
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.display.text import listed
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Table, to_constraints
+from dlrm_app.tables.specs import Table
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +41,21 @@ def planner_constraints(
     types = DEFAULT_TYPES if world_size > 1 else ["table_wise"]
     by_name = {}
     for table in tables:
-        constraints = constraints_of(table, sharding)
-        chosen = to_constraints(replace(table, sharding=constraints), types, ["fused"])
-        if table.name in dense_kernel:
-            chosen.compute_kernels = ["dense"]
-        elif "data_parallel" in (chosen.sharding_types or ()):
-            # replicated tables have no other
-            chosen.compute_kernels = [*(chosen.compute_kernels or ()), "dense"]
-        if "cache_load_factor" in constraints:
-            chosen.cache_params = CacheParams(load_factor=constraints["cache_load_factor"])
-        chosen.device_group = constraints.get("device_group")
-        by_name[table.name] = chosen
+        given = constraints_of(table, sharding)
+        allowed_types = list(given.get("types") or types)
+        kernels = ["dense"] if table.name in dense_kernel else list(given.get("kernels") or ["fused"])
+        if "data_parallel" in allowed_types and "dense" not in kernels:
+            kernels.append("dense")  # replicated tables have no other
+        share = given.get("cache_load_factor")
+        by_name[table.name] = ParameterConstraints(
+            sharding_types=allowed_types,
+            compute_kernels=kernels,
+            min_partition=given.get("min_partition"),
+            cache_params=None if share is None else CacheParams(load_factor=share),
+            device_group=given.get("device_group"),
+            feature_names=list(table.features),
+            pooling_factors=table.expected_pooling_factors,
+        )
     return by_name
 
 

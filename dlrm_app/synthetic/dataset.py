@@ -19,6 +19,7 @@ from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import sync_folder
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.synthetic.shards import Layout, choose_layout, open_writer, write_splits
+from dlrm_app.tables.specs import resolve_tables
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,6 @@ def _sizes(config: GenerateConfig) -> dict[str, int]:
 
 
 def _features(config: GenerateConfig) -> list[Feature]:
-    from dlrm_app.tables.specs import resolve_tables  # loads torch, which the other format does without
-
     features, problems = [], []
     for table in resolve_tables(config.tables, None):
         if table.rows >= 2**31:

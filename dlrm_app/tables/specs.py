@@ -1,4 +1,4 @@
-"""Table specs: from YAML to torchrec's EmbeddingBagConfig and ParameterConstraints.
+"""Table specs, from YAML.
 
 A spec names an embedding table and the features that read it:
 
@@ -17,25 +17,23 @@ A spec names an embedding table and the features that read it:
       count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from math import inf
 from typing import Any
 
-from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
-
+from dlrm_app.config.checks import one_of
 from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import constraint_problems
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.display.text import listed
+from dlrm_app.display.text import first_lines, listed
 from dlrm_app.errors import ConfigError, refuse_if
 
-POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
-DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
+POOLINGS = ("sum", "mean")
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
+DATA_TYPES = tuple(BYTES_PER_WEIGHT)
 INITS = ("uniform", "normal", "zeros")
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
@@ -99,10 +97,7 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         tables += _read_spec(index, spec, config, problems)
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
-        misfits = _misfits(tables, feature_rows)
-        problems += misfits[:MAX_MISFITS]
-        if len(misfits) > MAX_MISFITS:
-            problems.append(f"{len(misfits) - MAX_MISFITS} more features do not fit the dataset")
+        problems += first_lines(_misfits(tables, feature_rows), MAX_MISFITS)
     refuse_if(problems)
     return tables
 
@@ -128,11 +123,13 @@ def _read_spec(index: int, spec: Any, config: TablesConfig, problems: list[str])
     given = {key: value for key, value in spec.items() if key != "count"}
     lists = {key: tuple(spec[key]) for key in ("features", "pooling_factors") if _is_list(spec.get(key))}
     table = Table(**{**defaults, **given, **lists})
-    faults = [*_table_faults(table), *_count_faults(spec.get("count"))]
+    faults, count = _table_faults(table), spec.get("count")
+    if count is not None and not _is_whole(count):
+        faults.append(f"count must be a whole number of at least 1, got {count!r}")
     problems += [f"{where}: {fault}" for fault in faults]
     if faults:
         return []
-    expanded = _expand(table, spec.get("count"))
+    expanded = _expand(table, count)
     if "data_type" in spec:
         return [replace(one, precision_by="") for one in expanded]
     return [_of_pattern(one, config.data_types) for one in expanded]
@@ -151,7 +148,7 @@ def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
 
 def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[str]:
     names = [table.name for table in tables]
-    faults = _unknown_choices("tables.data_types", data_types.values(), tuple(DATA_TYPES))
+    faults = [f for kind in data_types.values() for f in one_of("tables.data_types", kind, DATA_TYPES)]
     return faults + [
         f"tables.data_types.{pattern} fits no table: they are {listed(names, 30)}"
         for pattern in data_types
@@ -177,14 +174,6 @@ def _expand(table: Table, count: int | None) -> list[Table]:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _count_faults(count: Any) -> list[str]:
-    return (
-        []
-        if count is None or _is_whole(count)
-        else [f"count must be a whole number of at least 1, got {count!r}"]
-    )
 
 
 def _list_faults(table: Table) -> list[str]:
@@ -217,22 +206,14 @@ def _table_faults(table: Table) -> list[str]:
         faults.append(f"dim must be a multiple of 4 (fbgemm's vector width), got {table.dim}")
     faults += _list_faults(table)
     for key, choices in (("pooling", POOLINGS), ("data_type", DATA_TYPES), ("init", INITS)):
-        if getattr(table, key) not in choices:
-            faults.append(f"{key} must be one of {', '.join(choices)}, got {getattr(table, key)!r}")
+        faults += one_of(key, getattr(table, key), choices)
     if table.init_scale is not None and not table.init_scale > 0:
         faults.append(f"init_scale must be positive, got {table.init_scale!r}")
     faults += constraint_problems("sharding", table.sharding)
-    faults += _unknown_keys("optimizer", table.optimizer, OPTIMIZER_KEYS)
-    return faults
-
-
-def _unknown_keys(name: str, mapping: Mapping[str, Any], known: tuple[str, ...]) -> list[str]:
-    return [f"{name}.{key} is not known: use {', '.join(known)}" for key in mapping if key not in known]
-
-
-def _unknown_choices(name: str, values: Iterable[str] | None, choices: tuple[str, ...]) -> list[str]:
-    return [
-        f"{name} must be one of {', '.join(choices)}, got {v!r}" for v in values or [] if v not in choices
+    return faults + [
+        f"optimizer.{key} is not known: use {', '.join(OPTIMIZER_KEYS)}"
+        for key in table.optimizer
+        if key not in OPTIMIZER_KEYS
     ]
 
 
@@ -270,34 +251,3 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
                     "or preprocess with a smaller encoding.num_embeddings"
                 )
     return problems
-
-
-def to_bag_config(table: Table) -> EmbeddingBagConfig:
-    """torchrec's description of ``table``; the weights' values are set later, by ``model.init``."""
-    return EmbeddingBagConfig(
-        name=table.name,
-        num_embeddings=table.rows,
-        embedding_dim=table.dim,
-        feature_names=list(table.features),
-        pooling=POOLINGS[table.pooling],
-        data_type=DATA_TYPES[table.data_type],
-        init_fn=leave_as_allocated,
-    )
-
-
-def leave_as_allocated(weights: Any) -> Any:
-    """An ``init_fn`` that does nothing: ``model.init`` sets every weight, whatever the sharding."""
-    return weights
-
-
-def to_constraints(
-    table: Table, default_types: list[str] | None, default_kernels: list[str] | None
-) -> ParameterConstraints:
-    """What the planner may do with ``table``: its own constraints, or else the defaults; None: anything."""
-    return ParameterConstraints(
-        sharding_types=list(table.sharding.get("types") or default_types or []) or None,
-        compute_kernels=list(table.sharding.get("kernels") or default_kernels or []) or None,
-        min_partition=table.sharding.get("min_partition"),
-        feature_names=list(table.features),
-        pooling_factors=table.expected_pooling_factors,
-    )

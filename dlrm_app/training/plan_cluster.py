@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.batch_order import check_lanes
@@ -26,8 +25,9 @@ from dlrm_app.sharding.plan.plan_page import plan_page
 from dlrm_app.sharding.plan.plan_table import plan_text
 from dlrm_app.sharding.planner.planner import find_assignment, make_workload
 from dlrm_app.sharding.suggestions import smallest_cluster
+from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.sparse_optimizers import attach_fused_optimizers
-from dlrm_app.tables.specs import Table, resolve_tables, to_bag_config
+from dlrm_app.tables.specs import Table, resolve_tables
 from dlrm_app.training.pipelines import pipeline_problems, plan_problems
 
 
@@ -78,9 +78,7 @@ def _open_tables(config: PlanConfig, cluster: Cluster) -> list[Table]:
 def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
     """The tables as torchrec's planner reads them, without weights."""
     model = nn.Module()
-    model.sparse = EmbeddingBagCollection(
-        [to_bag_config(table) for table in tables], device=torch.device("meta")
-    )
+    model.sparse = meta_bags(tables)
     attach_fused_optimizers(model, tables, config.optimizer.sparse)
     return model
 

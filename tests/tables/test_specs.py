@@ -7,9 +7,12 @@ import yaml
 from torchrec.modules.embedding_configs import DataType, PoolingType
 
 from dlrm_app.config.compose import conf_dir
+from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.tables.specs import resolve_tables, to_bag_config, to_constraints
+from dlrm_app.sharding.constraints import planner_constraints
+from dlrm_app.tables.bag_configs import to_bag_config
+from dlrm_app.tables.specs import resolve_tables
 
 ROWS = {"item": 100, "last_items": 80, "user": 50}
 
@@ -42,8 +45,7 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
     assert (bags.num_embeddings, bags.embedding_dim, bags.feature_names) == (100, 16, ["item", "last_items"])
     assert (bags.pooling, bags.data_type) == (PoolingType.MEAN, DataType.FP16)
     assert users.dim == 8
-    assert to_constraints(users, ["table_wise"], ["fused"]).sharding_types == ["row_wise"]
-    assert to_constraints(items, ["table_wise"], ["fused"]).sharding_types == ["table_wise"]
+    assert (users.sharding, items.sharding) == ({"types": ["row_wise"]}, {})
     assert items.num_bytes == 100 * 16 * 2
 
 
@@ -117,8 +119,9 @@ def test_pooling_factors_are_what_the_planner_expects_of_each_feature() -> None:
     plain = {"name": "users", "rows": 50, "features": ["user"]}
     spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "pooling_factors": [1, 12.5]}
     items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=[spec, plain]), ROWS)
-    assert to_constraints(items, None, None).pooling_factors == [1.0, 12.5]
-    assert to_constraints(users, None, None).pooling_factors == [1.0]
+    constraints = planner_constraints([items, users], ShardingConfig(), (), world_size=2)
+    assert constraints["items"].pooling_factors == [1.0, 12.5]
+    assert constraints["users"].pooling_factors == [1.0]
 
 
 def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:

@@ -5,7 +5,6 @@ import random
 
 import numpy as np
 import pytest
-import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -18,7 +17,6 @@ from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.optimizers import Adagrad
 
@@ -29,8 +27,9 @@ from dlrm_app.sharding.plan.estimated_plan import to_assignment
 from dlrm_app.sharding.planner.placement import Assignment, imbalance, rank_loads
 from dlrm_app.sharding.planner.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Table, to_bag_config
+from dlrm_app.tables.specs import Table
 from tests.sharding.clusters import cluster, merlin, one_hot, workload
 
 TABLES = st.lists(
@@ -201,9 +200,7 @@ def test_times_are_those_of_torchrecs_own_enumerator(device: str) -> None:
     where = cluster(8, 2, device=device)
     types = [kind for kind in SHARDING_TYPES if kind != "data_parallel"]
     work = workload(tables, batch=4096, types=types)
-    module = EmbeddingBagCollection(
-        tables=[to_bag_config(table) for table in tables], device=torch.device("meta")
-    )
+    module = meta_bags(tables)
     enumerator = EmbeddingEnumerator(where.to_torchrec(), batch_size=512, constraints=work.constraints(where))
     expected = {
         (option.name, option.sharding_type): [shard.perf.total for shard in option.shards]
@@ -239,9 +236,7 @@ def test_optimizer_memory_is_what_fbgemm_allocates(kind: str) -> None:
 
 def torchrecs_plan(tables: list[Table], where: Cluster, batch: int) -> Assignment:
     model = nn.Module()
-    model.bags = EmbeddingBagCollection(
-        [to_bag_config(table) for table in tables], device=torch.device("meta")
-    )
+    model.bags = meta_bags(tables)
     for _, parameter in model.named_parameters():
         apply_optimizer_in_backward(Adagrad, [parameter], {"lr": 0.1})
     work = workload(tables, batch=batch)
