@@ -23,7 +23,7 @@ from torchrec.optim.optimizers import Adagrad
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.distributed.quiet import quiet_libraries
+from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.plan.estimated_plan import to_assignment

@@ -9,7 +9,7 @@ def main() -> None:
 
 
 def _evaluate(config: EvaluateConfig) -> None:
-    from dlrm_app.evaluation.evaluate_job import evaluate_checkpoints
+    from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 
     evaluate_checkpoints(config)
 

@@ -7,6 +7,7 @@ WORLD_SIZE and LOCAL_WORLD_SIZE.
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,19 @@ class Runtime:
         return broadcast_from_first(value)
 
 
+def quiet_libraries() -> None:
+    """torchrec and torch log every plan and warn of their own deprecations; a run's lines would drown in them."""
+    for name in ("torchrec", "torch.distributed", "fbgemm_gpu", "torch.fx._symbolic_trace"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for module in ("torch", "torchrec", "fbgemm_gpu"):
+        warnings.filterwarnings("ignore", category=FutureWarning, module=rf"{module}\.")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=rf"{module}\.")
+    # fbgemm's dense kernel differentiates in its own way, which torch cannot see; tests compare it with torch's
+    warnings.filterwarnings("ignore", message="fbgemm::dense_embedding_codegen_lookup_function")
+    # raised in torch's code, but blamed on whoever asks a sharded tensor for its size
+    warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor instead")
+
+
 @contextmanager
 def start_runtime(
     num_threads: int | None, *, numa: bool = True, timeout: timedelta = TIMEOUT
@@ -81,6 +95,7 @@ def start_runtime(
     When the block fails while other ranks may wait in a collective, the process ends at once with the error's
     exit code: destroying a process group in that state can hang or abort.
     """
+    quiet_libraries()
     runtime, binding = _find_runtime(num_threads, numa)
     if binding.cores is not None:
         keep_to(binding.cores)

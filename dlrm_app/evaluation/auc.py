@@ -5,7 +5,7 @@ import math
 import torch
 
 from dlrm_app.distributed.collectives import sum_in_rank_order
-from dlrm_app.evaluation.ranking import CHUNK, Ranking, doubled_places
+from dlrm_app.evaluation.ranking import CHUNK, Ranking, doubled_wins
 
 
 def roc_auc(ranking: Ranking) -> float:
@@ -16,7 +16,7 @@ def roc_auc(ranking: Ranking) -> float:
     """
     wins = 2 * ranking.below[1] * ranking.positives.numel()
     for some in torch.split(ranking.positives, CHUNK):
-        wins += int(doubled_places(ranking.negatives, some).sum())
+        wins += int(doubled_wins(ranking.negatives, some).sum())
     wins = int(sum_in_rank_order(torch.tensor(wins, device=ranking.positives.device)))
     num_positives, num_negatives = ranking.totals
     pairs = num_positives * num_negatives

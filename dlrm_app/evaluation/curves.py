@@ -82,11 +82,11 @@ def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> Curves | None:
 
 def _range(logits: torch.Tensor) -> tuple[float, float]:
     """The lowest and the highest logit of all ranks; the lowest is the higher one where there are none."""
-    own = torch.tensor([torch.inf, -torch.inf], device=logits.device)
+    local = torch.tensor([torch.inf, -torch.inf], device=logits.device)
     if logits.numel():
-        own = torch.stack(list(logits.aminmax()))
-    found = all_gather_stacked(own)
-    return float(found[:, 0].min()), float(found[:, 1].max())
+        local = torch.stack(list(logits.aminmax()))
+    by_rank = all_gather_stacked(local)
+    return float(by_rank[:, 0].min()), float(by_rank[:, 1].max())
 
 
 def _count(
@@ -112,9 +112,9 @@ def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Roc | None:
         np.concatenate([[0], counts[::-1].cumsum()]) / counts.sum() for counts in (negatives, positives)
     )
     wanted = np.linspace(0, 2, NUM_ROC_POINTS + 1)
-    places = np.unique(np.searchsorted(false_rate + true_rate, wanted).clip(max=NUM_BUCKETS))
+    points = np.unique(np.searchsorted(false_rate + true_rate, wanted).clip(max=NUM_BUCKETS))
     return Roc(
-        false_rate[places].tolist(), true_rate[places].tolist(), _sigmoid(edges[::-1][places]).tolist()
+        false_rate[points].tolist(), true_rate[points].tolist(), _sigmoid(edges[::-1][points]).tolist()
     )
 
 

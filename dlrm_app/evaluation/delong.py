@@ -8,7 +8,7 @@ from statistics import NormalDist
 import torch
 
 from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
-from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_places, find_splitters, rank_scores
+from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_wins, find_splitters, rank_scores
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ def auc_covariance(
     num_positives, num_negatives = _count(labels)
     if min(num_positives, num_negatives) < 2:
         return [math.nan] * len(scores), [[math.nan] * len(scores) for _ in scores]
-    places = torch.stack([doubled_placements(logits, labels) for logits in scores])  # [K, n]
+    placements = torch.stack([doubled_placements(logits, labels) for logits in scores])  # [K, n]
     pairs = num_positives * num_negatives
-    aucs = [wins / (2 * pairs) for wins in sum_in_rank_order(places[:, labels].sum(1)).tolist()]
+    aucs = [wins / (2 * pairs) for wins in sum_in_rank_order(placements[:, labels].sum(1)).tolist()]
     # a negative's component is 1 less its share of positives below: the same covariance
-    of_positives = _covariance(places[:, labels], 2 * num_negatives, num_positives)
-    of_negatives = _covariance(places[:, ~labels], 2 * num_positives, num_negatives)
+    of_positives = _covariance(placements[:, labels], 2 * num_negatives, num_positives)
+    of_negatives = _covariance(placements[:, ~labels], 2 * num_positives, num_negatives)
     covariance = of_positives / num_positives + of_negatives / num_negatives
     return aucs, covariance.tolist()
 
@@ -103,11 +103,11 @@ def _count(labels: torch.Tensor) -> tuple[int, int]:
     return num_positives, num_negatives
 
 
-def _covariance(places: torch.Tensor, scale: int, num_rows: int) -> torch.Tensor:
-    """[K, K] float64: the sample covariance over all ranks' ``num_rows`` rows of ``places`` [K, m] over ``scale``."""
-    means = sum_in_rank_order(places.sum(1)).double() / num_rows
-    products = torch.zeros(len(places), len(places), dtype=torch.float64, device=places.device)
-    for some in torch.split(places, CHUNK, dim=1):
+def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Tensor:
+    """[K, K] float64: the sample covariance over all ranks' ``num_rows`` rows of ``placements`` [K, m] over ``scale``."""
+    means = sum_in_rank_order(placements.sum(1)).double() / num_rows
+    products = torch.zeros(len(placements), len(placements), dtype=torch.float64, device=placements.device)
+    for some in torch.split(placements, CHUNK, dim=1):
         centered = (some.double() - means[:, None]) / scale
         products += centered @ centered.T
     return sum_in_rank_order(products) / (num_rows - 1)
@@ -117,27 +117,27 @@ def doubled_placements(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
     """[n] int64 in the order of the rows: 2 for each row of the other class, on any rank, below this one, 1 for a tie."""
     ranking = rank_scores(logits, labels)
     splitters = find_splitters(logits) if num_ranks() > 1 else logits.new_empty(0)
-    places = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)
+    placements = torch.empty(logits.shape, dtype=torch.int64, device=logits.device)
     for chosen, is_positive in ((labels, True), (~labels, False)):
         scores, order = logits[chosen].sort()
-        found = torch.empty_like(order)
-        found[order] = _ask_owners(scores, splitters, ranking, is_positive)
-        places[chosen] = found
-    return places
+        unsorted = torch.empty_like(order)
+        unsorted[order] = _ask_owners(scores, splitters, ranking, is_positive)
+        placements[chosen] = unsorted
+    return placements
 
 
 def _ask_owners(
     scores: torch.Tensor, splitters: torch.Tensor, ranking: Ranking, is_positive: bool
 ) -> torch.Tensor:
-    """The doubled places of ``scores``, sorted and of one class, among all ranks' scores of the other class."""
+    """The doubled placements of ``scores``, sorted and of one class, among all ranks' scores of the other class."""
     others, below = (
         (ranking.negatives, ranking.below[1]) if is_positive else (ranking.positives, ranking.below[0])
     )
     asked, sizes = scores, None
     if num_ranks() > 1:
         asked, sizes = all_to_all(scores, cut(scores, splitters))
-    places = torch.empty(asked.shape, dtype=torch.int64, device=scores.device)
+    placements = torch.empty(asked.shape, dtype=torch.int64, device=scores.device)
     for start in range(0, asked.numel(), CHUNK):
-        places[start : start + CHUNK] = doubled_places(others, asked[start : start + CHUNK])
-    places += 2 * below
-    return places if sizes is None else all_to_all(places, sizes)[0]
+        placements[start : start + CHUNK] = doubled_wins(others, asked[start : start + CHUNK])
+    placements += 2 * below
+    return placements if sizes is None else all_to_all(placements, sizes)[0]

@@ -5,7 +5,7 @@ import math
 import torch
 
 from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
-from dlrm_app.evaluation.ranking import CHUNK, doubled_places, sort
+from dlrm_app.evaluation.ranking import CHUNK, doubled_wins, sort
 
 LOWEST = -(1 << 31)
 
@@ -52,11 +52,11 @@ def _sum_groups(positives: torch.Tensor, negatives: torch.Tensor) -> tuple[torch
     wins = torch.zeros(positives.numel() + 1, dtype=torch.int64, device=positives.device)
     for start in range(0, positives.numel(), CHUNK):
         some = positives[start : start + CHUNK]
-        wins[start + 1 : start + 1 + some.numel()] = doubled_places(negatives, some)
+        wins[start + 1 : start + 1 + some.numel()] = doubled_wins(negatives, some)
     wins = wins.cumsum(0)
-    own = wins[ends] - wins[ends - num_positives] - 2 * first * num_positives
+    doubled = wins[ends] - wins[ends - num_positives] - 2 * first * num_positives
     pairs = num_positives * num_negatives
     has_both = pairs > 0
     rows = (num_positives + num_negatives)[has_both].double()
-    areas = own[has_both] / (2 * pairs[has_both]).double()
+    areas = doubled[has_both] / (2 * pairs[has_both]).double()
     return rows.sum(), (rows * areas).sum()

@@ -8,7 +8,7 @@ from dlrm_app.distributed.collectives import all_gather_stacked, all_to_all, cur
 
 SAMPLES_PER_RANK = 1024
 CHUNK = 1 << 20
-"""Scores looked up at a time: bounds the memory of their int64 places."""
+"""Scores looked up at a time: bounds the memory of their int64 positions."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def sort(scores: torch.Tensor) -> torch.Tensor:
     """Sorts ``scores``, on CPU in place."""
     if scores.device.type != "cpu":
         return scores.sort().values
-    # torch.sort carries int64 places along: 3 times the memory and 20 times the time of numpy's
+    # torch.sort carries int64 indices along: 3 times the memory and 20 times the time of numpy's
     scores.numpy().sort()
     return scores
 
@@ -65,8 +65,8 @@ def find_splitters(logits: torch.Tensor) -> torch.Tensor:
     """[R - 1] scores, the same on every rank, that cut all rows into R ranges of about equal size."""
     sample = torch.full((SAMPLES_PER_RANK,), float("nan"), device=logits.device)
     if logits.numel():
-        places = torch.linspace(0, logits.numel() - 1, SAMPLES_PER_RANK, dtype=torch.float64)
-        sample = logits[places.long().to(logits.device)]
+        indices = torch.linspace(0, logits.numel() - 1, SAMPLES_PER_RANK, dtype=torch.float64)
+        sample = logits[indices.long().to(logits.device)]
     samples = all_gather_stacked(sample).flatten()
     samples = samples[~samples.isnan()].sort().values  # none from ranks without rows
     if not samples.numel():
@@ -80,6 +80,6 @@ def cut(scores: torch.Tensor, splitters: torch.Tensor) -> torch.Tensor:
     return torch.tensor([0, *cuts.tolist(), scores.numel()], device=scores.device).diff()
 
 
-def doubled_places(others: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+def doubled_wins(others: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """[n] int64: for each of ``scores``, 2 for every one of ``others`` (sorted) below it and 1 for a tie."""
     return torch.searchsorted(others, scores) + torch.searchsorted(others, scores, right=True)

@@ -117,7 +117,7 @@ def record_skip(model: nn.Module, batches: TrainBatches, progress: Progress) -> 
     return bad
 
 
-def raise_if_skipping_is_no_use(
+def raise_if_skips_are_useless(
     bad: NonfiniteStep, num_skipped: int, max_skipped: int, optimizer: OptimizerConfig
 ) -> None:
     """Raises SharedError after more than ``max_skipped`` steps, and at once if weights are nan or inf already.

@@ -10,7 +10,7 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.batch_order import check_lanes
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.data.pooling_factors import with_pooling_factors
-from dlrm_app.distributed.quiet import quiet_libraries
+from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
 from dlrm_app.model.build import model_problems

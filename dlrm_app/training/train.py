@@ -13,7 +13,6 @@ from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
 from dlrm_app.display.progress import progress_bar
-from dlrm_app.distributed.quiet import quiet_libraries
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
 from dlrm_app.errors import DlrmError, refuse_if
@@ -27,7 +26,7 @@ from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import (
     NonfiniteGuard,
     raise_if_nonfinite,
-    raise_if_skipping_is_no_use,
+    raise_if_skips_are_useless,
     record_skip,
 )
 from dlrm_app.training.report.page import write_report
@@ -45,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 def train(config: TrainConfig) -> RunResult:
     """Runs ``config`` to its end and gives what result.json holds. Raises DlrmError for what a user can mend."""
-    quiet_libraries()
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
     started = start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout)
@@ -127,7 +125,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
     run.throughput.restart()
     started = time.perf_counter()
     with batches, epoch_bar(run, progress.batch, progress.batch + num_steps) as bar:
-        stream = islice(batches, num_steps)  # a pipeline that reads ahead drains there
+        stream = islice(batches, num_steps)  # a pipeline that prefetches drains there
         for left in reversed(range(num_steps)):
             take_step(run, stream, bar)
             if run.guard.has_skipped:
@@ -175,11 +173,11 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
 
 
 def skip_step(run: TrainingRun, batches: TrainBatches) -> None:
-    """Counts the step that was just skipped. Raises SharedError if skipping is of no use any more."""
+    """Counts the step that was just skipped. Raises SharedError if more skips would be useless."""
     trainer, progress = run.config.trainer, run.progress
     bad = record_skip(run.trainable.model, batches, progress)
     run.folder.log(SkipEvent(bad.epoch, bad.step, bad.rows, bad.columns))
-    raise_if_skipping_is_no_use(bad, len(progress.skipped), trainer.max_skipped, run.config.optimizer)
+    raise_if_skips_are_useless(bad, len(progress.skipped), trainer.max_skipped, run.config.optimizer)
 
 
 def check_finite(run: TrainingRun, batches: TrainBatches) -> None:

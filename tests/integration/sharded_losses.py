@@ -26,7 +26,7 @@ PARITY_TABLES = [
     Table("sums", 60, 8, ("f3_sum",)),
     Table("means", 40, 8, ("f3_mean",), pooling="mean"),
 ]
-"""Of each pooling, one-hot, multi-hot and shared; one with more rows than a block of first weights."""
+"""Of each pooling, one-hot, multi-hot and shared; one with more rows than a block of initial weights."""
 
 WIDE_TABLES = [
     Table("one", 100, 32, ("f1", "f2"), init="normal", init_scale=0.7),

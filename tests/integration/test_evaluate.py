@@ -13,7 +13,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.evaluation.evaluate_job import evaluate_checkpoints
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from tests.commands import command, run, succeed
 from tests.data.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, final_bytes, losses

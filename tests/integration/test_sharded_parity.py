@@ -45,7 +45,7 @@ def num_parts(kind: str, optimizer: str) -> int:
 
 @cache
 def plain_run(optimizer: str, parts: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """(losses, last weights) of the plain torch model from the same first weights."""
+    """(losses, last weights) of the plain torch model from the same initial weights."""
     config = compose_config("train", TrainConfig, [*COMMON, f"optimizer={optimizer}"])
     with start_runtime(num_threads=1) as runtime:
         plain = plain_copy(build_trainable(config, PARITY_TABLES, NUM_DENSE, runtime))

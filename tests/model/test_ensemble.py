@@ -24,7 +24,7 @@ Step = tuple[torch.Tensor, Ids, torch.Tensor]
 
 
 def plain_model(weights: dict[str, torch.Tensor], kind: str, model: int) -> PlainModel:
-    """A plain model with the first weights of one model."""
+    """A plain model with the initial weights of one model."""
     share = DIM // COUNT
     prefix = f"models.{model}."
     dense = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}

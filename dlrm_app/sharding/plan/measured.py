@@ -27,7 +27,7 @@ class Measured:
         self._has_spoken = False
 
     def log_once(self, plan: ShardingPlan, seconds_per_step: float) -> None:
-        """Prints estimates and measurements of every rank, the first time. Every rank must call it."""
+        """Logs estimates and measurements of every rank, the first time. Every rank must call it."""
         if self._has_spoken or not isinstance(plan, EstimatedPlan):
             return
         self._has_spoken = True

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
@@ -16,6 +15,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.display.numbers import memory_text
+from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.sharding.cluster import Cluster, running_cluster
@@ -147,23 +147,20 @@ def _least_of_all(cluster: Cluster) -> Cluster:
     """The cluster with the memory of its smallest rank, for machines may differ."""
     if cluster.num_ranks == 1:
         return cluster
-    sizes: list[tuple[int, int]] = [(0, 0)] * cluster.num_ranks
-    dist.all_gather_object(sizes, (cluster.memory, cluster.host_memory))
+    sizes = all_gather_objects((cluster.memory, cluster.host_memory))
     memory, host_memory = map(min, zip(*sizes, strict=True))
     return replace(cluster, memory=memory, host_memory=host_memory)
 
 
 def _decided_by_first(work: Callable[[], T], runtime: Runtime) -> T:
     """What ``work`` gives on the first rank, on every rank: sums of another order would give another plan."""
-    outcome: list[T | DlrmError | None] = [None]
+    outcome: T | DlrmError | None = None
     if runtime.is_first:
         try:
-            outcome = [work()]
+            outcome = work()
         except DlrmError as error:
-            outcome = [error]
-    if runtime.world_size > 1:
-        dist.broadcast_object_list(outcome, src=0)
-    result = outcome[0]
+            outcome = error
+    result = broadcast_from_first(outcome)
     if isinstance(result, DlrmError):
         raise result
     return result  # type: ignore[return-value]  # the first rank's work gave a value or an error

@@ -1,4 +1,4 @@
-"""How far the tables have come from their first weights: which rows have changed, and how the norm has grown."""
+"""How far the tables have come from their initial weights: which rows have changed, and how the norm has grown."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ CHUNK = 1 << 20
 """Weights looked at at a time."""
 
 
-class FirstWeights:
+class InitialWeights:
     """Remembers a hash of every row of a sharded model's tables, 4 bytes on the weights' device.
 
     That tells changed rows whatever the optimizer keeps, SGD's nothing included. Every rank makes one and calls
@@ -33,17 +33,20 @@ class FirstWeights:
     @torch.no_grad()
     def compare(self) -> dict[str, tuple[float, int]]:
         """By table: the Frobenius norm of its weights now, and how many rows are not what they were."""
-        places = {name: place for place, name in enumerate(self._tables)}
-        sums = torch.zeros(len(places), 2, dtype=torch.float64, device=self._device)
+        index = {name: number for number, name in enumerate(self._tables)}
+        sums = torch.zeros(len(index), 2, dtype=torch.float64, device=self._device)
         for (name, _, chunks), hashes in zip(self._parts(), self._hashes, strict=True):
-            start, own = 0, sums[places[name]]
+            start, table_sums = 0, sums[index[name]]
             for rows in chunks:
-                own[0] += torch.linalg.vector_norm(rows.float()).double() ** 2
+                table_sums[0] += torch.linalg.vector_norm(rows.float()).double() ** 2
                 if hashes is not None:
-                    own[1] += (hash_rows(rows) != hashes[start : start + len(rows)]).sum()
+                    table_sums[1] += (hash_rows(rows) != hashes[start : start + len(rows)]).sum()
                 start += len(rows)
-        found = sum_in_rank_order(sums).tolist()
-        return {name: (math.sqrt(found[place][0]), int(found[place][1])) for name, place in places.items()}
+        totals = sum_in_rank_order(sums).tolist()
+        return {
+            name: (math.sqrt(squares), int(changed))
+            for name, (squares, changed) in zip(index, totals, strict=True)
+        }
 
     def _parts(self) -> Iterator[tuple[str, bool, Sequence[torch.Tensor]]]:
         """(table, whether its rows count here, chunks of rows) of all that this rank answers for.
@@ -73,6 +76,6 @@ def hash_rows(rows: torch.Tensor) -> torch.Tensor:
     Weights times odd numbers, summed modulo 2^32. (A row's norm would not do: SGD's small steps drown in it.)
     """
     bits = rows.view(torch.int32 if rows.element_size() == 4 else torch.int16).to(torch.int32)
-    places = torch.arange(bits.shape[1], dtype=torch.int64, device=rows.device)
-    odd = ((2 * places + 1) * 2654435761 % (1 << 32)).to(torch.int32)  # the cast wraps around
+    columns = torch.arange(bits.shape[1], dtype=torch.int64, device=rows.device)
+    odd = ((2 * columns + 1) * 2654435761 % (1 << 32)).to(torch.int32)  # the cast wraps around
     return (bits * odd).sum(1, dtype=torch.int32)

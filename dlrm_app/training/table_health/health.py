@@ -8,12 +8,12 @@ from torch import nn
 from dlrm_app.data.batch import Batch
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.table_health.changed_rows import FirstWeights
+from dlrm_app.training.table_health.changed_rows import InitialWeights
 from dlrm_app.training.table_health.lookups import LookupCounter
 
 
 class TableHealth:
-    """Compares the tables of a sharded model with their first weights and counts what an evaluation looks up.
+    """Compares the tables of a sharded model with their initial weights and counts what an evaluation looks up.
 
     To be made before the first step and before a checkpoint is loaded, while the weights are those of
     ``trainer.seed``: a run that goes on elsewhere then measures from the same start. Every rank calls each
@@ -26,8 +26,8 @@ class TableHealth:
         self._tables = {table.name: table for table in tables}
         self._columns = {column.name: column for column in manifest.sparse}
         self._lookups = LookupCounter(tables, manifest, device)
-        self._first_weights = FirstWeights(model, tables, device)
-        self._first_norms = {name: norm for name, (norm, _) in self._first_weights.compare().items()}
+        self._initial_weights = InitialWeights(model, tables, device)
+        self._initial_norms = {name: norm for name, (norm, _) in self._initial_weights.compare().items()}
 
     def start_split(self) -> None:
         """To be called before the first batch of an evaluation."""
@@ -45,11 +45,11 @@ class TableHealth:
                 "rows": self._tables[name].rows,
                 "rows_touched": changed / self._tables[name].rows,
                 "weight_norm": norm,
-                "norm_growth": norm / first if (first := self._first_norms[name]) else None,
+                "norm_growth": norm / initial if (initial := self._initial_norms[name]) else None,
                 **rates[name],
                 "collision_rate": self._collision_rate(name),
             }
-            for name, (norm, changed) in self._first_weights.compare().items()
+            for name, (norm, changed) in self._initial_weights.compare().items()
         }
 
     def _collision_rate(self, name: str) -> float | None:

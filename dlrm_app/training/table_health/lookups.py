@@ -18,7 +18,7 @@ FIRST_SHARED = 2
 
 
 class LookupCounter:
-    """Counts the ids of batches, on every rank its own; ``rates`` adds up all ranks.
+    """Counts the ids of batches, on every rank those of its rows; ``rates`` adds up all ranks.
 
     Where a table has more rows than buckets, the shares of its hottest ids come out too large by what else fell
     into their buckets: about one lookup in 65,536 for each.
@@ -33,7 +33,7 @@ class LookupCounter:
         self._buckets = 1 << self._bits
         rows = [table.rows for table in tables for _ in table.features]
         self._is_shared = torch.tensor([size > self._buckets for size in rows], device=device)
-        self._places = torch.arange(len(rows), device=device)
+        self._feature_indices = torch.arange(len(rows), device=device)
         self._counts = torch.zeros(len(rows) * self._buckets, dtype=torch.int64, device=device)
         self._num_rows = torch.zeros((), dtype=torch.int64, device=device)
         self._empty = torch.zeros(len(rows), dtype=torch.int64, device=device)
@@ -47,9 +47,9 @@ class LookupCounter:
         """Counts a batch whose features come in the order of the tables; rows from ``num_valid`` on are padding."""
         ids = features.values().long()
         sizes = torch.tensor(features.length_per_key(), device=ids.device)
-        feature = torch.repeat_interleave(self._places, sizes, output_size=ids.numel())
-        places = feature * self._buckets + self._bucket(ids, self._is_shared[feature])
-        self._counts.scatter_add_(0, places, torch.ones_like(places))
+        feature = torch.repeat_interleave(self._feature_indices, sizes, output_size=ids.numel())
+        buckets = feature * self._buckets + self._bucket(ids, self._is_shared[feature])
+        self._counts.scatter_add_(0, buckets, torch.ones_like(buckets))
         lengths = features.lengths().view(len(self._columns), -1)[:, :num_valid]
         self._empty += (lengths == 0).sum(1)
         self._num_rows += num_valid
@@ -66,14 +66,14 @@ class LookupCounter:
         """
         counts = all_reduce_sum(self._counts).view(-1, self._buckets).cpu()
         empty, num_rows = all_reduce_sum(self._empty).tolist(), int(all_reduce_sum(self._num_rows))
-        found, start = {}, 0
+        rates, start = {}, 0
         for table in self._tables:
             stop = start + len(table.features)
-            found[table.name] = _table_rates(
+            rates[table.name] = _table_rates(
                 counts[start:stop], sum(empty[start:stop]), num_rows, self._columns[start:stop]
             )
             start = stop
-        return found
+        return rates
 
 
 def _table_rates(
@@ -84,8 +84,8 @@ def _table_rates(
     hottest = counts.sum(0).topk(min(10, counts.shape[1])).values
     missing, rare = (
         [
-            int(counts[place, column.encoding[key]])
-            for place, column in enumerate(columns)
+            int(counts[index, column.encoding[key]])
+            for index, column in enumerate(columns)
             if key in column.encoding
         ]
         for key in ("missing_id", "rare_id")

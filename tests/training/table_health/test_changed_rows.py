@@ -1,4 +1,4 @@
-"""Remembering the tables' first weights costs far less memory than the tables."""
+"""Remembering the tables' initial weights costs far less memory than the tables."""
 
 import subprocess
 import sys
@@ -12,13 +12,13 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.table_health.changed_rows import FirstWeights
+from dlrm_app.training.table_health.changed_rows import InitialWeights
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 config = EmbeddingBagConfig(name="t", embedding_dim=64, num_embeddings=1_000_000, feature_names=["f"])
 model = EmbeddingBagCollection([config])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-FirstWeights(model, [Table("t", 1_000_000, 64, ("f",))], torch.device("cpu"))
+InitialWeights(model, [Table("t", 1_000_000, 64, ("f",))], torch.device("cpu"))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

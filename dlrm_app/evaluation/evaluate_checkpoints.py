@@ -15,7 +15,6 @@ from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.reader import verify_shards
 from dlrm_app.display.table import text_table
-from dlrm_app.distributed.quiet import quiet_libraries
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
@@ -54,7 +53,6 @@ class Measured:
 
 def evaluate_checkpoints(config: EvaluateConfig) -> dict[str, Any]:
     """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
-    quiet_libraries()
     with start_runtime(config.threads) as runtime:
         paths = [config.checkpoint, *([config.against] if config.against else [])]
         models = [open_trained(Path(path), runtime, config.which) for path in paths]
