@@ -32,19 +32,19 @@ class Watch:
     def __init__(self) -> None:
         self.saves: list[tuple[float, float]] = []
         self.steps: list[tuple[float, bool]] = []
-        self.under_way: Future[None] | None = None
+        self.pending: Future[None] | None = None
 
     def save(self, checkpoints: Checkpoints, tensors: Tensors, marker: Marker) -> None:
         checkpoints._writer.finish()
         wall, cpu = time.perf_counter(), time.thread_time()
         save(checkpoints, tensors, marker)
         self.saves.append((time.perf_counter() - wall, time.thread_time() - cpu))
-        self.under_way = checkpoints._writer._pending
+        self.pending = checkpoints._writer._pending
 
     def step(self, *arguments: Any) -> None:
         started = time.perf_counter()
         take_step(*arguments)
-        beside = self.under_way is not None and not self.under_way.done()
+        beside = self.pending is not None and not self.pending.done()
         self.steps.append((time.perf_counter() - started, beside))
 
     def result(self) -> dict[str, float]:
@@ -91,13 +91,13 @@ def main() -> None:
         folder = Path(name)
         write_dataset(folder / "data", rows={"train": BATCH * STEPS}, one_hot=(chosen["rows"],), multi_hot=())
         for number in range(chosen["rounds"]):
-            found = []
+            results = []
             for in_background in (False, True):
                 output = folder / f"{number}-{in_background}"
-                found.append(run(folder / "data", output, chosen["dim"], in_background))
+                results.append(run(folder / "data", output, chosen["dim"], in_background))
                 title = "in the background" if in_background else "at once"
-                print(title, {key: round(value, 4) for key, value in found[-1].items()}, flush=True)
-            ratios.append([found[0][key] / found[1][key] for key in ("held up", "held up, CPU")])
+                print(title, {key: round(value, 4) for key, value in results[-1].items()}, flush=True)
+            ratios.append([results[0][key] / results[1][key] for key in ("held up", "held up, CPU")])
     wall, cpu = (statistics.median(column) for column in zip(*ratios, strict=True))
     print(f"saving at once holds training up {wall:.1f} times as long, {cpu:.1f} times in CPU time (medians)")
 

@@ -58,17 +58,17 @@ def main() -> None:
     scratch = Path(tempfile.gettempdir()) / f"collectives-{os.environ.get('TORCHELASTIC_RUN_ID', '')}"
     for forward, backward in SETTINGS:
         outputs = [str(scratch / f"{forward}-{backward}-{seed}") for seed in range(options.seeds)]
-        found = np.array(
+        scores = np.array(
             [
                 score(options.dataset, forward, backward, seed, output, options.types)
                 for seed, output in enumerate(outputs)
             ]
         )
-        exact = found if exact is None else exact
-        auc, difference = found[:, 0], found[:, 0] - exact[:, 0]
+        exact = scores if exact is None else exact
+        auc, difference = scores[:, 0], scores[:, 0] - exact[:, 0]
         largest = difference[np.abs(difference).argmax()]
         cells = [f"{auc.mean():.5f} ± {auc.std():.5f}", f"{difference.mean():+.5f}", f"{largest:+.5f}"]
-        table.append([forward, backward, *cells, f"{found[:, 1].mean():.5f}"])
+        table.append([forward, backward, *cells, f"{scores[:, 1].mean():.5f}"])
         if is_first:
             print(*table[-1], sep="  ", flush=True)
     if is_first:

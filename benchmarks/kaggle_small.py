@@ -115,8 +115,8 @@ def dlrm(
 ) -> Callable[[int], Scores]:
     """Trains with dlrm-train's job and settings, in this process."""
     folder.mkdir()
-    for name, places in (("train", split.train), ("test", split.test)):
-        (folder / f"{name}.tsv").write_text("".join(f"{lines[place]}\n" for place in places))
+    for name, numbers in (("train", split.train), ("test", split.test)):
+        (folder / f"{name}.tsv").write_text("".join(f"{lines[number]}\n" for number in numbers))
     inputs = [f"input.train={folder}/train.tsv", f"input.test={folder}/test.tsv", f"output={folder}/data"]
     quietly(
         lambda: preprocess(compose_config("preprocess", PreprocessConfig, [*recipe, *inputs, "threads=1"]))
@@ -196,9 +196,9 @@ def logistic_regression(rows: Rows, split: Split) -> Scores:
     ids = np.hstack([np.nan_to_num(buckets, nan=-9) + 10, rows.values]).astype(np.uint64)
     columns = np.arange(ids.shape[1], dtype=np.uint64)
     salt = columns * np.uint64(0xC2B2AE3D27D4EB4F)
-    places = (ids * np.uint64(0x9E3779B97F4A7C15) + salt >> np.uint64(20)) % np.uint64(HASH_SIZE)
-    starts = np.arange(0, places.size + 1, places.shape[1])
-    ones = csr_matrix((np.ones(places.size), places.ravel(), starts), (len(ids), HASH_SIZE))
+    slots = (ids * np.uint64(0x9E3779B97F4A7C15) + salt >> np.uint64(20)) % np.uint64(HASH_SIZE)
+    starts = np.arange(0, slots.size + 1, slots.shape[1])
+    ones = csr_matrix((np.ones(slots.size), slots.ravel(), starts), (len(ids), HASH_SIZE))
     model = LogisticRegression(C=0.05, solver="liblinear").fit(ones[split.train], rows.labels[split.train])
     return score(rows, split, model.predict_proba(ones[split.test])[:, 1])
 

@@ -88,10 +88,10 @@ def judge(assignment: Assignment, cluster: Cluster, seconds: float) -> Judged:
 
 def plan_ours(work: Workload, cluster: Cluster) -> Judged:
     started = time.process_time()
-    found = search(estimate_options(work, cluster), cluster)
+    assignment = search(estimate_options(work, cluster), cluster)
     seconds = time.process_time() - started
-    assert found is not None
-    return judge(found, cluster, seconds)
+    assert assignment is not None
+    return judge(assignment, cluster, seconds)
 
 
 def plan_theirs(work: Workload, cluster: Cluster) -> Judged:

@@ -140,8 +140,8 @@ def make_inputs(folder: Path, options: Options) -> dict[str, tuple[list[Path], i
     part = write_clicks(folder / f"clicks-{part_rows}.tsv", part_rows)
     half = options.rows // NUM_ZIPPED
     zipped = [
-        zip_file(write_clicks(folder / f"clicks-{half}-{place}.tsv", half, place * half))
-        for place in range(NUM_ZIPPED)
+        zip_file(write_clicks(folder / f"clicks-{half}-{part}.tsv", half, part * half))
+        for part in range(NUM_ZIPPED)
     ]
     zip_file(folder / "warm.tsv")
     return {
@@ -171,8 +171,8 @@ def check_same_job(folder: Path) -> None:
         if name != "ours":
             output.mkdir()
         ENGINES[name].prepare([folder / "warm.tsv"], output)()
-        found = next(path for path in sorted(output.rglob("*.parquet")))
-        tables[name] = pq.read_table(found)
+        path = next(path for path in sorted(output.rglob("*.parquet")))
+        tables[name] = pq.read_table(path)
         shutil.rmtree(output)
     ours = tables.pop("ours")
     for name, table in tables.items():
@@ -181,25 +181,27 @@ def check_same_job(folder: Path) -> None:
         for column in DENSE:
             np.testing.assert_allclose(table[column].to_numpy(), ours[column].to_numpy(), rtol=1e-6)
         for column in SPARSE:
-            theirs, own = table[column].to_numpy(), ours[column].to_numpy()
-            assert ((theirs == 0) == (own == 0)).all(), f"{name}: {column}"
+            theirs, expected = table[column].to_numpy(), ours[column].to_numpy()
+            assert ((theirs == 0) == (expected == 0)).all(), f"{name}: {column}"
             assert 0 <= theirs.min() <= theirs.max() < NUM_EMBEDDINGS, f"{name}: {column}"
-            assert abs(len(np.unique(theirs)) - len(np.unique(own))) <= 0.05 * len(own), f"{name}: {column}"
+            assert abs(len(np.unique(theirs)) - len(np.unique(expected))) <= 0.05 * len(expected), (
+                f"{name}: {column}"
+            )
 
 
 # the tables
 
 
-def main_table(found: dict[str, list[Measured]]) -> str:
+def main_table(measured: dict[str, list[Measured]]) -> str:
     """Medians of all rounds; ratios are of the jobs' speeds."""
-    speeds = {name: rate([m.rows / m.job for m in runs]) for name, runs in found.items()}
+    speeds = {name: rate([m.rows / m.job for m in runs]) for name, runs in measured.items()}
     lines = [
         "| | rows/s, job | rows/s, process | CPU s per million rows | peak MiB | this project is |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    for name, runs in found.items():
-        own = "ours-gz" if ENGINES[name].input == "gzip" else "ours"
-        ratio = f"{speeds[own] / speeds[name]:.1f}×" if own in speeds and name != own else ""
+    for name, runs in measured.items():
+        baseline = "ours-gz" if ENGINES[name].input == "gzip" else "ours"
+        ratio = f"{speeds[baseline] / speeds[name]:.1f}×" if baseline in speeds and name != baseline else ""
         cells = [
             ENGINES[name].name,
             f"{speeds[name]:,.0f}",
@@ -292,20 +294,20 @@ def main(options: Options) -> None:
     with workspace(options.folder) as folder:
         inputs = make_inputs(folder, options)
         check_same_job(folder)
-        found: dict[str, list[Measured]] = {name: [] for name in names}
+        measured: dict[str, list[Measured]] = {name: [] for name in names}
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 files, rows = inputs[ENGINES[name].input]
                 run = measure(name, files, rows, folder)
-                found[name].append(run)
+                measured[name].append(run)
                 print(f"round {number + 1}: {name} {run.rows / run.job:,.0f} rows/s", file=sys.stderr)
         size = inputs["all"][0][0].stat().st_size
         print(
             f"{options.rows:,} rows, {size / 1e6:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n"
         )
-        print(main_table(found))
-        if "ours" in found:
-            print(f"\n{extrapolation(found['ours'], num_cores())}")
+        print(main_table(measured))
+        if "ours" in measured:
+            print(f"\n{extrapolation(measured['ours'], num_cores())}")
         if options.memory:
             print(f"\n{memory_table(folder, options.rows)}")
 

@@ -13,8 +13,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
 
 NUM_EMBEDDINGS = 100_000
-DENSE = [f"int_{place}" for place in range(13)]
-SPARSE = [f"cat_{place}" for place in range(26)]
+DENSE = [f"int_{number}" for number in range(13)]
+SPARSE = [f"cat_{number}" for number in range(26)]
 NUM_ZIPPED = 2
 """Files that the rows are divided among as gzip."""
 

@@ -94,17 +94,17 @@ def main(path: Path) -> None:
     clicks = Clicks(path)
     data, _, rows = clicks.write(LAYOUTS["default: zstd 1, groups of 32,768"])
     table = pq.read_table(io.BytesIO(data))
-    found: dict[str, list[tuple[float, float, int]]] = {
+    measured: dict[str, list[tuple[float, float, int]]] = {
         name: [] for name in [*LAYOUTS, "pyarrow's writer, zstd 1"]
     }
-    names = list(found)
+    names = list(measured)
     for number in range(ROUNDS):
         for name in names[number:] + names[:number]:  # in turn, each place in the turn by another one
             data, seconds = clicks.write(LAYOUTS[name])[:2] if name in LAYOUTS else write_by_pyarrow(table)
-            found[name].append((seconds, read(data), len(data)))
+            measured[name].append((seconds, read(data), len(data)))
     print(f"{rows:,} rows\n\n| setting | write, ns | read, ns | bytes |\n|---|---:|---:|---:|")
-    for name, runs in found.items():
-        write_ns, read_ns, size = (statistics.median(run[place] for run in runs) / rows for place in range(3))
+    for name, runs in measured.items():
+        write_ns, read_ns, size = (statistics.median(run[index] for run in runs) / rows for index in range(3))
         print(f"| {name} | {write_ns * 1e9:.0f} | {read_ns * 1e9:.0f} | {size:.1f} |")
 
 

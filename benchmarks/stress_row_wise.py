@@ -71,8 +71,8 @@ def fork_rank(arguments: list[str], output: Path, rank: int, num_ranks: int, por
     pid = os.fork()
     if pid:
         return pid
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
-    os.environ.update({key: str(value) for key, value in place.items()})
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+    os.environ.update({key: str(value) for key, value in variables.items()})
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
     log = os.open(output / f"rank{rank}.log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
@@ -100,8 +100,8 @@ def main() -> None:
         started = time.monotonic()
         for number in range(1, options.runs + 1):
             output = Path(scratch) / f"run{number}"
-            wishes = [f"data.path={dataset}", f"output={output}", f"sharding.types=[{options.types}]"]
-            if words := take_run([*SMALL, *wishes], output, options.ranks):
+            overrides = [f"data.path={dataset}", f"output={output}", f"sharding.types=[{options.types}]"]
+            if words := take_run([*SMALL, *overrides], output, options.ranks):
                 deaths += 1
                 print(f"run {number} died: {words}", flush=True)
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
