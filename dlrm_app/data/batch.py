@@ -11,7 +11,7 @@ from torchrec.streamable import Pipelineable
 
 from dlrm_app.data.batch_order import Order, eval_order, train_order
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.data.prefetch import read_ahead
+from dlrm_app.data.prefetch import prefetch_items
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import Rows, join
 
@@ -126,7 +126,7 @@ def _read_beside(reader: SplitReader, orders: Sequence[Order], start_step: int) 
 
 
 class _Batches:
-    """Iterates over the batches of orders side by side, decoding ahead in a thread. Leaving ``with`` ends the thread."""
+    """Iterates over the batches of orders side by side, decoded beforehand in a thread. Leaving ``with`` ends the thread."""
 
     def __init__(
         self, reader: SplitReader, orders: Sequence[Order], maker: BatchMaker, start_step: int, prefetch: int
@@ -144,7 +144,7 @@ class _Batches:
     def __iter__(self) -> Iterator[Batch]:
         # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
         made = _make_all(_read_beside(self._reader, self._orders, self._start_step), self._maker)
-        stream = read_ahead(made, self._prefetch)
+        stream = prefetch_items(made, self._prefetch)
         self._running.append(stream)
         return stream
 
@@ -217,8 +217,8 @@ class TrainBatches(_Batches):
 class EvalBatches(_Batches):
     """Every row of ``split`` once over all ranks, in the order of the files, ``batch_size`` rows per rank.
 
-    All ranks get the same number of batches; the last ones are padded. ``with_labels=False`` is for
-    prediction: labels are then 0. Raises DataError if the split is missing or has no labels.
+    All ranks get the same number of batches; the last ones are padded. Raises DataError if the split is missing
+    or has no labels.
     """
 
     def __init__(
@@ -231,8 +231,7 @@ class EvalBatches(_Batches):
         rank: int = 0,
         world_size: int = 1,
         prefetch: int = 4,
-        with_labels: bool = True,
     ) -> None:
-        reader = SplitReader(manifest, split, features, with_labels=with_labels)
+        reader = SplitReader(manifest, split, features)
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
         super().__init__(reader, [order], BatchMaker(manifest, features, batch_size), 0, prefetch)

@@ -104,6 +104,13 @@ class Manifest:
     path: Path | None = field(default=None, compare=False)
     """The folder it was read from; not written."""
 
+    @property
+    def folder(self) -> Path:
+        """The folder it was read from. Raises ValueError if it was not."""
+        if self.path is None:
+            raise ValueError("the manifest was not read from a folder: use read_manifest")
+        return self.path
+
     def fingerprint(self) -> str:
         """sha256 over everything that decides which rows a reader sees and how they are encoded."""
         content = {

@@ -1,25 +1,42 @@
-"""Preparing what comes next while the present is being used."""
+"""Work done in threads before its results are asked for, which come in order."""
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import repeat
 from typing import TypeVar
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
-def read_ahead(source: Iterator[T], depth: int) -> Generator[T, None, None]:
-    """The items of ``source``, up to ``depth`` of them prepared beforehand by a thread.
+def map_in_order(
+    work: Callable[[Item], T], items: Iterable[Item], num_threads: int, num_waiting: int
+) -> Generator[T, None, None]:
+    """``work(item)`` for each of ``items``, up to ``num_waiting`` of them done, or being done, beforehand.
 
-    An error of ``source`` is raised here, in its turn, with its own traceback. The thread ends with the
-    source, or when this generator is closed, after the item that it is at.
+    An error of ``work`` is raised here, in its turn, with its own traceback. The threads end with the items, or when
+    this generator is closed, after the items that they are at.
     """
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="prefetch") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > num_waiting:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def prefetch_items(source: Iterator[T], depth: int) -> Generator[T, None, None]:
+    """The items of ``source``, up to ``depth`` of them prepared beforehand by one thread, as ``map_in_order``."""
     end = object()
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
-    try:
-        ready: deque[Future[T | object]] = deque(pool.submit(next, source, end) for _ in range(depth))
-        while (item := ready.popleft().result()) is not end:
-            ready.append(pool.submit(next, source, end))
+    with closing(map_in_order(lambda _: next(source, end), repeat(None), 1, depth)) as items:
+        for item in items:
+            if item is end:
+                return
             yield item  # type: ignore[misc]  # anything but ``end`` is a T
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -13,7 +13,7 @@ from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, load_
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.data.reader import verify_shards
+from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import refuse_if

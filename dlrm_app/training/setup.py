@@ -15,7 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch_order import check_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.pooling_factors import with_pooling_factors
-from dlrm_app.data.reader import verify_shards
+from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.model.build import model_problems, model_table_problems

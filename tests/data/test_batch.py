@@ -175,7 +175,7 @@ def test_batches_are_page_locked_where_there_is_a_gpu(manifest: Manifest) -> Non
 
 
 def reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_leaving_ends_the_reading_thread(manifest: Manifest) -> None:
@@ -204,15 +204,13 @@ def test_a_damaged_shard_stops_the_training_loop(tmp_path: Path) -> None:
     assert reading_threads() == []
 
 
-def test_a_dataset_without_labels_is_for_prediction(tmp_path: Path) -> None:
+def test_a_dataset_without_labels_is_refused(tmp_path: Path) -> None:
     """Refused before the first batch, for training and evaluation."""
     manifest = write_dataset(tmp_path / "x", 400, labelled=False)
     with pytest.raises(DataError, match=r"the train split of .* has no labels"):
         train_batches(manifest)
     with pytest.raises(DataError, match=r"the val split of .* has no labels"):
         EvalBatches(manifest, "val", FEATURES, batch_size=10)
-    batches = list(EvalBatches(manifest, "val", FEATURES, batch_size=60, with_labels=False))
-    assert [batch.num_valid for batch in batches] == [60, 40]
 
 
 def test_features_that_the_dataset_lacks_are_refused(manifest: Manifest) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlrm_app.data.prefetch import read_ahead
+from dlrm_app.data.prefetch import prefetch_items
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def fail_after(count: int) -> Iterator[int]:
@@ -22,13 +22,13 @@ def fail_after(count: int) -> Iterator[int]:
 @pytest.mark.parametrize("depth", [1, 3, 50])
 def test_all_items_come_in_order(depth: int) -> None:
     """More prepared than there are, or fewer."""
-    assert list(read_ahead(iter(range(20)), depth)) == list(range(20))
+    assert list(prefetch_items(iter(range(20)), depth)) == list(range(20))
     assert threads() == []
 
 
 def test_an_error_comes_in_its_turn_with_its_own_traceback() -> None:
     """The good items first; then the frames that failed, as if there were no thread."""
-    stream = read_ahead(fail_after(3), depth=2)
+    stream = prefetch_items(fail_after(3), depth=2)
     found = [next(stream) for _ in range(3)]
     with pytest.raises(KeyError, match="bad row group") as caught:
         next(stream)
@@ -46,7 +46,7 @@ def test_a_consumer_that_stops_early_ends_the_thread() -> None:
             taken.append(item)
             yield item
 
-    stream = read_ahead(source(), depth=2)
+    stream = prefetch_items(source(), depth=2)
     next(stream)
     assert threads() != []
     stream.close()
@@ -66,7 +66,7 @@ def test_items_are_prepared_while_the_consumer_works() -> None:
                 two_made.set()
             yield item
 
-    stream = read_ahead(source(), depth=2)
+    stream = prefetch_items(source(), depth=2)
     next(stream)
     assert two_made.wait(timeout=60)
     time.sleep(0.05)  # were it to read on without bound, it would by now

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.data.manifest import read_manifest
-from dlrm_app.data.reader import SplitReader, verify_shards
+from dlrm_app.data.reader import SplitReader
+from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.synthetic import dataset, generate
 from dlrm_app.synthetic.inputs import Feature, make_inputs

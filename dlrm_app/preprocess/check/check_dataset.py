@@ -29,9 +29,9 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
     threads = num_threads or num_cores()
     for leftover in folder.glob(f"{FOLDER_PREFIX}*"):  # of a check that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    problems, whole = check_files(manifest, folder, threads)
+    problems, whole = check_files(manifest, threads)
     try:
-        findings = scan(manifest, folder, whole, threads, int(memory_gib * 2**30))
+        findings = scan(manifest, whole, threads, int(memory_gib * 2**30))
     except OSError as error:
         raise DlrmError(
             f"{folder} cannot be checked ({error}): a dataset of more rows than memory_gib={memory_gib} can hold "

@@ -9,26 +9,31 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
+from dlrm_app.data.prefetch import map_in_order
+from dlrm_app.data.shard_files import file_difference, row_group_difference
 from dlrm_app.display.numbers import count
-from dlrm_app.files import checksum
-from dlrm_app.preprocess.check.ordered import in_order
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.read.rejects import REJECTS
 
 
-def check_files(manifest: Manifest, folder: Path, num_threads: int) -> tuple[list[str], set[str]]:
+def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
     """(every problem, the paths of the shards that are whole)."""
+    folder = manifest.folder
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     problems = _total_problems(manifest)
     whole = set()
     with tqdm(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
-        for shard, found in in_order(lambda shard: shard_problems(folder, shard), shards, num_threads):
-            problems += found
+        results = map_in_order(
+            lambda shard: _shard_problem(folder / shard.path, shard), shards, num_threads, num_threads
+        )
+        for shard, problem in zip(shards, results, strict=True):
             bar.update(shard.bytes)
-            if not found:
+            if problem:
+                problems.append(problem)
+            else:
                 whole.add(shard.path)
     for column in manifest.sparse:
-        problems += vocabulary_problems(folder, column)
+        problems += _vocabulary_problems(folder, column)
     return [*problems, *_reject_problems(manifest, folder)], whole
 
 
@@ -49,29 +54,17 @@ def _total_problems(manifest: Manifest) -> list[str]:
     return problems
 
 
-def shard_problems(folder: Path, shard: Shard) -> list[str]:
-    """What is wrong with a shard's bytes and row groups; nothing if it is as it was written."""
-    path = folder / shard.path
+def _shard_problem(path: Path, shard: Shard) -> str | None:
+    """What is wrong with a shard's bytes and row groups; None if it is as it was written."""
     try:
-        size = path.stat().st_size
-        if size != shard.bytes:
-            return [f"{shard.path} has {size:,} bytes, the manifest says {shard.bytes:,}"]
-        found = checksum(path)
-        if found != shard.checksum:
-            return [f"{shard.path} has checksum {found}, the manifest says {shard.checksum}"]
-        with pq.ParquetFile(path) as file:
-            metadata = file.metadata
-            groups = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
-    except FileNotFoundError:
-        return [f"{shard.path} is missing"]
+        if difference := file_difference(path, shard, checksums=True):
+            return difference
+        return row_group_difference(pq.read_metadata(path), path, shard)
     except (OSError, pa.ArrowException) as error:
-        return [f"{shard.path} cannot be read: {error}"]
-    if groups != shard.row_groups:
-        return [f"{shard.path} holds row groups of {groups} rows, the manifest says {shard.row_groups}"]
-    return []
+        return f"{path} cannot be read: {error}"
 
 
-def vocabulary_problems(folder: Path, column: SparseColumn) -> list[str]:
+def _vocabulary_problems(folder: Path, column: SparseColumn) -> list[str]:
     """A vocabulary must give the ids from FIRST_ID to the end of its table, each once, in order."""
     name = column.encoding.get("file")
     if name is None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import SPLITS, Manifest
-from dlrm_app.preprocess.check.parts import Values
+from dlrm_app.preprocess.check.row_groups import Values
 from dlrm_app.preprocess.hashing import mix
 
 FOLDER_PREFIX = ".check-"
@@ -35,8 +35,8 @@ def hash_rows(values: Values, manifest: Manifest, num_rows: int) -> NDArray[np.u
     for name in names[0]:
         _mix_in(hashes, values.dense[name].view(np.uint32))
     for name in names[1]:
-        if name in values.ends:
-            _mix_lists_in(hashes, values.ids[name].view(np.uint32), values.ends[name])
+        if name in values.offsets:
+            _mix_lists_in(hashes, values.ids[name].view(np.uint32), values.offsets[name])
         else:
             _mix_in(hashes, values.ids[name].view(np.uint32))
     return hashes
@@ -49,11 +49,11 @@ def _mix_in(hashes, values):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _mix_lists_in(hashes, values, ends):  # type: ignore[no-untyped-def]  # compiled
+def _mix_lists_in(hashes, values, offsets):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(hashes)):
-        state = mix(hashes[row] ^ np.uint64(ends[row + 1] - ends[row]))
-        for place in range(ends[row], ends[row + 1]):
-            state = mix((state ^ np.uint64(values[place])) + np.uint64(0x9E3779B97F4A7C15))
+        state = mix(hashes[row] ^ np.uint64(offsets[row + 1] - offsets[row]))
+        for i in range(offsets[row], offsets[row + 1]):
+            state = mix((state ^ np.uint64(values[i])) + np.uint64(0x9E3779B97F4A7C15))
         hashes[row] = state
 
 

@@ -1,21 +1,21 @@
 """One look at every value of a dataset: what is wrong with it, and what is in it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from dlrm_app.data.column_rules import ColumnError
 from dlrm_app.data.manifest import Manifest, SparseColumn
+from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.preprocess.check.dense_values import DenseValues
 from dlrm_app.preprocess.check.id_counts import Popularity, Slice, SliceCounts, make_rounds
-from dlrm_app.preprocess.check.ordered import in_order
 from dlrm_app.preprocess.check.overlap import Overlap, RowNumbers, hash_rows, overlaps
-from dlrm_app.preprocess.check.parts import Fault, Part, Reading, Values, all_parts
+from dlrm_app.preprocess.check.row_groups import RowGroup, Values, read_row_group, whole_row_groups
 
 _R = TypeVar("_R")
 
@@ -40,7 +40,7 @@ class Findings:
         return self.sparse[feature].unseen[split] / max(self.lookups[feature][split], 1)
 
 
-def scan(manifest: Manifest, folder: Path, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
+def scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
     """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' hashes."""
     studied = ["train"] if "train" in manifest.splits else list(manifest.splits)
     findings = Findings(
@@ -51,117 +51,94 @@ def scan(manifest: Manifest, folder: Path, whole: set[str], num_threads: int, me
         {name: [] for name in manifest.splits},
     )
     # the studied splits come first: only then is it known which ids of the others were never seen
-    parts = sorted(all_parts(manifest, whole), key=lambda part: part.split not in studied)
-    rounds = make_rounds(manifest.sparse, memory_bytes // 2)
-    numbers = RowNumbers(sum(part.rows for part in parts), memory_bytes // 2, folder)
+    groups = sorted(whole_row_groups(manifest, whole), key=lambda group: group.split not in studied)
+    first_slices, *others = make_rounds(manifest.sparse, memory_bytes // 2)
+    numbers = RowNumbers(sum(group.rows for group in groups), memory_bytes // 2, manifest.folder)
     try:
-        _first_round(manifest, folder, parts, rounds[0], findings, numbers, num_threads)
-        for slices in rounds[1:]:
-            _later_round(manifest, folder, parts, slices, findings, num_threads)
+        _count_ids(findings, first_slices, _look_at_all(manifest, groups, findings, numbers, num_threads))
+        for slices in others:
+            _count_ids(findings, slices, _read_again(manifest, groups, slices, num_threads))
         labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
         rows = {name: sum(rows for rows, _ in findings.clicks[name]) for name in manifest.splits}
         findings.overlap = overlaps(numbers.count(), rows, labelled)
     finally:
         numbers.close()
-    findings.problems += _disagreements(manifest, findings, parts, whole)
+    findings.problems += _disagreements(manifest, findings, groups, whole)
     return findings
 
 
-@dataclass(frozen=True)
-class _Read:
-    values: Values
-    hashes: NDArray[np.uint64] | None
-
-
-def _first_round(
-    manifest: Manifest,
-    folder: Path,
-    parts: Sequence[Part],
-    slices: Sequence[Slice],
-    findings: Findings,
-    numbers: RowNumbers,
-    num_threads: int,
+def _count_ids(
+    findings: Findings, slices: Sequence[Slice], row_groups: Iterator[tuple[RowGroup, Values]]
 ) -> None:
-    reading = Reading(folder, manifest, True, manifest.sparse)
-    faults: dict[tuple[str, str, str], list[Fault]] = defaultdict(list)
+    """Counts the ids of ``slices`` in all ``row_groups``."""
+    counts = [(ids.column.name, SliceCounts(ids)) for ids in slices]
+    for group, values in row_groups:
+        for name, counter in counts:
+            if name not in values.ids:
+                continue
+            if group.split in findings.studied:
+                counter.add(values.ids[name])
+            else:
+                findings.sparse[name].unseen[group.split] += counter.unseen(values.ids[name])
+    for name, counter in counts:
+        counter.put_into(findings.sparse[name])
 
-    def read(part: Part) -> _Read:
-        values = reading.read(part)
-        return _Read(values, hash_rows(values, manifest, part.rows))
 
-    counts = [(part, SliceCounts(part)) for part in slices]
-    for part, found in _bar("reading", in_order(read, parts, num_threads), parts):
-        values = found.values
+def _look_at_all(
+    manifest: Manifest, groups: Sequence[RowGroup], findings: Findings, numbers: RowNumbers, num_threads: int
+) -> Iterator[tuple[RowGroup, Values]]:
+    """All columns of all row groups, once everything but their ids is in ``findings`` and ``numbers``."""
+    faults: dict[tuple[str, str, str], list[ColumnError]] = defaultdict(list)
+
+    def read(group: RowGroup) -> tuple[Values, NDArray[np.uint64] | None]:
+        values = read_row_group(manifest, group, manifest.sparse, with_dense=True)
+        return values, hash_rows(values, manifest, group.rows)
+
+    for group, (values, hashes) in _results("reading", read, groups, num_threads):
         for fault in values.faults:
-            faults[part.shard.path, fault.column, fault.rule].append(fault)
+            faults[group.shard.path, fault.column, fault.rule].append(fault)
         positives = int(values.labels.sum()) if values.labels is not None else 0
-        findings.clicks[part.split].append((part.rows, positives))
-        if found.hashes is not None:
-            numbers.add(part.split, found.hashes, values.labels)
+        findings.clicks[group.split].append((group.rows, positives))
+        if hashes is not None:
+            numbers.add(group.split, hashes, values.labels)
         for name, ids in values.ids.items():
-            findings.lookups[name][part.split] += len(ids)
-        if part.split in findings.studied:
-            for name, numbers_of in values.dense.items():
-                findings.dense[name].add(numbers_of)
-            for name, ends in values.ends.items():
-                findings.empty_lists[name] += int(np.count_nonzero(ends[1:] == ends[:-1]))
-        _tally(part, values, counts, findings)
-    _put(counts, findings)
-    findings.problems += [_describe(path, found) for (path, _, _), found in faults.items()]
+            findings.lookups[name][group.split] += len(ids)
+        if group.split in findings.studied:
+            for name, dense in values.dense.items():
+                findings.dense[name].add(dense)
+            for name, offsets in values.offsets.items():
+                findings.empty_lists[name] += int(np.count_nonzero(offsets[1:] == offsets[:-1]))
+        yield group, values
+    for (path, column, rule), same in faults.items():
+        together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
+        findings.problems.append(f"{path}: {together}")
 
 
-def _describe(path: str, faults: Sequence[Fault]) -> str:
-    """All faults of one kind in one column of a shard."""
-    first, total = faults[0], sum(fault.count for fault in faults)
-    number = f"{total:,} " if total else ""
-    example = f", such as {first.example}" if first.example else ""
-    return f"{path}: column {first.column}: {number}{first.rule}{example}"
+def _read_again(
+    manifest: Manifest, groups: Sequence[RowGroup], slices: Sequence[Slice], num_threads: int
+) -> Iterator[tuple[RowGroup, Values]]:
+    """The columns of ``slices``."""
+    columns: list[SparseColumn] = list({ids.column.name: ids.column for ids in slices}.values())
+    return _results(
+        "large tables",
+        lambda group: read_row_group(manifest, group, columns, with_dense=False),
+        groups,
+        num_threads,
+    )
 
 
-def _later_round(
-    manifest: Manifest,
-    folder: Path,
-    parts: Sequence[Part],
-    slices: Sequence[Slice],
-    findings: Findings,
-    num_threads: int,
-) -> None:
-    columns: list[SparseColumn] = list({part.column.name: part.column for part in slices}.values())
-    reading = Reading(folder, manifest, False, columns)
-    counts = [(part, SliceCounts(part)) for part in slices]
-    for part, values in _bar("large tables", in_order(reading.read, parts, num_threads), parts):
-        _tally(part, values, counts, findings)
-    _put(counts, findings)
-
-
-def _tally(
-    part: Part, values: Values, counts: Sequence[tuple[Slice, SliceCounts]], findings: Findings
-) -> None:
-    for where, counter in counts:
-        name = where.column.name
-        ids = values.ids.get(name)
-        if ids is None:
-            continue
-        if part.split in findings.studied:
-            counter.add(ids)
-        else:
-            findings.sparse[name].unseen[part.split] += counter.unseen(ids)
-
-
-def _put(counts: Sequence[tuple[Slice, SliceCounts]], findings: Findings) -> None:
-    for where, counter in counts:
-        counter.put_into(findings.sparse[where.column.name])
-
-
-def _bar(name: str, found: Iterator[tuple[Part, _R]], parts: Sequence[Part]) -> Iterator[tuple[Part, _R]]:
-    with tqdm(desc=name, total=sum(part.rows for part in parts), unit=" rows", unit_scale=True) as bar:
-        for part, result in found:
-            yield part, result
-            bar.update(part.rows)
+def _results(
+    title: str, work: Callable[[RowGroup], _R], groups: Sequence[RowGroup], num_threads: int
+) -> Iterator[tuple[RowGroup, _R]]:
+    """What ``work`` makes of each row group, in their order, under a progress bar."""
+    with tqdm(desc=title, total=sum(group.rows for group in groups), unit=" rows", unit_scale=True) as bar:
+        for group, result in zip(groups, map_in_order(work, groups, num_threads, num_threads), strict=True):
+            yield group, result
+            bar.update(group.rows)
 
 
 def _disagreements(
-    manifest: Manifest, findings: Findings, parts: Sequence[Part], whole: set[str]
+    manifest: Manifest, findings: Findings, groups: Sequence[RowGroup], whole: set[str]
 ) -> list[str]:
     """Sums over all values that differ from the manifest's, where all of them could be read."""
     if findings.problems or any(
@@ -175,7 +152,7 @@ def _disagreements(
             problems.append(
                 f"{name} has {positives:,} positives, the manifest says {split.positives:,}: preprocess again"
             )
-    rows = sum(part.rows for part in parts if part.split in findings.studied)
+    rows = sum(group.rows for group in groups if group.split in findings.studied)
     for column in manifest.sparse:
         if column.encoding.get("missing_id") != 0 or column.encoding.get("multi_hot"):
             continue
