@@ -5,13 +5,19 @@ from dlrm_app.config.plan import PlanConfig
 
 
 def main() -> None:
-    launch("plan", PlanConfig, _plan)
+    launch("plan", PlanConfig, _plan, _validate)
 
 
 def _plan(config: PlanConfig) -> None:
     from dlrm_app.training.plan_cluster import plan_cluster
 
     plan_cluster(config)
+
+
+def _validate(config: PlanConfig) -> None:
+    from dlrm_app.training.validation import check_plan
+
+    check_plan(config)
 
 
 if __name__ == "__main__":

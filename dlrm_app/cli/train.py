@@ -5,7 +5,7 @@ from dlrm_app.config.train import TrainConfig
 
 
 def main() -> None:
-    launch("train", TrainConfig, _train)
+    launch("train", TrainConfig, _train, _validate)
 
 
 def _train(config: TrainConfig) -> float | None:
@@ -13,6 +13,13 @@ def _train(config: TrainConfig) -> float | None:
     from dlrm_app.training.train import train
 
     return train(config).best_val_auc
+
+
+def _validate(config: TrainConfig) -> None:
+    from dlrm_app.distributed.runtime import started_runtime
+    from dlrm_app.training.validation import check_training
+
+    check_training(config, started_runtime())
 
 
 if __name__ == "__main__":

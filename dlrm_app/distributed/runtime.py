@@ -123,6 +123,11 @@ def start_runtime(
         dist.destroy_process_group()
 
 
+def started_runtime() -> Runtime:
+    """This process among the ranks that were started, without joining them."""
+    return _find_runtime(None, numa=False)[0]
+
+
 def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
     rank, world_size = (
         int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1"))

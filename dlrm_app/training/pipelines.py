@@ -3,7 +3,7 @@
 Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations: a batch under way stays where it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.batch import Batch
+from dlrm_app.display.numbers import count
 from dlrm_app.model.loss import StepOutput
 from dlrm_app.training.pipelines_on_cpu import FusedOnCpu, SemiSyncOnCpu
 
@@ -87,16 +88,19 @@ def pipeline_problems(name: str, evaluation: EvaluationConfig, device: torch.dev
 
 def plan_problems(name: str, plan: ShardingPlan) -> list[str]:
     """Tables of ``plan`` that the pipeline would read while their optimizer still writes them."""
-    if name not in LOOKS_UP_EARLY:
-        return []
-    names = []
+    tables: list[str] = []
     for module_plan in plan.plan.values():
         assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        names += [table for table, sharding in module_plan.items() if sharding.compute_kernel == "dense"]
-    if not names:
+        tables += [table for table, sharding in module_plan.items() if sharding.compute_kernel == "dense"]
+    return early_lookup_problems(name, tables)
+
+
+def early_lookup_problems(name: str, dense_tables: Sequence[str]) -> list[str]:
+    """Why the pipeline cannot train ``dense_tables``, which are those of the dense kernel."""
+    if name not in LOOKS_UP_EARLY or not dense_tables:
         return []
     return [
         f"trainer.pipeline={name} looks rows up before the optimizer beside the model has stepped, which updates "
-        f"{len(names)} tables (as {names[0]}) that are replicated or have no fused optimizer here: use "
-        "trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/how-to/optimizers.md)"
+        f"{count(len(dense_tables), 'table')} (as {dense_tables[0]}) that are replicated or have no fused optimizer "
+        "here: use trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/how-to/optimizers.md)"
     ]

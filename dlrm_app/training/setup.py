@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -12,22 +11,17 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch_order import check_lanes
-from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import ConfigError, DataError, refuse_if
-from dlrm_app.model.build import model_problems, model_table_problems
-from dlrm_app.sharding.communication import collective_problems
-from dlrm_app.sharding.constraints import sharding_problems
-from dlrm_app.sharding.kernels import table_problems
+from dlrm_app.errors import refuse_if
 from dlrm_app.sharding.plan.measured import Measured
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import combine_optimizers
-from dlrm_app.training.pipelines import make_pipeline, pipeline_problems, plan_problems
-from dlrm_app.training.schedules import schedule_problems
+from dlrm_app.training.pipelines import make_pipeline, plan_problems
+from dlrm_app.training.validation import check_training
 
 logger = logging.getLogger(__name__)
 
@@ -47,39 +41,12 @@ class Trainable:
 
 def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
     """The dataset's manifest and the tables that fit it. Raises DataError or ConfigError, all problems in one."""
-    manifest = read_manifest(Path(config.data.path))
-    if "train" not in manifest.splits or manifest.label is None:
-        raise DataError(f"{config.data.path} has no labelled train split: preprocess with input.train=…")
-    feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
-    rows = manifest.splits["train"].rows
-    problems = check_lanes(
-        global_batch_size=config.trainer.global_batch_size,
-        lanes=config.data.lanes,
-        world_size=runtime.world_size,
-        rows=rows,
-    )
-    problems += schedule_problems(config.schedule, config.trainer.num_steps(rows))
-    problems += pipeline_problems(config.trainer.pipeline, config.evaluation, runtime.device)
-    problems += collective_problems(
-        config.sharding.collectives,
-        config.trainer.global_batch_size // runtime.world_size * config.model.ensemble_size,
-        config.evaluation.batch_size,
-    )
-    model_faults = model_problems(config.model)
-    problems += model_faults
-    tables: list[Table] = []
-    try:
-        tables = resolve_tables(config.tables, feature_rows)
-        problems += table_problems(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
-        problems += sharding_problems(tables, config.sharding, runtime.device.type)
-        if not model_faults:
-            problems += model_table_problems(config.model, tables, len(manifest.dense))
-    except ConfigError as error:
-        problems += error.problems
-    refuse_if(problems)
+    manifest, tables = check_training(config, runtime)
     verify_shards(manifest, checksums=config.data.verify)
     tables = with_pooling_factors(tables, manifest)
-    unused = sorted(set(feature_rows) - {name for table in tables for name in table.features})
+    unused = sorted(
+        {column.name for column in manifest.sparse} - {name for table in tables for name in table.features}
+    )
     if unused:
         logger.warning("no table reads %s: these features are left out", ", ".join(unused))
     return manifest, tables

@@ -15,9 +15,9 @@ from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import evaluate, evaluation_problems
+from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
@@ -61,7 +61,6 @@ def train(config: TrainConfig) -> RunResult:
 def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
     """Opens dataset and checkpoint, builds the model, makes the run folder; what fails, fails on every rank."""
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
-    runtime.together(lambda: refuse_if(evaluation_problems(config.evaluation, manifest, tables)))
     checkpoint = find_checkpoint(config, runtime)
     if checkpoint is not None:
         runtime.together(lambda: check_resumable(checkpoint, config, manifest))

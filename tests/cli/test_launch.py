@@ -28,6 +28,14 @@ def test_unknown_keys_missing_ones_and_impossible_values_come_in_one_message(tmp
         assert part in done.stderr
 
 
+def test_a_missing_dataset_and_an_unknown_key_come_in_one_message(tmp_path: Path) -> None:
+    done = run(tmp_path, "data.path=nowhere", "optimizer.sparse.learning_rate=1")
+    assert done.returncode == 2
+    assert "2 problems" in done.stderr
+    assert "no dataset at nowhere" in done.stderr
+    assert "optimizer.sparse.learning_rate is not a known key" in done.stderr
+
+
 def test_a_sweep_is_a_run_for_each_value(tmp_path: Path) -> None:
     command = TRAIN.with_name("dlrm-generate")
     arguments = ["--multirun", "rows=50", "seed=1,2", "output=clicks_${seed}.tsv"]

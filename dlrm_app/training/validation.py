@@ -1,0 +1,162 @@
+"""Everything for which a training run or a plan is refused before any work starts, in one error.
+
+What depends on a value that is itself wrong is not looked at. What only memory or a checkpoint can tell comes later.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.batch_order import check_lanes
+from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
+from dlrm_app.evaluation.evaluate import evaluation_problems
+from dlrm_app.model.build import model_problems, model_table_problems
+from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
+from dlrm_app.sharding.communication import collective_problems
+from dlrm_app.sharding.constraints import sharding_problems
+from dlrm_app.sharding.cost import Workload
+from dlrm_app.sharding.kernels import dense_kernel_tables, table_problems
+from dlrm_app.sharding.plan.plan_file import load_plan
+from dlrm_app.sharding.planner.planner import make_workload
+from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.training.pipelines import early_lookup_problems, pipeline_problems
+from dlrm_app.training.schedules import schedule_problems
+
+T = TypeVar("T")
+
+
+def check_training(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
+    """The dataset's manifest and the tables of a run on these ranks.
+
+    Raises ConfigError with every problem; DataError if the dataset is the only one.
+    """
+    checks = _Checks(config)
+    path = config.data.path
+    manifest = checks.result(lambda: _read_trainable(path)) if path else None
+    cluster = checks.result(lambda: running_cluster(config.topology, runtime), needs=["topology"])
+    tables = checks.tables(manifest, runtime.device)
+    checks.batches(manifest, runtime.world_size)
+    if manifest is not None and tables is not None:
+        num_dense = len(manifest.dense)
+        checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
+        checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
+    if runtime.is_first:  # whose plan the others take, which may not see the file
+        checks.plan_file(tables, cluster)
+    checks.refuse()
+    assert manifest is not None
+    assert tables is not None
+    return manifest, tables
+
+
+def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table]]:
+    """The described cluster, the dataset's manifest if there is one, and the tables. Raises as ``check_training`` does.
+
+    Rows, ranks and the model do not change a plan: how they fit together is not looked at.
+    """
+    checks = _Checks(config)
+    path = config.data.path
+    manifest = checks.result(lambda: read_manifest(Path(path))) if path else None
+    cluster = checks.result(lambda: described_cluster(config.topology), needs=["topology"])
+    tables = checks.tables(manifest, torch.device(cluster.device) if cluster else None)
+    checks.plan_file(tables, cluster)
+    checks.refuse()
+    assert cluster is not None
+    assert tables is not None
+    return cluster, manifest, tables
+
+
+def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
+    """What keeps batches of ``rows`` training rows from being dealt to the ranks."""
+    batch_size = config.trainer.global_batch_size
+    rows_per_rank = batch_size // num_ranks * config.model.ensemble_size
+    return [
+        *check_lanes(batch_size, config.data.lanes, num_ranks, rows),
+        *collective_problems(config.sharding.collectives, rows_per_rank, config.evaluation.batch_size),
+    ]
+
+
+def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> Workload:
+    """What is planned: each model of an ensemble reads rows of its own."""
+    batch_size = config.trainer.global_batch_size * config.model.ensemble_size
+    return make_workload(tables, config.optimizer.sparse, config.sharding, batch_size, device_type)
+
+
+def _read_trainable(folder: str) -> Manifest:
+    manifest = read_manifest(Path(folder))
+    if "train" not in manifest.splits or manifest.label is None:
+        raise DataError(f"{folder} has no labelled train split: preprocess with input.train=…")
+    return manifest
+
+
+class _Checks:
+    """Collects what is wrong with a configuration, beginning with what its schema tells."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._wrong = [*config.problems(), *model_problems(config.model)]
+        self._errors: list[DlrmError] = [ConfigError(self._wrong)] if self._wrong else []
+
+    def result(self, work: Callable[[], T], needs: Sequence[str] = ()) -> T | None:
+        """What ``work`` gives; None if it fails, or if a key or section that it ``needs`` is wrong already."""
+        if any(problem.startswith(tuple(needs)) for problem in self._wrong):
+            return None
+        try:
+            return work()
+        except DlrmError as error:
+            self._errors.append(error)
+        return None
+
+    def add(self, find_problems: Callable[[], list[str]], needs: Sequence[str] = ()) -> None:
+        """Adds what ``find_problems`` gives, unless something that it ``needs`` is wrong already."""
+        if problems := self.result(find_problems, needs):
+            self._errors.append(ConfigError(problems))
+
+    def refuse(self) -> None:
+        """Raises all errors as one."""
+        if self._errors:
+            raise joined(self._errors)
+
+    def batches(self, manifest: Manifest | None, num_ranks: int) -> None:
+        """How rows are dealt to ranks, and schedules that end with the run."""
+        config, trainer = self._config, self._config.trainer
+        rows = manifest.splits["train"].rows if manifest else trainer.global_batch_size
+        sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
+        self.add(lambda: batch_problems(config, num_ranks, rows), sizes)
+        if manifest is not None:
+            lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
+            self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
+
+    def tables(self, manifest: Manifest | None, device: torch.device | None) -> list[Table] | None:
+        """The tables, which are to fit the dataset and the device as far as these are known."""
+        config, sharding = self._config, self._config.sharding
+        tables = None
+        if manifest is not None or not config.tables.from_dataset:
+            feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
+            tables = self.result(lambda: resolve_tables(config.tables, feature_rows))
+        if device is not None:
+            self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device))
+        if device is not None and tables is not None:
+            needs = ["optimizer.sparse", "sharding"]
+            self.add(lambda: self._kernel_problems(tables, device.type), needs)
+            self.add(lambda: sharding_problems(tables, sharding, device.type), ["sharding"])
+        return tables
+
+    def _kernel_problems(self, tables: list[Table], device_type: str) -> list[str]:
+        sparse, sharding = self._config.optimizer.sparse, self._config.sharding
+        if problems := table_problems(tables, sparse, sharding, device_type):
+            return problems
+        dense = dense_kernel_tables(tables, sparse, sharding, device_type)
+        return early_lookup_problems(self._config.trainer.pipeline, list(dense))
+
+    def plan_file(self, tables: list[Table] | None, cluster: Cluster | None) -> None:
+        """The plan in the file ``sharding.plan``, if nothing else is wrong with what it is for."""
+        path = self._config.sharding.plan
+        if path is not None and tables is not None and cluster is not None and not self._errors:
+            work = plan_workload(self._config, tables, cluster.device)
+            self.result(lambda: load_plan(Path(path), work, cluster))

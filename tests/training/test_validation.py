@@ -1,0 +1,106 @@
+"""Whatever is wrong with a training run or a plan is told in one message, before any work."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.training.validation import check_plan, check_training
+from tests.data.dataset_fixture import write_dataset
+from tests.small_run import SMALL
+
+TWO_RANKS = Runtime(
+    rank=0, local_rank=0, world_size=2, local_world_size=2, device=torch.device("cpu"), num_threads=1
+)
+
+MISTAKES = {
+    "trainer.log_every_steps=0": "trainer.log_every_steps must be at least 1",
+    "optimizer.dense.lr=-1": "optimizer.dense.lr must be a positive number",
+    "optimizer.sparse.max_gradient=1": "tables t_c0, t_c1, t_m0: max_gradient needs an optimizer inside",
+    "optimizer=adam": "",  # on CPU not fused, which max_gradient needs
+    "data.lanes=7": "2 ranks do not divide data.lanes (7)",
+    "evaluation.batch_size=12": "sharding.collectives in int8 need a multiple of 8 rows per rank",
+    "sharding.collectives.forward=int8": "",
+    "evaluation.group_by=nothing": "evaluation.group_by=nothing is no one-hot feature",
+    "evaluation.patience=3": "evaluation.patience needs a labelled val split",
+    "trainer.pipeline=prefetch": "trainer.pipeline=prefetch fetches rows into a GPU's cache",
+    "sharding.tables={u_*:{types:[row_wise]}}": "sharding.tables.u_* fits no table",
+    "topology=cpu_2": "",  # the ranks that are described have to be those that were started
+    "topology.nodes=2": "topology describes 2 × 2 cpu ranks",
+    "schedule=cosine": "",
+    "schedule.sparse.warmup_steps=900": "schedule.sparse.warmup_steps must be less than the run's 7 steps",
+    "model.ensemble_size=3": "model.ensemble_size=3 must divide the tables' width",
+}
+
+
+def check(*overrides: str, runtime: Runtime = TWO_RANKS) -> None:
+    check_training(compose_config("train", TrainConfig, [*SMALL, *overrides]), runtime)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("validation") / "data"
+    write_dataset(folder, rows={"train": 1000})
+    return f"data.path={folder}"
+
+
+def test_mistakes_of_every_kind_come_in_one_message(dataset: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(dataset, *MISTAKES)
+    expected = [start for start in MISTAKES.values() if start]
+    for start in expected:
+        assert any(problem.startswith(start) for problem in caught.value.problems), (start, caught.value)
+    batch_needs_lanes = 1
+    assert len(caught.value.problems) == len(expected) + batch_needs_lanes
+
+
+def test_without_mistakes_the_dataset_and_its_tables_are_given(dataset: str) -> None:
+    manifest, tables = check_training(compose_config("train", TrainConfig, [*SMALL, dataset]), TWO_RANKS)
+    assert manifest.splits["train"].rows == 1000
+    assert [table.name for table in tables] == ["t_c0", "t_c1", "t_m0"]
+
+
+def test_what_depends_on_a_wrong_value_is_not_looked_at(dataset: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(dataset, "data.lanes=0", "trainer.global_batch_size=0")
+    assert len(caught.value.problems) == 2
+
+
+def test_a_missing_dataset_alone_is_an_error_of_data_and_otherwise_one_of_many(tmp_path: Path) -> None:
+    nowhere = f"data.path={tmp_path / 'nowhere'}"
+    with pytest.raises(DataError, match="no dataset at"):
+        check(nowhere)
+    with pytest.raises(ConfigError) as caught:
+        check(nowhere, "optimizer.sparse.lr=-1", "tables=merlin_tiny", "sharding.tables={u_*:{}}")
+    first, second, third = caught.value.problems
+    assert first.startswith("optimizer.sparse.lr")
+    assert second.startswith("no dataset at")
+    assert third.startswith("sharding.tables.u_* fits no table")
+
+
+def test_a_pipeline_that_the_optimizer_rules_out_is_refused_before_the_plan(dataset: str) -> None:
+    with pytest.raises(ConfigError, match="semi_sync looks rows up before") as caught:
+        check(dataset, "trainer.pipeline=semi_sync", "optimizer=adam")
+    assert len(caught.value.problems) == 1
+
+
+def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path) -> None:
+    asked = ["tables=merlin_tiny", "topology=cpu_2", f"sharding.plan={tmp_path / 'plan.yaml'}"]
+    with pytest.raises(ConfigError, match=r"plan.yaml cannot be read"):
+        check_plan(compose_config("plan", PlanConfig, asked))
+    asked += ["optimizer.sparse.lr=-1", "topology=auto", "tables.data_types={v_*:fp16}", "data.path=nowhere"]
+    with pytest.raises(ConfigError) as caught:
+        check_plan(compose_config("plan", PlanConfig, asked))
+    text = str(caught.value)
+    for part in (
+        "optimizer.sparse.lr must",
+        "topology=auto is",
+        "tables.data_types.v_* fits",
+        "no dataset at",
+    ):
+        assert part in text
