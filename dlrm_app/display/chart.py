@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from dlrm_app.display.axis import Axis
 
@@ -62,6 +63,11 @@ class Chart:
             if _is_finite(point)
         ]
 
+    def bin_tips(self, edges: Sequence[float], heights: Sequence[float], texts: Iterable[str]) -> None:
+        """A text at the top of each bin: ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``."""
+        middles = ((low + high) / 2 for low, high in pairwise(edges))
+        self.tips(zip(middles, heights, strict=True), texts, "guide")
+
     def error_bar(self, x: float, low: float, high: float, style: str) -> None:
         """A vertical bar at ``x``."""
         self._path("error", style, f"M{self._at((x, low))}V{self._at_y(high):.1f}")
@@ -77,11 +83,11 @@ class Chart:
     def bars(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
         """A bar of ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``; none is too low to be seen but 0."""
         bottom = self._at_y(0)
-        for left, right, height in zip(edges, edges[1:], heights, strict=False):
+        for (low, high), height in zip(pairwise(edges), heights, strict=True):
             if height > 0:
                 top = min(self._at_y(height), bottom - 0.7)
-                right_edge = self._at_x(right) - 0.08 * (self._at_x(right) - self._at_x(left))
-                self._path("bars", style, f"M{self._at_x(left):.1f} {bottom:.1f}V{top:.1f}H{right_edge:.1f}V{bottom:.1f}Z")  # fmt: skip
+                left, right = self._at_x(low), self._at_x(0.08 * low + 0.92 * high)
+                self._path("bars", style, f"M{left:.1f} {bottom:.1f}V{top:.1f}H{right:.1f}V{bottom:.1f}Z")
 
     def band(self, points: Sequence[tuple[float, float, float]], style: str) -> None:
         """What lies between (x, low, high)."""

@@ -1,12 +1,13 @@
 """What a page shows of one feature: how popular its ids are, how its values are distributed."""
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
+
+import numpy as np
 
 from dlrm_app.data.manifest import DenseColumn
 from dlrm_app.display.axis import Axis
-from dlrm_app.display.chart import SMALL, Chart, Point
+from dlrm_app.display.chart import SMALL, Chart
 from dlrm_app.display.numbers import percent, short
 from dlrm_app.preprocess.check.dense_values import DenseValues
 from dlrm_app.preprocess.check.id_counts import Popularity
@@ -27,26 +28,14 @@ def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
     across = Axis(0, end, [(0, "1"), (end, f"{short(most_ids)} ids")])
     chart = Chart(name, across, Axis(0, 1, [(1, "")]), note=words, frame=SMALL)
     chart.guide((0, _COVERED), (end, _COVERED))
-    points = _on_log_axis(curve, most_ids)
+    num_points = max(round(_NUM_POINTS * math.log(curve[-1][0] + 1) / math.log(most_ids + 1)), 2)
+    k = np.geomspace(1, curve[-1][0], num_points)
+    # between two points of the curve ids are equally frequent
+    covered = np.interp(k, [0, *(ids for ids, _ in curve)], [0, *(share for _, share in curve)])
+    points = list(zip(np.log(k).tolist(), covered.tolist(), strict=True))
     chart.band([(x, 0, y) for x, y in points], "first")
     chart.line(points, "first")
     return chart
-
-
-def _on_log_axis(curve: Sequence[tuple[int, float]], most_ids: int) -> list[Point]:
-    """(log k, share of lookups), at evenly spaced log k; in between ids are equally frequent."""
-    last = curve[-1][0]
-    points = []
-    index, before = 0, (0, 0.0)
-    steps = max(round(_NUM_POINTS * math.log(last + 1) / math.log(most_ids + 1)), 2)
-    for step in range(steps):
-        k = last ** (step / (steps - 1))
-        while curve[index][0] < k - 1e-9:
-            before = curve[index]
-            index += 1
-        share = (k - before[0]) / (curve[index][0] - before[0])
-        points.append((math.log(k), before[1] + share * (curve[index][1] - before[1])))
-    return points
 
 
 def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
@@ -62,12 +51,11 @@ def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
     note = f"{percent(column.missing_rate)} missing; peak {percent(most / values.count)}"
     chart = Chart(column.name, across, Axis(0, most, []), note=note, frame=SMALL)
     chart.bars(edges, counts, "first")
-    bars = [(low, high, count) for (low, high), count in zip(pairwise(edges), counts, strict=True) if count]
     tips = [
         f"{short(raw(low, column))} to {short(raw(high, column))}: {count:,} rows, {percent(count / values.count)}"
-        for low, high, count in bars
+        for (low, high), count in zip(pairwise(edges), counts, strict=True)
     ]
-    chart.tips([((low + high) / 2, count) for low, high, count in bars], tips, "guide")
+    chart.bin_tips(edges, counts, tips)
     return chart
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import accumulate, pairwise
 
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.axis import Axis, linear_axis
@@ -90,19 +91,21 @@ def _clicks(findings: Findings) -> str:
     chart = Chart("Click rate along the rows", Axis(0, total, ticks), height, frame=WIDE)
     first = 0
     for name, groups in buckets.items():
-        points, bands, middles, tips = [], [], [], []
-        for rows, clicks in groups:
-            rate = clicks / max(rows, 1)
+        edges = list(accumulate((rows for rows, _ in groups), initial=first))
+        rates = [clicks / max(rows, 1) for rows, clicks in groups]
+        points, bands = [], []
+        for (low, high), rate, (rows, _) in zip(pairwise(edges), rates, groups, strict=True):
             error = 2 * math.sqrt(rate * (1 - rate) / max(rows, 1))
-            for row in (first, first + rows):
-                points.append((float(row), rate))
-                bands.append((float(row), max(rate - error, 0), min(rate + error, height.high)))
-            middles.append((first + rows / 2, rate))
-            tips.append(f"{name}, rows {first:,} to {first + rows:,}: {percent(rate)}")
-            first += rows
+            points += [(low, rate), (high, rate)]
+            bands += [(edge, max(rate - error, 0), min(rate + error, height.high)) for edge in (low, high)]
         chart.band(bands, SPLIT_STYLES[name])
         chart.line(points, SPLIT_STYLES[name], key=name)
-        chart.tips(middles, tips, SPLIT_STYLES[name])
+        tips = [
+            f"{name}, rows {low:,} to {high:,}: {percent(rate)}"
+            for (low, high), rate in zip(pairwise(edges), rates, strict=True)
+        ]
+        chart.bin_tips(edges, rates, tips)
+        first = edges[-1]
     return (
         "<h2>Click rate</h2><p>The band is two standard errors. A jump at a split's border "
         "means that it is measured on other data than it was trained on.</p>"

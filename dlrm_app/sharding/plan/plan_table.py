@@ -9,7 +9,7 @@ import numpy as np
 from torchrec.distributed.types import ShardingPlan
 
 from dlrm_app.display.numbers import memory_text
-from dlrm_app.display.table import Column, Columns, text_table
+from dlrm_app.display.table import Cell, Column, Columns, Rows, share, text_table
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
@@ -47,7 +47,7 @@ def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
     return "\n".join(
         [
             f"sharding plan for {plan.cluster}, estimated:",
-            indent(rank_table(plan.loads, plan.cluster), "  "),
+            indent(text_table(*rank_rows(plan.loads, plan.cluster)), "  "),
             balance_line(plan.loads),
             indent(text_table(TABLE_COLUMNS, rows), "  "),
         ]
@@ -62,25 +62,25 @@ def balance_line(loads: Loads) -> str:
     )
 
 
-def rank_table(loads: Loads, cluster: Cluster) -> str:
-    """Memory by kind and time of every rank, or of the smallest, mean and largest if there are many."""
+def rank_rows(loads: Loads, cluster: Cluster) -> tuple[Columns, Rows]:
+    """Headings and rows: memory by kind and time of every rank, or of the smallest, mean and largest of many."""
     kinds = [
         *((kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()),
         ("in all", loads.device),
         *([("in the host", loads.host)] if loads.host.any() else []),
     ]
     headings = ["rank", *(name for name, _ in kinds), "of its memory", "ms a step"]
-    share = loads.device / cluster.usable
+    used = loads.device / cluster.usable
 
-    def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str]:
+    def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str | Cell]:
         parts = [memory_text(pick(part)) for _, part in kinds]
-        return [name, *parts, f"{pick(share):.0%}", f"{pick(loads.time):.3g}"]
+        return [name, *parts, share(pick(used)), f"{pick(loads.time):.3g}"]
 
     if cluster.num_ranks > MAX_RANKS:
         rows = [row("smallest", np.min), row("mean", np.mean), row("largest", np.max)]
     else:
         rows = [row(str(rank), lambda part, rank=rank: part[rank]) for rank in range(cluster.num_ranks)]  # type: ignore[misc]
-    return text_table(headings, rows)
+    return headings, rows
 
 
 def table_rows(plan: EstimatedPlan, *, fold_shapes: bool = False) -> list[list[str]]:

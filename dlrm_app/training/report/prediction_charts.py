@@ -86,15 +86,13 @@ def histogram_chart(histogram: dict[str, Any]) -> Chart:
     chart = Chart("Predictions, share of each class", axis, upright)
     for name, style in classes.items():
         chart.steps(edges, shares[name], style, f"{name} ({totals[name]:,})")
-    tops, tips = [], []
-    for index, (low, high) in enumerate(pairwise(edges)):
-        negatives, positives = histogram["negatives"][index], histogram["positives"][index]
-        tops.append(((low + high) / 2, max(shares["negatives"][index], shares["positives"][index])))
-        tips.append(
-            f"{percent(_sigmoid(low))} to {percent(_sigmoid(high))}: "
-            f"{negatives:,} negatives, {positives:,} positives"
+    tips = [
+        f"{percent(_sigmoid(low))} to {percent(_sigmoid(high))}: {negatives:,} negatives, {positives:,} positives"
+        for (low, high), negatives, positives in zip(
+            pairwise(edges), histogram["negatives"], histogram["positives"], strict=True
         )
-    chart.tips(tops, tips, "guide")
+    ]
+    chart.bin_tips(edges, [max(pair) for pair in zip(*shares.values(), strict=True)], tips)
     return chart
 
 
