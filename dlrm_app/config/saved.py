@@ -18,8 +18,7 @@ def read_saved_config(values: dict[str, Any]) -> TrainConfig:
     """
     defaults = OmegaConf.load(conf_dir() / "train.yaml")
     assert isinstance(defaults, DictConfig)
-    for key in ("defaults", "hydra"):
-        del defaults[key]
+    del defaults["defaults"]  # Hydra's list of groups
     try:
         saved = _with_new_names(values)
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), defaults, saved))
