@@ -18,11 +18,11 @@ from dlrm_app.preprocess.check.tables import (
     DENSE_COLUMNS,
     SPLIT_COLUMNS,
     dense_rows,
+    overlap_note,
     recipe,
     sparse_columns,
     sparse_rows,
     split_rows,
-    suspicious_splits,
 )
 
 _MOST_BUCKETS = 80
@@ -69,14 +69,9 @@ def _overview(manifest: Manifest, findings: Findings) -> str:
 
 
 def _splits(manifest: Manifest, findings: Findings) -> str:
-    names = suspicious_splits(findings)
-    note = (
-        f'<p><span class="bad">{names}</span> share more rows with train than repeats within '
-        "train explain: was the input split as it should be?</p>"
-        if names
-        else ""
-    )
-    return f"<h2>Splits</h2>{note}{html_table(SPLIT_COLUMNS, split_rows(manifest, findings))}"
+    note = overlap_note(findings)
+    warning = f'<p class="bad">{escape(note)}</p>' if note else ""
+    return f"<h2>Splits</h2>{warning}{html_table(SPLIT_COLUMNS, split_rows(manifest, findings))}"
 
 
 def _clicks(findings: Findings) -> str:

@@ -8,10 +8,10 @@ from dlrm_app.preprocess.check.tables import (
     DENSE_COLUMNS,
     SPLIT_COLUMNS,
     dense_rows,
+    overlap_note,
     sparse_columns,
     sparse_rows,
     split_rows,
-    suspicious_splits,
 )
 
 
@@ -20,11 +20,8 @@ def summary(manifest: Manifest, findings: Findings) -> str:
     parts = [text_table(SPLIT_COLUMNS, split_rows(manifest, findings))]
     if findings.overlap:
         parts.append("(also in train: the same values but for the label; of train itself: more than once)")
-    if names := suspicious_splits(findings):
-        parts.append(
-            f"note: {names} share more rows with train than repeats within train explain: "
-            "was the input split as it should be?"
-        )
+    if note := overlap_note(findings):
+        parts.append(note)
     parts += ["", text_table(sparse_columns(manifest, findings), sparse_rows(manifest, findings))]
     if manifest.dense:
         parts += ["", text_table(DENSE_COLUMNS, dense_rows(manifest, findings))]

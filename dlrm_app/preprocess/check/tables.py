@@ -49,9 +49,15 @@ def _overlap_cells(findings: Findings, split: str) -> list[str | Cell]:
     return [repeated, fixed(overlap.expected, 0), integer(overlap.same_label)]
 
 
-def suspicious_splits(findings: Findings) -> str:
-    """The splits that share too many rows with train, in words; empty without any."""
-    return " and ".join(name for name, overlap in findings.overlap.items() if overlap.is_suspicious)
+def overlap_note(findings: Findings) -> str:
+    """Names the splits that share too many rows with train; empty without any."""
+    names = [name for name, overlap in findings.overlap.items() if overlap.is_suspicious]
+    if not names:
+        return ""
+    return (
+        f"note: {' and '.join(names)} share more rows with train than repeats within train explain: "
+        "was the input split as it should be?"
+    )
 
 
 def sparse_columns(manifest: Manifest, findings: Findings) -> Columns:
