@@ -1,6 +1,6 @@
-"""The errors that a user can cure. Everything else is a bug and shows its traceback.
+"""The errors that a user can mend. Everything else is a bug and shows its traceback.
 
-A message names the key (or file and line), the value, the rule and the cure.
+A message names the key (or file and line), the value, the rule and what to do.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ class DaskConfig:
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def problems(self, executor: str) -> list[str]:
-        """What cannot work with ``executor``, missing packages included, each with its cure."""
+        """What cannot work with ``executor``, missing packages included, each with what to do about it."""
         given = {"address": self.address, "slurm.workers": self.slurm.workers}
         keys = [key for key, value in given.items() if value is not None]
         if executor != "dask":

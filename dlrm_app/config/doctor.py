@@ -10,7 +10,7 @@ class DoctorConfig:
     timeout: float = MISSING
 
     def problems(self) -> list[str]:
-        """What cannot work, each with its cure."""
+        """What cannot work, each with what to do about it."""
         if self.timeout > 0:
             return []
         return [f"timeout={self.timeout:g}: each check needs some seconds, give a positive number"]

@@ -33,7 +33,7 @@ class EvaluateConfig:
     output: str | None = None
 
     def problems(self) -> list[str]:
-        """What types cannot express and no data is needed to see; every problem, with its cure."""
+        """What types cannot express and no data is needed to see; every problem, with what to do about it."""
         problems = [
             *one_of("split", self.split, SPLITS),
             *one_of("which", self.which, ("newest", "best")),

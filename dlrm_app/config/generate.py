@@ -35,7 +35,7 @@ class GenerateConfig:
     overwrite: bool = MISSING
 
     def problems(self) -> list[str]:
-        """What cannot work, each with its cure."""
+        """What cannot work, each with what to do about it."""
         rules = [*self._rules(), *(self._dataset_rules() if self.format == "dataset" else self._file_rules())]
         return [message for is_wrong, message in rules if is_wrong]
 

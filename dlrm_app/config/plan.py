@@ -20,7 +20,7 @@ class PlanConfig(TrainConfig):
     smallest: bool = MISSING
 
     def problems(self) -> list[str]:
-        """What types cannot express, each with its cure."""
+        """What types cannot express, each with what to do about it."""
         problems = TrainConfig.problems(self)
         if not self.topology.is_described:
             problems.append(

@@ -100,7 +100,7 @@ class PreprocessConfig:
     check: str | None = None
 
     def problems(self) -> list[str]:
-        """What types cannot express and no data is needed to see; every problem, with its cure."""
+        """What types cannot express and no data is needed to see; every problem, with what to do about it."""
         if self.check is not None:
             return _check_problems(self)
         return [

@@ -111,7 +111,7 @@ class TrainConfig:
     output: str | None = None
 
     def problems(self) -> list[str]:
-        """What types cannot express and no data is needed to see; every problem, with its cure."""
+        """What types cannot express and no data is needed to see; every problem, with what to do about it."""
         return [
             *positive("trainer.epochs", self.trainer.epochs),
             *positive("trainer.global_batch_size", self.trainer.global_batch_size),

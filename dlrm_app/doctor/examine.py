@@ -14,7 +14,7 @@ from dlrm_app.doctor.versions import (
     check_versions,
     install_command,
     installed_versions,
-    own_requirements,
+    requirements_of_app,
     wanted_versions,
 )
 
@@ -27,15 +27,15 @@ def examine(timeout: float) -> Iterator[Finding]:
     yield check_python()
     yield Finding("NVIDIA driver", State.OK, driver or "none")
     yield from check_versions(versions, wanted, driver is not None)
-    yield from check_others(versions, own_requirements())
+    yield from check_others(versions, requirements_of_app())
     yield Finding("memory", State.OK, describe_memory())
     yield Finding("CPU cores", State.OK, str(len(os.sched_getaffinity(0))))
     yield from _try_libraries(install_command(wanted, "cuda" if driver else "cpu"), timeout)
 
 
-def _try_libraries(cure: str, timeout: float) -> Iterator[Finding]:
+def _try_libraries(fix: str, timeout: float) -> Iterator[Finding]:
     torch = probe("load", "torch", timeout=timeout)
-    yield _judge_loading("torch loads", torch, cure)
+    yield _judge_loading("torch loads", torch, fix)
     if torch.fault:
         for check in ("fbgemm loads", "torchrec loads", "collectives"):
             yield Finding(check, State.NOTE, "not tried, for torch does not load")
@@ -45,11 +45,11 @@ def _try_libraries(cure: str, timeout: float) -> Iterator[Finding]:
         memory = f"{gpu['free'] / GIB:.1f} GiB free of {gpu['total'] / GIB:.1f}"
         yield Finding(f"cuda:{index}", State.OK, f"{gpu['name']}, {memory}")
     fbgemm = probe("load", "fbgemm_gpu", timeout=timeout)
-    yield _judge_loading("fbgemm loads", fbgemm, cure)
+    yield _judge_loading("fbgemm loads", fbgemm, fix)
     if not fbgemm.fault:
         for device in ["cpu", *(f"cuda:{index}" for index in range(len(gpus)))]:
-            yield _judge_operators(device, probe("operators", device, timeout=timeout), cure)
-    yield _judge_loading("torchrec loads", probe("load", "torchrec", timeout=timeout), cure)
+            yield _judge_operators(device, probe("operators", device, timeout=timeout), fix)
+    yield _judge_loading("torchrec loads", probe("load", "torchrec", timeout=timeout), fix)
     yield _judge_exchange("gloo", probe("exchange", "gloo", "2", timeout=timeout))
     if gpus:
         num_processes = str(min(2, len(gpus)))
@@ -58,32 +58,32 @@ def _try_libraries(cure: str, timeout: float) -> Iterator[Finding]:
         yield Finding("nccl", State.OK, "not tried: no GPU")
 
 
-def _judge_loading(check: str, answer: Answer, cure: str) -> Finding:
+def _judge_loading(check: str, answer: Answer, fix: str) -> Finding:
     if answer.fault is None:
         return Finding(check, State.OK, "yes")
     hint = " (a wrong pair of versions)" if "undefined symbol" in answer.fault else ""
-    return Finding(check, State.WRONG, answer.fault + hint, cure)
+    return Finding(check, State.WRONG, answer.fault + hint, fix)
 
 
-def _judge_operators(device: str, answer: Answer, cure: str) -> Finding:
+def _judge_operators(device: str, answer: Answer, fix: str) -> Finding:
     check = f"fbgemm on {device}"
     if answer.fault is not None:
-        return Finding(check, State.WRONG, answer.fault, cure)
+        return Finding(check, State.WRONG, answer.fault, fix)
     text = f"a step of two tables differs from nn.EmbeddingBag by {answer.facts['difference']:.0e}"
     if answer.facts["is_right"]:
         return Finding(check, State.OK, text)
-    return Finding(check, State.WRONG, text, cure)
+    return Finding(check, State.WRONG, text, fix)
 
 
 def _judge_exchange(backend: str, answer: Answer) -> Finding:
     if answer.fault is None:
-        found = f"all_reduce and all_to_all, {answer.facts['processes']} process(es)"
-        return Finding(backend, State.OK, found)
-    cure = {
+        text = f"all_reduce and all_to_all, {answer.facts['processes']} process(es)"
+        return Finding(backend, State.OK, text)
+    fix = {
         "gloo": "GLOO_SOCKET_IFNAME=lo dlrm-doctor (names the network interface to use; `ip link` lists them)",
         "nccl": "NCCL_DEBUG=INFO dlrm-doctor (shows what NCCL meets; often /dev/shm is too small)",
     }[backend]
-    return Finding(backend, State.WRONG, answer.fault, cure)
+    return Finding(backend, State.WRONG, answer.fault, fix)
 
 
 def describe_memory() -> str:

@@ -1,4 +1,4 @@
-"""What a check found: a row of the table."""
+"""The result of a check: a row of the table."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,9 +12,9 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """``cure`` is a command to type, or a sentence; only what is wrong or noteworthy has one."""
+    """``fix`` is a command to type, or a sentence; only what is wrong or noteworthy has one."""
 
     check: str
     state: State
-    found: str
-    cure: str | None = None
+    result: str
+    fix: str | None = None

@@ -1,4 +1,4 @@
-"""The findings as a table, the cures below it."""
+"""The findings as a table, the fixes below it."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ from dlrm_app.errors import DlrmError
 def report(timeout: float) -> None:
     """Prints a row for each check as it ends, then what to type. Raises DlrmError if something is wrong."""
     findings = list(_printed(examine(timeout)))
-    for cure in dict.fromkeys(finding.cure for finding in findings if finding.cure):
-        checks = [finding.check for finding in findings if finding.cure == cure]
-        print(f"\nfor {', '.join(checks)}, type:\n  {cure}")
+    for fix in dict.fromkeys(finding.fix for finding in findings if finding.fix):
+        checks = [finding.check for finding in findings if finding.fix == fix]
+        print(f"\nfor {', '.join(checks)}, type:\n  {fix}")
     wrong = sum(finding.state is State.WRONG for finding in findings)
     if wrong:
         raise DlrmError(f"{wrong} of {len(findings)} checks found something wrong")
@@ -21,5 +21,5 @@ def report(timeout: float) -> None:
 
 def _printed(findings: Iterable[Finding]) -> Iterable[Finding]:
     for finding in findings:
-        print(f"{finding.check:20} {finding.state.value:6} {finding.found}", flush=True)
+        print(f"{finding.check:20} {finding.state.value:6} {finding.result}", flush=True)
         yield finding

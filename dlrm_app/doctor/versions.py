@@ -25,7 +25,7 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def own_requirements() -> dict[str, str]:
+def requirements_of_app() -> dict[str, str]:
     """What dlrm-app's own metadata asks for, as pip takes it, by name; empty where it is not installed."""
     try:
         requirements = requires("dlrm-app") or []
@@ -37,12 +37,12 @@ def own_requirements() -> dict[str, str]:
 
 def wanted_versions() -> dict[str, str]:
     """torch's minor version, fbgemm's and torchrec's exact ones, from dlrm-app's own metadata."""
-    requirements = own_requirements()
+    requirements = requirements_of_app()
     newest = next(iter(FITTING))
     defaults = {"torch": newest, "fbgemm": FITTING[newest][0], "torchrec": FITTING[newest][1]}
     pins = {name: requirements.get({"fbgemm": "fbgemm-gpu"}.get(name, name), "") for name in TRIO}
-    found = {name: re.search(r"==\s*([\d.]*\d)", text) for name, text in pins.items()}
-    return {name: match.group(1) if match else defaults[name] for name, match in found.items()}
+    matches = {name: re.search(r"==\s*([\d.]*\d)", text) for name, text in pins.items()}
+    return {name: match.group(1) if match else defaults[name] for name, match in matches.items()}
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
@@ -54,24 +54,24 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
 
 def check_versions(versions: Mapping[str, str], wanted: Mapping[str, str], has_driver: bool) -> list[Finding]:
     """A row for torch, fbgemm and torchrec each, and one on whether the three fit each other and the driver."""
-    cure = install_command(wanted, "cuda" if has_driver else "cpu")
+    fix = install_command(wanted, "cuda" if has_driver else "cpu")
     builds = [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
-    found = {
+    present = {
         "torch": versions.get("torch"),
         "fbgemm": " and ".join(f"{name} {versions[name]}" for name in builds) or None,
         "torchrec": versions.get("torchrec"),
     }
     rows = [
-        Finding(name, State.WRONG, "not installed", cure)
-        if found[name] is None
-        else Finding(name, State.OK, str(found[name]))
+        Finding(name, State.WRONG, "not installed", fix)
+        if present[name] is None
+        else Finding(name, State.OK, str(present[name]))
         for name in TRIO
     ]
     fault = find_fault(versions, wanted, has_driver)
     if fault:
-        return [*rows, Finding("the three together", State.WRONG, fault, cure)]
+        return [*rows, Finding("the three together", State.WRONG, fault, fix)]
     if has_driver and "fbgemm-gpu-cpu" in builds:
-        unused = Finding("the three together", State.NOTE, "fit, but leave the GPU unused", cure)
+        unused = Finding("the three together", State.NOTE, "fit, but leave the GPU unused", fix)
         return [*rows, unused]
     return [*rows, Finding("the three together", State.OK, "fit")]
 

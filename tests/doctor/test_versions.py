@@ -12,7 +12,7 @@ from dlrm_app.doctor.versions import (
     find_fault,
     install_command,
     installed_versions,
-    own_requirements,
+    requirements_of_app,
     wanted_versions,
 )
 
@@ -62,13 +62,13 @@ def test_what_does_not_fit_is_named_and_has_a_cure(versions, has_driver, reason)
     assert reason in find_fault(versions, WANTED, has_driver)
     together = check_versions(versions, WANTED, has_driver)[-1]
     assert together.state is State.WRONG
-    assert together.cure == install_command(WANTED, "cuda" if has_driver else "cpu")
+    assert together.fix == install_command(WANTED, "cuda" if has_driver else "cpu")
 
 
 def test_an_unused_gpu_is_worth_a_note():
     together = check_versions(CPU, WANTED, has_driver=True)[-1]
     assert together.state is State.NOTE
-    assert "fbgemm-gpu==1.8.0" in together.cure
+    assert "fbgemm-gpu==1.8.0" in together.fix
 
 
 def test_the_cure_for_cpu_never_lets_torchrec_pull_the_cuda_build():
@@ -91,10 +91,10 @@ def test_installed_versions_are_found_under_normalized_names():
 
 def test_a_missing_library_is_named_with_the_command_that_installs_the_version_asked_for():
     versions = {name: "1.0" for name in OTHERS if name != "torchmetrics"}
-    present, missing = check_others(versions, own_requirements())
+    present, missing = check_others(versions, requirements_of_app())
     assert present.state is State.OK
     assert (missing.check, missing.state) == ("torchmetrics", State.WRONG)
-    assert missing.cure.endswith("pip install 'torchmetrics==1.0.3'")
+    assert missing.fix.endswith("pip install 'torchmetrics==1.0.3'")
 
 
 @pytest.mark.parametrize(

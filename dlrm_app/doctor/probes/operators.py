@@ -19,10 +19,10 @@ def main() -> None:
     device = torch.device(sys.argv[1])
     torch.manual_seed(0)
     on_gpu = device.type == "cuda"
-    place = EmbeddingLocation.DEVICE if on_gpu else EmbeddingLocation.HOST
+    location = EmbeddingLocation.DEVICE if on_gpu else EmbeddingLocation.HOST
     compute = ComputeDevice.CUDA if on_gpu else ComputeDevice.CPU
     tables = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, DIM, place, compute) for rows in ROWS],
+        [(rows, DIM, location, compute) for rows in ROWS],
         optimizer=EmbOptimType.EXACT_SGD,
         learning_rate=LEARNING_RATE,
         pooling_mode=PoolingMode.SUM,
