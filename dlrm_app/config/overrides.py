@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.files import register_file
+from dlrm_app.config.group_files import register_file
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 
 

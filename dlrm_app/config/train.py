@@ -6,10 +6,10 @@ from typing import Any
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive, within
+from dlrm_app.config.logging import LoggingConfig, ReportConfig
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
-from dlrm_app.config.watching import LoggingConfig, ReportConfig
 
 PRECISIONS = ("fp32", "bf16")
 PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlrm_app.config.watching import LoggingConfig
+from dlrm_app.config.logging import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_text
 

@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dlrm_app.config import watching
-from dlrm_app.config.watching import LoggingConfig
+from dlrm_app.config.logging import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.training.run_folder.loggers import FanOut, MlflowLog, TensorBoardLog, open_logs, scalars
 
