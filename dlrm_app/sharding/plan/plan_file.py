@@ -144,7 +144,7 @@ def _entry_faults(entry: Any, table: Table, device: str, num_ranks: float) -> li
         faults.append(f"it lies on rank {outside[0]}, the last rank here is {num_ranks - 1}")
     if entry["ranks"] != [shard[4] for shard in shards]:
         faults.append("ranks must be the last numbers of its shards, in their order")
-    return faults + _cover_faults(np.array(shards, dtype=np.int64), table)
+    return faults + _size_faults(np.array(shards, dtype=np.int64), table)
 
 
 def _is_shard(shard: Any) -> bool:
@@ -155,30 +155,12 @@ def _is_shard(shard: Any) -> bool:
     )
 
 
-def _cover_faults(shards: np.ndarray, table: Table) -> list[str]:
-    """Why ``shards`` [S, 5] are not a partition of ``table``: another size, gaps, overlaps."""
-    shards = shards[(shards[:, 2] > 0) & (shards[:, 3] > 0)]
-    rows, columns = ((shards[:, k] + shards[:, k + 2]).max(initial=0) for k in (0, 1))
-    if (rows, columns) != (table.rows, table.dim):
-        return [
-            f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}: plan again"
-        ]
-    faults = []
-    for index, one in enumerate(shards):
-        later = shards[index + 1 :]
-        meet = (
-            (later[:, 0] < one[0] + one[2])
-            & (one[0] < later[:, 0] + later[:, 2])
-            & (later[:, 1] < one[1] + one[3])
-            & (one[1] < later[:, 1] + later[:, 3])
-        )
-        faults += [f"the shards {one.tolist()} and {other.tolist()} overlap" for other in later[meet][:1]]
-    covered = int((shards[:, 2] * shards[:, 3]).sum())
-    if not faults and covered != table.rows * table.dim:
-        faults.append(
-            f"{table.rows * table.dim - covered:,} of its {table.rows * table.dim:,} weights lie nowhere"
-        )
-    return faults
+def _size_faults(shards: np.ndarray, table: Table) -> list[str]:
+    """``shards`` [S, 5] of a table of another size; whether they lap over or leave gaps is seen in ``_assign``."""
+    rows, columns = ((shards[:, k] + shards[:, k + 2]).max() for k in (0, 1))
+    if (rows, columns) == (table.rows, table.dim):
+        return []
+    return [f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}: plan again"]
 
 
 def _assign(

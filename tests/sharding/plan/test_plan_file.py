@@ -121,6 +121,9 @@ def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path:
     assert "it is made for 1 × 8 = 8 ranks, here are 2" in problem
 
 
+CUT = "row_wise on these ranks cuts it into [[0, 0, 3, 32], [3, 0, 3, 32]]…, not [[0, 0, 3, 32], ["
+
+
 def edit_shards(table: str, change: Callable[[list[list[int]]], Any]) -> Callable[[dict[str, Any]], None]:
     def edit(content: dict[str, Any]) -> None:
         entry = content["tables"][table]
@@ -133,11 +136,11 @@ def edit_shards(table: str, change: Callable[[list[list[int]]], Any]) -> Callabl
 @pytest.mark.parametrize(
     ("table", "change", "problem"),
     [
-        ("rows", lambda shards: shards.pop(1), "96 of its 320 weights lie nowhere"),
+        ("rows", lambda shards: shards.pop(1), CUT),
         (
             "rows",
             lambda shards: shards[1].__setitem__(0, 2),
-            "the shards [0, 0, 3, 32, 0] and [2, 0, 3, 32, 1] overlap",
+            CUT,
         ),
         ("whole", lambda shards: shards[0].__setitem__(4, 4), "it lies on rank 4, the last rank here is 3"),
         (
