@@ -1,4 +1,4 @@
-"""How much of the next batches' work a step does ahead: torchrec's train pipelines, by name.
+"""torchrec's train pipelines by name: how much of the next batches' work is prefetched during a step.
 
 Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations: a batch under way stays where it is.
 """
@@ -14,21 +14,23 @@ from torchrec.distributed.train_pipeline import (
     TrainPipelineFusedSparseDist,
     TrainPipelineSparseDist,
 )
+from torchrec.distributed.train_pipeline.pipeline_context import EmbeddingTrainPipelineContext
+from torchrec.distributed.train_pipeline.runtime_forwards import EmbeddingPipelinedForward
 from torchrec.distributed.train_pipeline.train_pipelines import TrainPipelineSemiSync
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, LazyNoWait, ShardedModule, ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
+from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.batch import Batch
 from dlrm_app.display.numbers import count
 from dlrm_app.model.loss import StepOutput
-from dlrm_app.training.pipelines_on_cpu import FusedOnCpu, SemiSyncOnCpu
 
 LOOKS_UP_EARLY = ("fused_sparse_dist", "semi_sync")
 
 
 class OneByOne(TrainPipelineBase[Batch, StepOutput]):
-    """Copies the next batch ahead and nothing more; ``detach`` and ``attach`` as of the others."""
+    """Prefetches the copy of the next batch and nothing more; ``detach`` and ``attach`` as of the others."""
 
     def detach(self) -> None:
         """Nothing of the model was changed; a stream at its end is forgotten."""
@@ -47,6 +49,68 @@ class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
         if not self._model_attached:
             self.attach(self._model)
         return super().progress(dataloader_iter)
+
+
+class LookedUp(EmbeddingPipelinedForward):
+    """Stands in for the tables' forward: gives what was looked up before."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """The pooled embeddings of the step's batch."""
+        self._context.module_contexts.pop(self._name)
+        embeddings = self._context.embedding_a2a_requests.pop(self._name).wait()
+        assert isinstance(embeddings, KeyedTensor)
+        return LazyNoWait(self.hand_over(embeddings))
+
+    def hand_over(self, embeddings: KeyedTensor) -> KeyedTensor:
+        """As they are: the backward pass of the loss goes on into the tables."""
+        return embeddings
+
+
+class LookedUpApart(LookedUp):
+    """The tables' backward pass is a call of its own, after that of the loss."""
+
+    def hand_over(self, embeddings: KeyedTensor) -> KeyedTensor:
+        """A leaf in their place; the context keeps both."""
+        looked_up = embeddings.values()
+        leaf = looked_up.detach().requires_grad_()
+        self._context.embedding_tensors.append([looked_up])
+        self._context.embedding_features.append([list(embeddings.keys())])
+        self._context.detached_embedding_tensors.append([leaf])
+        return KeyedTensor(embeddings.keys(), embeddings.length_per_key(), leaf, key_dim=1)
+
+
+class WithoutStreams:
+    """The pipelines that look rows up early, on a device without streams, to which torchrec's hand every tensor.
+
+    They take the same stages in the same order; what runs beside other work is the exchange of semi_sync's rows, which
+    gloo's threads carry during the backward pass.
+    """
+
+    _pipelined_modules: list[ShardedModule[Any, Any, Any, Any]]
+    _model_fwd: Any
+
+    def start_embedding_lookup(self, batch: Batch | None, context: EmbeddingTrainPipelineContext) -> None:
+        """Looks the rows of ``batch`` up and sends them on their way."""
+        for module in self._pipelined_modules if batch is not None else ():
+            name = module.forward.name
+            ids = context.input_dist_tensors_requests[name].wait()
+            looked_up = module.compute_and_output_dist(context.module_contexts[name], ids)
+            context.embedding_a2a_requests[name] = looked_up
+
+    def _mlp_forward(self, batch: Batch, _: EmbeddingTrainPipelineContext) -> Any:
+        return self._model_fwd(batch)
+
+
+class FusedOnCpu(WithoutStreams, TrainPipelineFusedSparseDist[Batch, StepOutput]):
+    """fused_sparse_dist on CPU."""
+
+    _pipelined_forward_type = LookedUp
+
+
+class SemiSyncOnCpu(WithoutStreams, TrainPipelineSemiSync[Batch, StepOutput]):
+    """semi_sync on CPU."""
+
+    _pipelined_forward_type = LookedUpApart
 
 
 def make_pipeline(
@@ -80,7 +144,7 @@ def pipeline_problems(name: str, evaluation: EvaluationConfig, device: torch.dev
     for key in ("every_steps", "per_epoch"):
         if getattr(evaluation, key) is not None:
             problems.append(
-                f"trainer.pipeline=prefetch holds rows in the cache for the batch under way, which evaluation.{key} would "
+                f"trainer.pipeline=prefetch holds rows in the cache for the current batch, which evaluation.{key} would "
                 f"take away: set it to null, or use trainer.pipeline=sparse_dist"
             )
     return problems
