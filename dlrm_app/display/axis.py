@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+MAX_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ def linear_axis(
     ends_on_ticks: bool = True,
     bounds: tuple[float, float] = (-math.inf, math.inf),
     smallest_step: float = 0.0,
-    max_ticks: int = 6,
 ) -> Axis:
     """An axis around all finite ``values``.
 
@@ -45,7 +45,7 @@ def linear_axis(
         pad = abs(high) / 10 or 1.0
         low, high = (low if from_zero else low - pad), high + pad
     low, high = max(low, bounds[0]), min(high, bounds[1])
-    step = max(smallest_step, round_step(high - low, max_ticks - 1))
+    step = max(smallest_step, round_step(high - low, MAX_STEPS))
     first = math.floor(low / step + 1e-9) if ends_on_ticks else math.ceil(low / step - 1e-9)
     last = math.ceil(high / step - 1e-9) if ends_on_ticks else math.floor(high / step + 1e-9)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9) + (step_digits(step) > 1))
@@ -72,16 +72,18 @@ LOGIT_TICKS = (
     *(1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.03, 0.1, 0.25),
     *(0.5, 0.75, 0.9, 0.97, 0.99, 0.999, 0.9999, 1 - 1e-5, 1 - 1e-6),
 )
+LOGIT_GAP = 0.13
+"""The share of an axis that a label takes."""
 
 
-def logit_axis(low: float, high: float, title: str, min_gap: float = 0.13) -> Axis:
-    """An axis of logits whose ticks are labelled with their probabilities, at least ``min_gap`` of it apart."""
+def logit_axis(low: float, high: float, title: str) -> Axis:
+    """An axis of logits whose ticks are labelled with their probabilities, that leave room for them."""
     if high <= low:
         low, high = low - 1, high + 1
     ticks: list[tuple[float, str]] = []
     for probability in LOGIT_TICKS:
         logit = math.log(probability / (1 - probability))
-        far_enough = not ticks or (logit - ticks[-1][0]) / (high - low) >= min_gap
+        far_enough = not ticks or (logit - ticks[-1][0]) / (high - low) >= LOGIT_GAP
         if low <= logit <= high and far_enough:
             ticks.append((logit, f"{100 * probability:.6g}%"))
     if len(ticks) < 2:  # a narrow range lies between two of them
