@@ -73,9 +73,14 @@ def model_problems(config: ModelConfig) -> list[str]:
 
 def model_table_problems(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> list[str]:
     """Why the architecture cannot take these tables and ``num_dense`` features."""
+    taken = nn.ModuleDict()  # where torchrec keeps tables by name, beside its own attributes
+    problems = [
+        f"a table cannot be named {table.name}, for torch's ModuleDict has that attribute: say t_{table.name}"
+        for table in tables
+        if hasattr(taken, table.name)
+    ]
     if not ARCHITECTURES[config.kind].interacts:
-        return []
-    problems = []
+        return problems
     if num_dense == 0:
         problems.append(f"the dataset has no dense column, which model={config.kind} needs: add one")
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size

@@ -1,0 +1,19 @@
+"""What the registry of architectures refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.model.build import build_model
+from dlrm_app.tables.specs import Table
+
+
+@pytest.mark.parametrize("kind", ["dlrm", "concat"])
+def test_a_table_named_like_an_attribute_of_torchs_module_dict_is_refused(kind: str) -> None:
+    config = ModelConfig(kind=kind, bottom_mlp=[8] if kind == "dlrm" else [], top_mlp=[8])
+    with pytest.raises(KeyError):  # what torch would say
+        nn.ModuleDict({"items": nn.Identity()})
+    with pytest.raises(ConfigError, match="a table cannot be named items"):
+        build_model(config, [Table("items", 10, 4, ("item",))], 2, torch.device("cpu"), seed=0)
