@@ -26,6 +26,8 @@ def above_zero(key: str, value: float | None) -> list[str]:
     return [f"{key} must be a positive number, got {value}"]
 
 
-def within(key: str, value: float, low: float, high: float) -> list[str]:
-    """A number in [low, high]."""
-    return [] if low <= value <= high else [f"{key} must lie in [{low}, {high}], got {value}"]
+def within(key: str, value: float | None, low: float, high: float) -> list[str]:
+    """A number from ``low`` to ``high``, or nothing."""
+    if value is None or low <= value <= high:
+        return []
+    return [f"{key} must lie between {low} and {high}, got {value}"]

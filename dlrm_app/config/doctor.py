@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
+from dlrm_app.config.checks import above_zero
+
 
 @dataclass(slots=True)
 class DoctorConfig:
@@ -11,6 +13,4 @@ class DoctorConfig:
 
     def problems(self) -> list[str]:
         """What cannot work, each with what to do about it."""
-        if self.timeout > 0:
-            return []
-        return [f"timeout={self.timeout:g}: each check needs some seconds, give a positive number"]
+        return above_zero("timeout", self.timeout)

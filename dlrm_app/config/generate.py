@@ -5,6 +5,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
+from dlrm_app.config.checks import at_least_zero, one_of, positive, within
 from dlrm_app.config.train import TablesConfig
 
 FORMATS = ("criteo", "dataset")
@@ -36,47 +37,22 @@ class GenerateConfig:
 
     def problems(self) -> list[str]:
         """What cannot work, each with what to do about it."""
-        rules = [*self._rules(), *(self._dataset_rules() if self.format == "dataset" else self._file_rules())]
-        return [message for is_wrong, message in rules if is_wrong]
-
-    def _rules(self) -> list[tuple[bool, str]]:
-        signal = self.signal
         return [
-            (
-                self.format not in FORMATS,
-                f"format={self.format} is not known: choose one of {', '.join(FORMATS)}",
-            ),
-            (self.rows < 1, f"rows={self.rows}: there must be at least 1"),
-            (self.start_row < 0, f"start_row={self.start_row}: rows are counted from 0"),
-            (
-                not 0 <= self.seed < 2**63,
-                f"seed={self.seed}: give a whole number from 0 to 2^63 - 1",
-            ),
-            (
-                self.max_cardinality is not None and self.max_cardinality < 1,
-                f"max_cardinality={self.max_cardinality}: a column needs at least 1 id; null is no limit",
-            ),
-            (
-                not 0 <= self.zipf <= 4,
-                f"zipf={self.zipf}: give an exponent from 0 (all ids equally often) to 4 (the first id nearly always)",
-            ),
-            (
-                not 0.5 <= signal.auc <= 0.95,
-                f"signal.auc={signal.auc}: give the best reachable AUC, from 0.5 (no signal) to 0.95",
-            ),
-            (
-                not 0.01 <= signal.click_rate <= 0.99,
-                f"signal.click_rate={signal.click_rate}: give a share of positives from 0.01 to 0.99",
-            ),
-            (
-                self.threads is not None and self.threads < 1,
-                f"threads={self.threads}: give at least 1, or null for one per core",
-            ),
+            *one_of("format", self.format, FORMATS),
+            *positive("rows", self.rows),
+            *at_least_zero("start_row", self.start_row),
+            *within("seed", self.seed, 0, 2**63 - 1),
+            *positive("max_cardinality", self.max_cardinality),
+            *within("zipf", self.zipf, 0, 4),
+            *within("signal.auc", self.signal.auc, 0.5, 0.95),
+            *within("signal.click_rate", self.signal.click_rate, 0.01, 0.99),
+            *positive("threads", self.threads),
+            *(self._dataset_problems() if self.format == "dataset" else self._file_problems()),
         ]
 
-    def _file_rules(self) -> list[tuple[bool, str]]:
+    def _file_problems(self) -> list[str]:
         output = Path(self.output)
-        return [
+        rules = [
             (
                 self.output != "" and output.is_dir(),
                 f"output={output} is a folder: give the name of a file, such as {output}/clicks.tsv",
@@ -91,22 +67,19 @@ class GenerateConfig:
                 "add format=dataset, or leave tables= away",
             ),
         ]
+        return [message for is_wrong, message in rules if is_wrong]
 
-    def _dataset_rules(self) -> list[tuple[bool, str]]:
-        return [
-            (
-                not self.tables.specs,
-                "format=dataset needs tables, whose rows it draws ids of: add tables=merlin_tiny, or another",
-            ),
-            (
-                not 0 <= self.alpha <= 4,
-                f"alpha={self.alpha}: give an exponent from 0 (all ids equally often) to 4 (the first id nearly always)",
-            ),
-            (self.num_dense < 0, f"num_dense={self.num_dense}: give at least 0"),
-            (self.val_rows < 0, f"val_rows={self.val_rows}: give at least 0, which is no val split"),
-            (self.test_rows < 0, f"test_rows={self.test_rows}: give at least 0, which is no test split"),
-            (
-                Path(self.output).is_file(),
-                f"output={self.output} is a file: give the name of a folder, which is made",
-            ),
+    def _dataset_problems(self) -> list[str]:
+        problems = [
+            *within("alpha", self.alpha, 0, 4),
+            *at_least_zero("num_dense", self.num_dense),
+            *at_least_zero("val_rows", self.val_rows),
+            *at_least_zero("test_rows", self.test_rows),
         ]
+        if not self.tables.specs:
+            problems.append(
+                "format=dataset needs tables, whose rows it draws ids of: add tables=merlin_tiny, or another"
+            )
+        if Path(self.output).is_file():
+            problems.append(f"output={self.output} is a file: give the name of a folder, which is made")
+        return problems

@@ -8,6 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from dlrm_app.config.checks import one_of, within
 from dlrm_app.config.dask import DaskConfig
 
 SPLITS = ("train", "val", "test")
@@ -106,17 +107,17 @@ class PreprocessConfig:
         return [
             *_input_problems(self.input, self.split),
             *_encoding_problems(self.encoding),
-            *_one_of("dense.transform", self.dense.transform, TRANSFORMS),
+            *one_of("dense.transform", self.dense.transform, TRANSFORMS),
             *_boundary_problems(self.dense.bucket_boundaries),
-            *_one_of("shuffle", self.shuffle, SHUFFLES),
-            *_one_of("layout.compression", self.layout.compression, COMPRESSIONS),
-            *_within("seed", self.seed, 0, 2**63 - 1),
-            *_within("rejects.max_fraction", self.rejects.max_fraction, 0, 1),
-            *_within("layout.unit_mib", self.layout.unit_mib, 1, 256),
-            *_within("layout.row_group_rows", self.layout.row_group_rows, 1, 1 << 20),
-            *_within("layout.shuffled_shard_rows", self.layout.shuffled_shard_rows, 1, 1 << 24),
-            *_within("threads", self.threads, 1, 4096),
-            *_within("memory_gib", self.memory_gib, 0.001, 1 << 20),
+            *one_of("shuffle", self.shuffle, SHUFFLES),
+            *one_of("layout.compression", self.layout.compression, COMPRESSIONS),
+            *within("seed", self.seed, 0, 2**63 - 1),
+            *within("rejects.max_fraction", self.rejects.max_fraction, 0, 1),
+            *within("layout.unit_mib", self.layout.unit_mib, 1, 256),
+            *within("layout.row_group_rows", self.layout.row_group_rows, 1, 1 << 20),
+            *within("layout.shuffled_shard_rows", self.layout.shuffled_shard_rows, 1, 1 << 24),
+            *within("threads", self.threads, 1, 4096),
+            *within("memory_gib", self.memory_gib, 0.001, 1 << 20),
             *self.dask.problems(self.executor),
             *_output_problems(self),
         ]
@@ -130,8 +131,8 @@ def _check_problems(config: PreprocessConfig) -> list[str]:
     ]
     return [
         *problems,
-        *_within("threads", config.threads, 1, 4096),
-        *_within("memory_gib", config.memory_gib, 0.01, 1 << 20),
+        *within("threads", config.threads, 1, 4096),
+        *within("memory_gib", config.memory_gib, 0.01, 1 << 20),
     ]
 
 
@@ -159,7 +160,7 @@ def _input_problems(given: InputConfig, split: SplitConfig) -> list[str]:
         )
     fractions = {name: getattr(split, name) for name in ("val", "test")}
     for name, fraction in fractions.items():
-        problems += _within(f"split.{name}", fraction, 0, 1)
+        problems += within(f"split.{name}", fraction, 0, 1)
         if fraction is not None and inputs[name] is not None:
             problems.append(
                 f"split.{name}={fraction} and input.{name} both make the {name} split: give only one"
@@ -169,7 +170,7 @@ def _input_problems(given: InputConfig, split: SplitConfig) -> list[str]:
     if sum(fraction or 0 for fraction in fractions.values()) >= 1:
         problems.append("split.val and split.test leave nothing to train on: their sum must be under 1")
     for name in given.unlabelled:
-        problems += _one_of("input.unlabelled", name, SPLITS)
+        problems += one_of("input.unlabelled", name, SPLITS)
         if name in fractions and fractions[name] is not None:
             problems.append(
                 f"input.unlabelled={name}: that split is cut from input.train, which has labels or has not"
@@ -185,7 +186,7 @@ def _is_file_list(value: Any) -> bool:
 
 def _encoding_problems(encoding: EncodingConfig) -> list[str]:
     kind = encoding.kind
-    problems = _one_of("encoding.kind", kind, ENCODINGS)
+    problems = one_of("encoding.kind", kind, ENCODINGS)
     owners = {"num_embeddings": "hash", "min_count": "vocab", "top_k": "vocab", "path": "from_dataset"}
     for key, owner in owners.items():
         if getattr(encoding, key) is not None and kind in ENCODINGS and kind != owner:
@@ -202,7 +203,7 @@ def _encoding_problems(encoding: EncodingConfig) -> list[str]:
         problems.append(
             f"encoding.path={encoding.path} holds no manifest.json: give a finished dataset folder"
         )
-    return [*problems, *_within("encoding.min_count", encoding.min_count, 1, 1 << 62)]
+    return [*problems, *within("encoding.min_count", encoding.min_count, 1, 1 << 62)]
 
 
 def _boundary_problems(boundaries: list[float]) -> list[str]:
@@ -210,13 +211,3 @@ def _boundary_problems(boundaries: list[float]) -> list[str]:
     if boundaries and rising and all(math.isfinite(bound) for bound in boundaries):
         return []
     return [f"dense.bucket_boundaries must be rising numbers, at least one, got {boundaries}"]
-
-
-def _one_of(key: str, value: str, choices: tuple[str, ...]) -> list[str]:
-    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
-
-
-def _within(key: str, value: float | None, low: float, high: float) -> list[str]:
-    if value is None or low <= value <= high:
-        return []
-    return [f"{key} must lie between {low} and {high}, got {value}"]

@@ -241,9 +241,9 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
     [
         ([], ["format=dataset needs tables", "tables=merlin_tiny"]),
         (["tables=dataset"], ["format=dataset needs tables"]),
-        (["tables=merlin_tiny", "alpha=-1"], ["alpha=-1"]),
-        (["tables=merlin_tiny", "num_dense=-1"], ["num_dense=-1"]),
-        (["tables=merlin_tiny", "val_rows=-1"], ["val_rows=-1"]),
+        (["tables=merlin_tiny", "alpha=-1"], ["alpha must lie between 0 and 4, got -1"]),
+        (["tables=merlin_tiny", "num_dense=-1"], ["num_dense must be at least 0, got -1"]),
+        (["tables=merlin_tiny", "val_rows=-1"], ["val_rows must be at least 0, got -1"]),
         (["tables=merlin_tiny", "format=criteo"], ["tables are for format=dataset", "add format=dataset"]),
     ],
 )
