@@ -20,7 +20,7 @@ class Marker:
     """Everything that a run goes on from, but for the tensors."""
 
     progress: Progress
-    losses: LossSums
+    meter: LossSums
     random_state: str
     """Of torch's CPU generator."""
     dataset: str
@@ -46,11 +46,7 @@ class Marker:
 
 def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
-    value = {
-        name: getattr(marker, name) for name in ("files", "random_state", "dataset", "columns", "config")
-    }
-    value |= {name: getattr(marker, name) for name in ("world_size", "plan", "metrics_bytes")}
-    value |= {"progress": marker.progress.to_json(), "meter": asdict(marker.losses)}
+    value = {**asdict(marker), "progress": marker.progress.to_json()}
     write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
 
 
@@ -76,10 +72,10 @@ def read_marker(folder: Path) -> Marker:
 
 
 def _parse(value: dict[str, Any]) -> Marker:
-    progress, losses = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
+    progress, meter = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
     files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
     columns = value.pop("columns", None)
-    return Marker(progress=progress, losses=losses, columns=columns, files=files, **value)
+    return Marker(progress=progress, meter=meter, columns=columns, files=files, **value)
 
 
 def describe_files(folder: Path, names: list[str]) -> dict[str, tuple[int, str]]:

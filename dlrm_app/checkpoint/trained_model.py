@@ -17,6 +17,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import column_problems
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.text import first_lines
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
@@ -84,12 +85,11 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
         return
     problems = column_problems(trained.columns, manifest, trained.features)
     if problems:
-        lines = [
-            f"{manifest.path} is encoded in another way than what {trained.folder} was trained on:",
-            *(f"  - {problem}" for problem in problems[:8]),
-            "preprocess with encoding=from_dataset and the training dataset, so that ids mean the same",
-        ]
-        raise DataError("\n".join(lines))
+        lines = "\n".join(f"  - {line}" for line in first_lines(problems, 8))
+        raise DataError(
+            f"{manifest.path} is encoded in another way than what {trained.folder} was trained on:\n{lines}\n"
+            "preprocess with encoding=from_dataset and the training dataset, so that ids mean the same"
+        )
 
 
 def load_trained(

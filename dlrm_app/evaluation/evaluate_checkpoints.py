@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -33,6 +32,29 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
+class ModelResult:
+    """What ``output`` tells of one model."""
+
+    checkpoint: str
+    step: int
+    metrics: dict[str, float]
+    auc_interval: Interval
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What ``output`` gets, as JSON: one or two models on the same rows."""
+
+    dataset: str
+    fingerprint: str
+    split: str
+    group_by: str | None
+    confidence: float
+    models: list[ModelResult]
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True)
 class Measured:
     """What a model scored on a split: its metrics, and ``logits`` and ``labels`` of this rank's rows."""
 
@@ -41,17 +63,13 @@ class Measured:
     logits: torch.Tensor
     labels: torch.Tensor
 
-    def describe(self, interval: Interval) -> dict[str, Any]:
+    def result(self, interval: Interval) -> ModelResult:
         """Its part of the result."""
-        return {
-            "checkpoint": str(self.trained.folder),
-            "step": self.trained.marker.progress.step,
-            "metrics": self.values,
-            "auc_interval": asdict(interval),
-        }
+        step = self.trained.marker.progress.step
+        return ModelResult(str(self.trained.folder), step, self.values, interval)
 
 
-def evaluate_checkpoints(config: EvaluateConfig) -> dict[str, Any]:
+def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
     """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
     with start_runtime(config.threads) as runtime:
         paths = [config.checkpoint, *([config.against] if config.against else [])]
@@ -60,18 +78,18 @@ def evaluate_checkpoints(config: EvaluateConfig) -> dict[str, Any]:
         manifest = runtime.together(lambda: open_rows(data_path, models, config))
         measured = [measure(trained, manifest, config, runtime) for trained in models]
         intervals, comparison = find_intervals(measured, config.confidence)
-        result = {
-            "dataset": str(data_path),
-            "fingerprint": manifest.fingerprint(),
-            "split": config.split,
-            "group_by": config.group_by,
-            "confidence": config.confidence,
-            "models": [m.describe(interval) for m, interval in zip(measured, intervals, strict=True)],
-            "comparison": asdict(comparison) if comparison else None,
-        }
+        result = EvaluationResult(
+            dataset=str(data_path),
+            fingerprint=manifest.fingerprint(),
+            split=config.split,
+            group_by=config.group_by,
+            confidence=config.confidence,
+            models=[each.result(interval) for each, interval in zip(measured, intervals, strict=True)],
+            comparison=comparison,
+        )
         if runtime.is_first:
             if config.output:
-                write_json(Path(config.output), result)
+                write_json(Path(config.output), asdict(result))
             print(format_result(measured, intervals, comparison, config))
             print(f"next: {next_command(config, manifest)}")
         return result

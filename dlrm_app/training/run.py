@@ -88,7 +88,7 @@ def save(run: TrainingRun, checkpoints: Checkpoints) -> None:
     """Saves ``run``, or begins to. Every rank must call it. Raises SharedError if the save before this one failed."""
     marker = Marker(
         progress=copy.deepcopy(run.progress),  # training may go on while it is written
-        losses=run.meter.state(),
+        meter=run.meter.state(),
         random_state=random_state(),
         dataset=run.manifest.fingerprint(),
         columns=run.columns,
@@ -108,7 +108,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     for name, value in vars(marker.progress).items():
         setattr(run.progress, name, value)
     set_step(run.trainable.optimizer, run.progress.updates)
-    run.meter.load_state(marker.losses)
+    run.meter.load_state(marker.meter)
     set_random_state(marker.random_state)
     logger.info(
         "going on from %s: epoch %d, step %s",

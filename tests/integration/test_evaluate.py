@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
 
 def evaluated(*overrides: str) -> dict[str, Any]:
     """What dlrm-evaluate finds, run in this process."""
-    return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, ["threads=1", *overrides]))
+    config = compose_config("evaluate", EvaluateConfig, ["threads=1", *overrides])
+    return asdict(evaluate_checkpoints(config))
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +61,9 @@ def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
 
 def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) -> None:
     """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
-    wishes = ["checkpoint=watched/checkpoints/step-000000020", "split=val", "group_by=c0"]
-    wishes += ["sharding.types=[row_wise]", "output=found.json"]
-    succeed(command("evaluate", *wishes, ranks=2), folder)
+    settings = ["checkpoint=watched/checkpoints/step-000000020", "split=val", "group_by=c0"]
+    settings += ["sharding.types=[row_wise]", "output=found.json"]
+    succeed(command("evaluate", *settings, ranks=2), folder)
     found = json.loads((folder / "found.json").read_text())["models"][0]["metrics"]
     del found["seconds"]
     assert found == evals(folder / "watched")[20]
@@ -175,8 +176,8 @@ def test_patience_ends_a_run_and_a_stop_in_between_changes_nothing(folder: Path,
 
 def test_evaluations_that_the_data_does_not_allow_are_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", rows={"train": 1024})
-    wishes = ["data.path=dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"]
-    done = run(command("train", *SMALL, *wishes), tmp_path)
+    settings = ["data.path=dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"]
+    done = run(command("train", *SMALL, *settings), tmp_path)
     assert done.returncode == 2
     for words in ("2 problems", "evaluation.per_epoch needs a labelled val split", "evaluation.group_by=m0"):
         assert words in done.stderr
