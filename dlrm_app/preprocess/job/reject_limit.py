@@ -1,7 +1,7 @@
 """rejects.max_fraction: a run fails once too many of its lines are malformed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from dlrm_app.errors import DataError
 from dlrm_app.preprocess.job.encode_pass import EncodedUnit
@@ -69,5 +69,5 @@ def rejects_of(
         path = journal.path(source, unit.text.unit, ".rejects")
         if path.exists():
             for reject in read_rejects(path):
-                yield replace(reject, file=plan.sources[source].path, line=first_line + reject.line)
+                yield reject._replace(file=plan.sources[source].path, line=first_line + reject.line)
         first_line += unit.lines

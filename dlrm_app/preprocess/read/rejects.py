@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,20 @@ _RULES = {
 }
 
 
-@dataclass(frozen=True)
-class RejectedLine:
+class RejectedLine(NamedTuple):
     """A line of rejects.jsonl. ``line`` counts from 0 in a unit's list, which names no file, and from 1 in a file."""
 
-    file: str | None
     line: int
     reason: str
-    column: str | None
     excerpt: str
+    column: str | None = None
+    file: str | None = None
 
 
 def describe(reject: Reject, first_line: int, spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
     """What to keep of a reject of ``text``, whose first line has the number ``first_line``."""
     shown = text[reject.start : min(reject.end, reject.start + EXCERPT_BYTES)].tobytes()
     return RejectedLine(
-        file=None,
         line=first_line + reject.line,
         reason=explain(reject.reason, reject.detail, spec),
         column=spec.columns[reject.detail].name if reject.reason == lines.FIELD else None,
@@ -70,11 +68,18 @@ def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
     """One JSON object a line."""
     with path.open("w", encoding="utf-8") as file:
         for reject in rejects:
-            known = {key: value for key, value in vars(reject).items() if value is not None}
+            value = {
+                "file": reject.file,
+                "line": reject.line,
+                "reason": reject.reason,
+                "column": reject.column,
+                "excerpt": reject.excerpt,
+            }
+            known = {key: part for key, part in value.items() if part is not None}
             file.write(json.dumps(known, ensure_ascii=False) + "\n")
 
 
 def read_rejects(path: Path) -> Iterator[RejectedLine]:
     with path.open(encoding="utf-8") as file:
         for line in file:
-            yield RejectedLine(**{"file": None, "column": None, **json.loads(line)})
+            yield RejectedLine(**json.loads(line))
