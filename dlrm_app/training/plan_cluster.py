@@ -7,6 +7,7 @@ from torch import nn
 
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.pooling_factors import with_pooling_factors
+from dlrm_app.display.numbers import count
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
@@ -43,9 +44,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     print(plan_text(plan))
     if options:
         num_classes = len(set(map(id, options.values())))
-        print(
-            f"found in {seconds:.1f} s: {len(tables):,} table{'s' * (len(tables) > 1)}, {num_classes:,} class{'es' * (num_classes > 1)}"
-        )
+        print(f"found in {seconds:.1f} s: {count(len(tables), 'table')} of {count(num_classes, 'kind')}")
     if config.smallest:
         _print_smallest(work, cluster)
     if config.output is not None:
