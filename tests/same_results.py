@@ -4,7 +4,7 @@
     python tests/same_results.py compare before.json after.json   # prints what differs; exits with 1 if anything does
 
 A recording holds digests of datasets and of checkpoints' tensors, and in full every loss, metric, learning rate,
-health figure and sharding plan; clocks, messages and configurations are left out. The commands alone are called
+health figure and sharding plan; clocks, words, pages and configurations are left out. The commands alone are called
 (python -m dlrm_app.cli.…), with CHECKOUT on PYTHONPATH and in a folder of their own: modules may move. A name
 that differs between the versions belongs into RENAMED.
 
@@ -150,16 +150,17 @@ def new_names(checkout: Path) -> dict[str, str]:
     return {old: new if re.search(rf"\b{new}:", text) else old for old, new in RENAMED.items()}
 
 
-def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: int = 1) -> None:
-    """Runs ``dlrm-NAME`` in ``folder``. Raises CalledProcessError."""
+def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: int = 1) -> str:
+    """What ``dlrm-NAME`` prints, run in ``folder``. Raises CalledProcessError."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     launcher = torchrun if ranks > 1 else []
     arguments = [sys.executable, *launcher, "-m", f"dlrm_app.cli.{name}", *settings]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
-    subprocess.run(arguments, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(arguments, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
-def write_inputs(folder: Path, run: Callable[..., None], names: dict[str, str]) -> None:
+def write_inputs(folder: Path, run: Callable[..., str], names: dict[str, str]) -> None:
     """The logs that are preprocessed, with bad lines in them, and tables of our own."""
     run("generate", "output=log.tsv", "rows=60000", "max_cardinality=3000", "seed=7")
     run("generate", "output=new.tsv", "rows=6000", "start_row=60000", "max_cardinality=3000", "seed=7")
@@ -194,19 +195,19 @@ def shop_lines(draw: random.Random) -> Iterator[str]:
 
 
 def cases(
-    folder: Path, run: Callable[..., None], names: dict[str, str]
+    folder: Path, run: Callable[..., str], names: dict[str, str]
 ) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     """(name, what runs it and tells its results) of everything, in the order in which it can be run."""
 
     def generate(name: str, *settings: str) -> dict[str, Any]:
         run("generate", "format=dataset", f"output={name}", "val_rows=1000", "threads=2", *settings)
-        run("preprocess", f"check={name}")
-        return dataset_results(folder / name)
+        printed = run("preprocess", f"check={name}")
+        return {**dataset_results(folder / name), "check": printed_numbers(printed)}
 
     def preprocess(name: str, settings: list[str]) -> dict[str, Any]:
         run("preprocess", *settings, f"output={name}")
-        run("preprocess", f"check={name}")
-        return dataset_results(folder / name)
+        printed = run("preprocess", f"check={name}")
+        return {**dataset_results(folder / name), "check": printed_numbers(printed)}
 
     def train(name: str, ranks: int, settings: list[str]) -> dict[str, Any]:
         settings = [f"output={name}", f"trainer.threads={3 - ranks}", *TRAIN, *settings]
@@ -221,9 +222,9 @@ def cases(
         return read_json(folder / f"{name}.json")
 
     def make_plan(name: str, settings: list[str]) -> dict[str, Any]:
-        run("plan", *settings, f"output={name}")
+        printed = run("plan", *settings, f"output={name}")
         plan = yaml.safe_load((folder / name / "plan.yaml").read_text(encoding="utf-8"))
-        return {"plan": plan, "page": page_numbers(folder / name / "plan.html")}
+        return {"plan": plan, "printed": printed_numbers(printed)}
 
     yield "log", lambda: {name: digest((folder / name).read_bytes()) for name in ("log.generated", "new.tsv")}
     yield "merlin_tiny", lambda: generate("merlin_tiny", "experiment=merlin_tiny", "rows=3000")
@@ -240,7 +241,7 @@ def cases(
 
 
 def dataset_results(folder: Path) -> dict[str, Any]:
-    """A dataset folder's manifest, rows, vocabularies and rejected lines, and what its check counts."""
+    """A dataset folder's manifest, rows, vocabularies and rejected lines."""
     manifest, rejects = read_json(folder / "manifest.json"), folder / "rejects.jsonl"
     return {
         "manifest": {key: value for key, value in manifest.items() if key != "config"},
@@ -250,7 +251,6 @@ def dataset_results(folder: Path) -> dict[str, Any]:
         },
         "vocabularies": {path.name: table_digests([path]) for path in sorted(folder.glob("vocab/*.parquet"))},
         "rejects": read_lines(rejects) if rejects.is_file() else [],
-        "check": page_numbers(folder / "dataset.html"),
     }
 
 
@@ -297,11 +297,9 @@ def tensor_digests(checkpoint: Path) -> Iterator[tuple[str, str]]:
         yield f"{name} {offsets}", f"{tensor.dtype} {list(tensor.shape)} {digest(values)}"
 
 
-def page_numbers(page: Path) -> str:
-    """All numbers that a page shows, in their order."""
-    html = re.sub(r"<(style|script).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    shown = re.sub(r"<[^>]*>", " ", html) + " ".join(re.findall(r'data-tip="([^"]*)"', html))
-    return " ".join(re.findall(r"\d[\d.,]*", shown))
+def printed_numbers(text: str) -> str:
+    """All numbers that a command prints, in their order, without how long it took."""
+    return " ".join(re.findall(r"\d[\d.,]*", re.sub(r"[\d.,]+ (s|min|h)\b", "", text)))
 
 
 def read_json(path: Path) -> Any:
