@@ -43,7 +43,7 @@ class ShardWriter:
     def __init__(self, file: HashedFile, layout: ShardLayout, schema: pa.Schema, name: str = "") -> None:
         """``name``: the file's, under which ``finish`` speaks of it."""
         self._file, self._name = file, name
-        self._writer = ParquetWriter(file, schema, layout.compression, layout.compression_level)
+        self._writer = ParquetWriter(file.write, schema, layout.compression, layout.compression_level)
         self._row_group_rows = layout.row_group_rows
         self.row_groups: list[int] = []
 

@@ -31,11 +31,11 @@ def row_keys(seed: int, source: int, unit: int, num_rows: int) -> NDArray[np.uin
 @njit(nogil=True, cache=True)
 def _row_keys(seed, source, unit, num_rows):  # type: ignore[no-untyped-def]  # compiled
     # 12 bits of source, 24 of unit and 28 of row make each row's place a number of its own, and mix is one-to-one
-    place = (source << np.uint64(52)) | (unit << np.uint64(28))
+    slot = (source << np.uint64(52)) | (unit << np.uint64(28))
     salt = mix(seed ^ np.uint64(0x9E3779B97F4A7C15))
     keys = np.empty(num_rows, np.uint64)
     for row in range(num_rows):
-        keys[row] = mix(salt ^ (place | np.uint64(row)))
+        keys[row] = mix(salt ^ (slot | np.uint64(row)))
     return keys
 
 
@@ -83,7 +83,7 @@ class Gather:
 
 
 def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]:
-    found = []
+    tables = []
     for path in runs:
         with pa.memory_map(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
@@ -93,5 +93,5 @@ def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]
             low = np.searchsorted(keys, np.uint64(start))
             high = len(keys) if stop == 1 << 64 else np.searchsorted(keys, np.uint64(stop))
             # copied, so that the file's pages need not stay
-            found.append(table.slice(low, high - low).take(pa.array(np.arange(high - low))))
-    return found
+            tables.append(table.slice(low, high - low).take(pa.array(np.arange(high - low))))
+    return tables

@@ -10,23 +10,41 @@ from itertools import pairwise
 import numpy as np
 
 from dlrm_app.compiled import njit
-from dlrm_app.preprocess.write.varints import LONGEST, put_signed, signed_varint, varint
+
+_LONGEST = 10
+"""Bytes of a number of 64 bits."""
+_LOW, _MORE, _7 = np.uint64(0x7F), np.uint8(0x80), np.uint64(7)
 
 Value = tuple[int, tuple[bytes, ...]]
 """(type code, the bytes between the slots: one piece more than there are slots)."""
 
 _I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12
 
-I32_SLOT: Value = _I32, (b"", b"")
-I64_SLOT: Value = _I64, (b"", b"")
+SLOT: Value = _I32, (b"", b"")
+LONG_SLOT: Value = _I64, (b"", b"")
+
+
+def varint(number: int) -> bytes:
+    """``number`` in seven bits a byte, the lowest first; all but the last byte have their high bit set."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _folded(number: int) -> bytes:
+    """The varint of a signed number, folded so that small ones are short: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    return varint(number << 1 ^ number >> 63)
 
 
 def i32(number: int) -> Value:
-    return _I32, (signed_varint(number),)
+    return _I32, (_folded(number),)
 
 
 def i64(number: int) -> Value:
-    return _I64, (signed_varint(number),)
+    return _I64, (_folded(number),)
 
 
 def text(value: str) -> Value:
@@ -72,15 +90,15 @@ class Forms:
     """Structs with slots, to be filled many at a time."""
 
     def __init__(self, structs: Sequence[Value]) -> None:
-        pieces = [piece for _, own in structs for piece in own]
+        pieces = [piece for _, data in structs for piece in data]
         self._text = np.frombuffer(b"".join(pieces), np.uint8)
         self._bounds = np.cumsum([0, *map(len, pieces)])
-        self._firsts = np.cumsum([0, *(len(own) for _, own in structs)])
-        self._longest = max(sum(map(len, own)) for _, own in structs)
+        self._firsts = np.cumsum([0, *(len(data) for _, data in structs)])
+        self._longest = max(sum(map(len, data)) for _, data in structs)
 
     def fill(self, which: Sequence[int], numbers: Sequence[int]) -> list[bytes]:
         """For each of ``which`` the bytes of that struct, with the next of ``numbers`` in its slots."""
-        out = np.empty(len(which) * self._longest + len(numbers) * LONGEST, np.uint8)
+        out = np.empty(len(which) * self._longest + len(numbers) * _LONGEST, np.uint8)
         ends = np.zeros(len(which) + 1, np.int64)
         wanted, given = np.array(which, np.int64), np.array(numbers, np.int64)
         _fill(self._text, self._bounds, self._firsts, wanted, given, out, ends)
@@ -95,7 +113,13 @@ def _fill(text, bounds, firsts, which, numbers, out, ends):  # type: ignore[no-u
         first = firsts[which[i]]
         for piece in range(first, firsts[which[i] + 1]):
             if piece > first:
-                at = put_signed(out, at, numbers[used])
+                left = np.uint64((numbers[used] << 1) ^ (numbers[used] >> 63))
+                while left > _LOW:
+                    out[at] = np.uint8(left & _LOW) | _MORE
+                    left >>= _7
+                    at += 1
+                out[at] = np.uint8(left)
+                at += 1
                 used += 1
             for k in range(bounds[piece], bounds[piece + 1]):
                 out[at] = text[k]

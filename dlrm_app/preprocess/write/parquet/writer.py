@@ -3,14 +3,12 @@
 Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
 
 Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
-values; without one, differences packed (integers) or bytes apart and compressed (floats), if they save enough. So a file
-depends on its rows alone.
+values; without one, bytes split and compressed, if that saves enough. So a file depends on its rows alone.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +16,24 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer, index_columns, repeating
-from dlrm_app.preprocess.write import thrift
-from dlrm_app.preprocess.write.pages import deltas_room, list_levels, pack_columns, pack_deltas, split_bytes
-from dlrm_app.preprocess.write.parquet_format import (
+from dlrm_app.preprocess.write.parquet import thrift
+from dlrm_app.preprocess.write.parquet.format import (
     BYTE_STREAM_SPLIT,
     CODECS,
     DATA_ENCODINGS,
-    DELTA_BINARY_PACKED,
     DICTIONARY_HEADER,
     HEADERS,
     PLAIN,
     RLE_DICTIONARY,
     describe,
 )
-from dlrm_app.preprocess.write.varints import varint
+from dlrm_app.preprocess.write.parquet.pages import list_levels, pack_columns, split_bytes
 
 _MAGIC = b"PAR1"
-_WORTH = {RLE_DICTIONARY: 0.3, DELTA_BINARY_PACKED: 0.9, BYTE_STREAM_SPLIT: 0.7}
-"""What makes a page smaller pays if it leaves at most this share: compression takes far more time than packing."""
+_WORTH = {RLE_DICTIONARY: 0.3, BYTE_STREAM_SPLIT: 0.8}
+"""Compression pays if it leaves at most this share of a page."""
 _SAMPLE = 1 << 11
-"""Values that are looked at, and bytes that are compressed, to find that out."""
+"""Bytes that are compressed to find that out."""
 _NO_WORDS = np.empty(0, np.uint32)
 _THEMSELVES = np.arange(1 << 16, dtype=np.uint16)
 
@@ -45,19 +41,18 @@ Piece = bytes | memoryview
 """A part of a page."""
 
 
-class Sink(Protocol):
-    def write(self, data: bytes, /) -> object: ...
-
-
 class ParquetWriter:
-    """Writes row groups of ``schema`` to ``file``."""
+    """Writes row groups of ``schema`` by ``write``, which takes the next bytes of the file."""
 
-    def __init__(self, file: Sink, schema: pa.Schema, compression: str, level: int | None) -> None:
+    def __init__(
+        self, write: Callable[[bytes], object], schema: pa.Schema, compression: str, level: int | None
+    ) -> None:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
-        self._file = file
-        self._schema = describe(schema, CODECS[compression])
+        self._write_bytes = write
+        self._schema = describe(schema)
+        self._codec_number = CODECS[compression]
         codec = _codec(compression, level)
-        self._columns = [_Column(is_float, codec) for is_float in self._schema.are_floats]
+        self._columns = [_Column(codec) for _ in schema]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[thrift.Value] = []
         self._rows = 0
@@ -75,14 +70,12 @@ class ParquetWriter:
             _Values(num_rows, b"", _NO_WORDS) if isinstance(column, int) else _values(column)
             for column in columns
         ]
-        own = self._indexer.index(Columns.joined([value.words for value in values]))
-        own_pages = _dictionary_pages(own.codes, own.distinct, None)
+        plain = self._indexer.index(Columns.joined([value.words for value in values]))
+        plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
         given_pages = [] if indexed is None else _joined_pages(indexed)
         chunks = [
-            self._columns[place].encode(
-                value, given_pages[column] if isinstance(column, int) else own_pages[place]
-            )
-            for place, (column, value) in enumerate(zip(columns, values, strict=True))
+            writer.encode(value, given_pages[column] if isinstance(column, int) else pages)
+            for writer, value, column, pages in zip(self._columns, values, columns, plain_pages, strict=True)
         ]
         pieces, metadata = self._assemble(chunks)
         before = self._at
@@ -99,20 +92,21 @@ class ParquetWriter:
         pieces: list[Piece] = []
         forms, numbers, at = [], [], self._at
         for column, chunk in enumerate(chunks):
-            start, size, raw_size, places = at, 0, 0, []
+            start, size, raw_size, offsets = at, 0, 0, []
             for page in chunk.pages:
                 head = next(heads)
                 pieces += [head, *page.body]
-                places.append(start + size)
+                offsets.append(start + size)
                 size += len(head) + page.stored
                 raw_size += len(head) + page.size
             at += size
-            forms.append(self._schema.form(column, chunk.encoding, chunk.is_compressed))
-            numbers += [start, chunk.pages[-1].count, raw_size, size, *reversed(places)]
+            forms.append(self._schema.form(column, chunk.encoding))
+            codec = self._codec_number if chunk.is_compressed else CODECS["none"]
+            numbers += [start, codec, chunk.pages[-1].count, raw_size, size, *reversed(offsets)]
         return pieces, [thrift.filled(data) for data in self._schema.metadata.fill(forms, numbers)]
 
     def close(self) -> None:
-        """Writes the footer; ``file`` stays open."""
+        """Writes the footer."""
         fields = {
             1: thrift.i32(2),
             2: thrift.items(self._schema.elements),
@@ -125,7 +119,7 @@ class ParquetWriter:
 
     def _write(self, pieces: Sequence[Piece]) -> None:
         data = b"".join(pieces)
-        self._file.write(data)
+        self._write_bytes(data)
         self._at += len(data)
 
 
@@ -140,15 +134,10 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _DictionaryPages:
-    """Distinct values, the codes that stand for all values, and what stands in the page of data."""
+    """Distinct values, and what stands in the page of data."""
 
     dictionary: NDArray[np.uint32]
-    codes: NDArray[np.uint16]
     body: tuple[Piece, ...]
-
-    def is_dominated(self) -> bool:
-        """Whether a value takes up half of a sample: without one, packed numbers have little left to compress."""
-        return bool(2 * np.bincount(self.codes[:_SAMPLE]).max() >= len(self.codes[:_SAMPLE]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +164,7 @@ class _Chunk:
 class _Column:
     """What the row groups of a column have settled on."""
 
-    def __init__(self, is_float: bool, codec: Any) -> None:
-        self._is_float = is_float
+    def __init__(self, codec: Any) -> None:
         self._codec = codec
         self._pays: dict[int, bool] = {}
 
@@ -185,13 +173,15 @@ class _Column:
         pages = []
         if coded is not None:
             body, encoding = coded.body, RLE_DICTIONARY
-            is_compressed = self._does_pay(
-                encoding, lambda: self._left(coded.body) if coded.is_dominated() else 1.0
-            )
+            is_compressed = self._does_pay(encoding, body)
             dictionary = (coded.dictionary.view(np.uint8).data,)
             pages.append(self._page(DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
         else:
-            body, encoding, is_compressed = self._without_dictionary(values.words)
+            body, encoding, is_compressed = (values.words.view(np.uint8).data,), PLAIN, False
+            if len(values.words) and self._pays.get(BYTE_STREAM_SPLIT, True):
+                planes = _split(values.words)
+                if self._does_pay(BYTE_STREAM_SPLIT, planes):
+                    body, encoding, is_compressed = planes, BYTE_STREAM_SPLIT, True
         if values.levels:
             body = (values.levels, *body)
         pages.append(self._page(DATA_ENCODINGS.index(encoding), body, values.count, is_compressed))
@@ -207,29 +197,14 @@ class _Column:
             crc = isal_zlib.crc32(piece, crc)
         return _Page(form, body, count, size, stored, crc - (crc >> 31 << 32))
 
-    def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[tuple[Piece, ...], int, bool]:
-        """(what stands in a page, its encoding, whether to compress it)."""
-        plain = words.view(np.uint8).data
-        encoding = BYTE_STREAM_SPLIT if self._is_float else DELTA_BINARY_PACKED
-        if len(words) and self._pays.get(encoding, True):
-            body = _planes(words) if self._is_float else (_deltas(words),)
-            left = partial(self._left, body) if self._is_float else lambda: len(body[0]) / len(plain)
-            if self._does_pay(encoding, left):
-                return body, encoding, self._is_float
-        return (plain,), PLAIN, False
-
-    def _does_pay(self, encoding: int, left: Callable[[], float]) -> bool:
-        """Whether the share that is ``left`` of the first page of the encoding that is not empty was little enough."""
+    def _does_pay(self, encoding: int, body: tuple[Piece, ...]) -> bool:
+        """Whether compression of the encoding's first page that is not empty saved enough."""
         if encoding not in self._pays:
-            self._pays[encoding] = left() <= _WORTH[encoding]
+            sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
+            self._pays[encoding] = self._codec is not None and len(self._codec.compress(sample)) <= _WORTH[
+                encoding
+            ] * len(sample)
         return self._pays[encoding]
-
-    def _left(self, body: tuple[Piece, ...]) -> float:
-        """What share compression leaves of a sample of a page."""
-        if self._codec is None:
-            return 1.0
-        sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
-        return len(self._codec.compress(sample)) / len(sample)
 
 
 def _values(array: pa.Array) -> _Values:
@@ -266,7 +241,7 @@ def _dictionary_pages(
     widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
     bodies = _packed(codes, numbers, widths)
     return [
-        _DictionaryPages(distinct[c], codes[c], (bytes([width]) + head, bits)) if width else None
+        _DictionaryPages(distinct[c], (bytes([width]) + head, bits)) if width else None
         for c, (width, (head, bits)) in enumerate(zip(widths, bodies, strict=True))
     ]
 
@@ -285,21 +260,16 @@ def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> l
     pack_columns(codes.values, codes.begins, codes.ends, table, begins, np.array(widths), out, starts)
     stored = out.view(np.uint8).data
     return [
-        (varint(count << 1 | 1), stored[start : start + count * width])
+        (thrift.varint(count << 1 | 1), stored[start : start + count * width])
         for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
     ]
 
 
-def _planes(words: NDArray[np.uint32]) -> tuple[Piece, ...]:
+def _split(words: NDArray[np.uint32]) -> tuple[Piece, ...]:
     """All first bytes, all second ones, and so on."""
-    apart = np.empty((4, len(words)), np.uint8)
-    split_bytes(words, apart)
-    return tuple(plane.data for plane in apart)
-
-
-def _deltas(words: NDArray[np.uint32]) -> memoryview:
-    out = np.empty(deltas_room(len(words)), np.uint8)
-    return out.data[: pack_deltas(words, out)]
+    planes = np.empty((4, len(words)), np.uint8)
+    split_bytes(words, planes)
+    return tuple(plane.data for plane in planes)
 
 
 def _levels(array: pa.Array) -> tuple[int, bytes]:
