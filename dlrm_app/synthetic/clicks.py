@@ -2,10 +2,7 @@
 
 import logging
 import os
-import shutil
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,9 +12,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.synthetic.best import Best, Tally
+from dlrm_app.synthetic.disk_space import refuse_if_too_large
 from dlrm_app.synthetic.draw import draw_rows
 from dlrm_app.synthetic.shape import NUM_SPARSE, Shape, criteo_shape
 from dlrm_app.synthetic.signal import Signal, plant_signal, probability
@@ -70,7 +68,10 @@ def write_clicks(config: GenerateConfig) -> Best:
     output = Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)
     source = make_source(config)
-    _refuse_if_too_large(source, config.rows, output)
+    sample_rows = 1000
+    sample_bytes = len(source.block(0, sample_rows)[0])
+    suggestion = "an output ending in .gz, or one on another disk"
+    refuse_if_too_large(config.rows, sample_bytes, sample_rows, output.parent, suggestion)
     tally = Tally()
     with (
         written_whole(output) as temporary,
@@ -82,53 +83,37 @@ def write_clicks(config: GenerateConfig) -> Best:
             tally.add(probabilities, labels)
             bar.update(len(labels))
     best = tally.best()
-    write_json(_best_path(output), {**asdict(best), **_what_was_asked(config)})
-    _say_what_next(output, best)
+    write_json(_best_path(output), {**asdict(best), **_settings(config)})
+    _log_next_command(output, best)
     return best
 
 
 def _blocks(
     source: Source, config: GenerateConfig
 ) -> Iterator[tuple[bytes, NDArray[np.float64], NDArray[np.uint8]]]:
-    """The file's blocks in order, a few of them being made ahead."""
+    """The file's blocks in order."""
     threads = config.threads or os.cpu_count() or 1
     stop = config.start_row + config.rows
-    ahead: deque[Future[tuple[bytes, NDArray[np.float64], NDArray[np.uint8]]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for first in range(config.start_row, stop, BLOCK_ROWS):
-                ahead.append(pool.submit(source.block, first, min(BLOCK_ROWS, stop - first)))
-                if len(ahead) > 2 * threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _refuse_if_too_large(source: Source, rows: int, output: Path) -> None:
-    sample_rows = 1000
-    needed = rows * len(source.block(0, sample_rows)[0]) // sample_rows
-    free = shutil.disk_usage(output.parent).free
-    if needed > free:
-        raise ConfigError(
-            [
-                f"rows={rows} needs about {needed / 1e9:.1f} GB at {output.parent}, which has {free / 1e9:.1f} GB free: "
-                "ask for fewer rows, an output ending in .gz, or one on another disk"
-            ]
-        )
+    return map_in_order(
+        lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
+        range(config.start_row, stop, BLOCK_ROWS),
+        threads,
+        2 * threads,
+    )
 
 
 def _best_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.best.json")
 
 
-def _what_was_asked(config: GenerateConfig) -> dict[str, object]:
-    asked = asdict(config)
-    return {key: asked[key] for key in ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")}
+def _settings(config: GenerateConfig) -> dict[str, object]:
+    settings = asdict(config)
+    return {
+        key: settings[key] for key in ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
+    }
 
 
-def _say_what_next(output: Path, best: Best) -> None:
+def _log_next_command(output: Path, best: Best) -> None:
     name = output.name.split(".")[0]
     auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
     logger.info(

@@ -17,6 +17,7 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.data.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, Split, write_manifest
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import sync_folder
+from dlrm_app.synthetic.disk_space import refuse_if_too_large
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.synthetic.shards import Layout, choose_layout, open_writer, write_splits
 from dlrm_app.tables.specs import resolve_tables
@@ -33,17 +34,17 @@ def write_inputs(config: GenerateConfig) -> Manifest:
     Raises ConfigError for tables that cannot be, if the output is in the way, or the disk has too little room.
     """
     output = Path(config.output)
-    _refuse_if_in_the_way(output, config.overwrite)
+    _refuse_if_taken(output, config.overwrite)
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     layout = choose_layout(inputs.row_bytes)
     output.parent.mkdir(parents=True, exist_ok=True)
-    _refuse_if_too_large(inputs, layout, config)
+    _check_disk_space(inputs, layout, config)
     with _folder_written_whole(output) as folder:
         sizes = {split: rows for split, rows in _sizes(config).items() if rows}
         splits = write_splits(folder, inputs, sizes, config.start_row, layout, config.threads)
         manifest = _manifest(inputs, splits, config)
         write_manifest(folder, manifest)
-    _say_what_next(config, manifest)
+    _log_next_command(config, manifest)
     return manifest
 
 
@@ -106,7 +107,7 @@ def _folder_written_whole(output: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refuse_if_in_the_way(output: Path, overwrite: bool) -> None:
+def _refuse_if_taken(output: Path, overwrite: bool) -> None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not (output / MANIFEST).is_file():
@@ -115,25 +116,17 @@ def _refuse_if_in_the_way(output: Path, overwrite: bool) -> None:
         raise ConfigError([f"output={output} exists: choose another name, or overwrite=true to replace it"])
 
 
-def _refuse_if_too_large(inputs: Inputs, layout: Layout, config: GenerateConfig) -> None:
+def _check_disk_space(inputs: Inputs, layout: Layout, config: GenerateConfig) -> None:
     rows = sum(_sizes(config).values())
     sample_rows = min(rows, layout.group_rows)
     sample = pa.BufferOutputStream()
     with open_writer(sample, inputs) as writer:
         writer.write_table(inputs.rows(config.start_row, sample_rows), row_group_size=sample_rows)
-    needed = sample.getvalue().size * rows // sample_rows
-    parent = Path(config.output).parent
-    free = shutil.disk_usage(parent).free
-    if needed > free:
-        raise ConfigError(
-            [
-                f"rows={config.rows} needs about {needed / 1e9:.1f} GB at {parent}, which has {free / 1e9:.1f} GB free: "
-                "ask for fewer rows, or an output on another disk"
-            ]
-        )
+    folder = Path(config.output).parent
+    refuse_if_too_large(rows, sample.getvalue().size, sample_rows, folder, "or an output on another disk")
 
 
-def _say_what_next(config: GenerateConfig, manifest: Manifest) -> None:
+def _log_next_command(config: GenerateConfig, manifest: Manifest) -> None:
     size = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
     rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
     logger.info(

@@ -2,11 +2,9 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from dlrm_app.data.manifest import Shard, Split
+from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.files import checksum, sync_folder
 from dlrm_app.synthetic.inputs import LABEL, Inputs
 
@@ -34,16 +33,6 @@ class Layout:
         return self.group_rows * self.shard_groups
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Rows [``first_row``, ``first_row + rows``) of the inputs, to be written to ``path`` of the dataset."""
-
-    split: str
-    path: str
-    first_row: int
-    rows: int
-
-
 def choose_layout(row_bytes: int) -> Layout:
     """Small row groups: a reader of 64 lanes holds up to two of each lane in memory."""
     rows = 1 << int(math.log2(max(1, GROUP_BYTES // row_bytes)))
@@ -59,58 +48,51 @@ def write_splits(
     threads: int | None = None,
 ) -> dict[str, Split]:
     """Writes ``sizes[split]`` rows of each split to ``folder``, those from ``first_row`` on; what was made of them."""
-    pieces = list(_pieces(sizes, first_row, layout))
-    for split in sizes:
-        (folder / split).mkdir()
-    stopped, lock = Event(), Lock()
-    with (
-        tqdm(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar,
-        ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
-    ):
-
-        def count(rows: int) -> None:
-            if stopped.is_set():
-                raise InterruptedError("another shard failed, or the user has had enough")
-            with lock:
-                bar.update(rows)
-
-        try:
-            futures = [pool.submit(_write_shard, folder, inputs, piece, layout, count) for piece in pieces]
-            made = [future.result() for future in futures]
-        finally:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-    for split in sizes:
-        sync_folder(folder / split)
-    return {split: _split(split, pieces, made) for split in sizes}
+    splits = {}
+    with tqdm(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
+        for name, rows in sizes.items():
+            (folder / name).mkdir()
+            shards, positives = [], 0
+            for shard, clicks in _write_split(
+                folder, name, inputs, range(first_row, first_row + rows), layout, threads
+            ):
+                shards.append(shard)
+                positives += clicks
+                bar.update(shard.rows)
+            sync_folder(folder / name)
+            splits[name] = Split(rows, positives, rejects=0, shards=shards)
+            first_row += rows
+    return splits
 
 
-def _pieces(sizes: Mapping[str, int], first_row: int, layout: Layout) -> Iterator[Piece]:
-    for split, rows in sizes.items():
-        for place, start in enumerate(range(0, rows, layout.shard_rows)):
-            path = f"{split}/part-{place:05d}.parquet"
-            yield Piece(split, path, first_row + start, min(layout.shard_rows, rows - start))
-        first_row += rows
+def _write_split(
+    folder: Path, name: str, inputs: Inputs, rows: range, layout: Layout, threads: int | None
+) -> Iterator[tuple[Shard, int]]:
+    """(each shard of ``rows`` as the manifest has it, its positive labels)."""
+    shards = [rows[start : start + layout.shard_rows] for start in range(0, len(rows), layout.shard_rows)]
+
+    def write(index: int) -> tuple[Shard, int]:
+        return _write_shard(
+            folder, f"{name}/part-{index:05d}.parquet", inputs, shards[index], layout.group_rows
+        )
+
+    num_threads = threads or os.cpu_count() or 1
+    return map_in_order(write, range(len(shards)), num_threads, num_threads)
 
 
-def _write_shard(
-    folder: Path, inputs: Inputs, piece: Piece, layout: Layout, count: Callable[[int], None]
-) -> tuple[Shard, int]:
-    """(the shard as the manifest has it, its positive labels)."""
-    path = folder / piece.path
+def _write_shard(folder: Path, name: str, inputs: Inputs, rows: range, group_rows: int) -> tuple[Shard, int]:
+    path = folder / name
     row_groups, positives = [], 0
     with path.open("wb") as file, open_writer(file, inputs) as writer:
-        for start in range(0, piece.rows, layout.group_rows):
-            rows = min(layout.group_rows, piece.rows - start)
-            table = inputs.rows(piece.first_row + start, rows)
-            writer.write_table(table, row_group_size=rows)
-            row_groups.append(rows)
+        for start in range(rows.start, rows.stop, group_rows):
+            table = inputs.rows(start, min(group_rows, rows.stop - start))
+            writer.write_table(table, row_group_size=len(table))
+            row_groups.append(len(table))
             positives += int(np.count_nonzero(table.column(LABEL).to_numpy()))
-            count(rows)
         writer.close()
         file.flush()
         os.fsync(file.fileno())
-    return Shard(piece.path, piece.rows, path.stat().st_size, checksum(path), row_groups), positives
+    return Shard(name, len(rows), path.stat().st_size, checksum(path), row_groups), positives
 
 
 def open_writer(file: Any, inputs: Inputs) -> pq.ParquetWriter:
@@ -124,15 +106,4 @@ def open_writer(file: Any, inputs: Inputs) -> pq.ParquetWriter:
         write_statistics=False,
         write_page_checksum=True,
         store_schema=False,
-    )
-
-
-def _split(split: str, pieces: list[Piece], made: list[tuple[Shard, int]]) -> Split:
-    own = [result for piece, result in zip(pieces, made, strict=True) if piece.split == split]
-    shards = [shard for shard, _ in own]
-    return Split(
-        rows=sum(shard.rows for shard in shards),
-        positives=sum(positives for _, positives in own),
-        rejects=0,
-        shards=shards,
     )

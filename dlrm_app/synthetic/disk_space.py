@@ -1,0 +1,21 @@
+"""Is there room for what is to be written."""
+
+import shutil
+from pathlib import Path
+
+from dlrm_app.errors import ConfigError
+
+
+def refuse_if_too_large(
+    rows: int, sample_bytes: int, sample_rows: int, folder: Path, suggestion: str
+) -> None:
+    """Raises ConfigError if ``folder`` has no room for ``rows``, of which ``sample_rows`` take ``sample_bytes``."""
+    needed = rows * sample_bytes // sample_rows
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ConfigError(
+            [
+                f"rows={rows} needs about {needed / 1e9:.1f} GB at {folder}, which has {free / 1e9:.1f} GB free: "
+                f"ask for fewer rows, {suggestion}"
+            ]
+        )
