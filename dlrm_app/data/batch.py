@@ -64,7 +64,7 @@ class BatchMaker:
         # one-hot batches differ in their values alone: the rest is made once and shared
         self._ones = torch.ones(len(features) * batch_size, dtype=torch.int32)
         self._length_per_key = [batch_size] * len(features)
-        self._offset_per_key = [batch_size * place for place in range(len(features) + 1)]
+        self._offset_per_key = [batch_size * index for index in range(len(features) + 1)]
 
     def make(self, rows: Rows) -> Batch:
         """The batch; padded where there are fewer rows than its size."""
@@ -93,13 +93,13 @@ class BatchMaker:
         lengths = np.zeros((len(self._features), self._batch_size), np.int32)
         values: list[NDArray[np.int32]] = []
         one_hot, bags = iter(rows.one_hot), iter(rows.bags)
-        for place, is_multi_hot in enumerate(self._is_multi_hot):
+        for index, is_multi_hot in enumerate(self._is_multi_hot):
             if is_multi_hot:
                 bag = next(bags)
-                lengths[place, : len(rows)] = np.diff(bag.offsets)
+                lengths[index, : len(rows)] = np.diff(bag.offsets)
                 values.append(bag.values)
             else:
-                lengths[place, : len(rows)] = 1
+                lengths[index, : len(rows)] = 1
                 values.append(next(one_hot))
         length_per_key = [len(ids) for ids in values]
         return KeyedJaggedTensor(
@@ -163,8 +163,8 @@ class _Batches:
 class TrainBatches(_Batches):
     """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
 
-    With ``members`` K above 1 a batch is K pieces, one for each member, and piece k follows an order of its own: that of
-    epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
+    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k follows an order of its own: that
+    of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
     ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
     What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
     """
@@ -178,7 +178,7 @@ class TrainBatches(_Batches):
         lanes: int = 64,
         seed: int = 0,
         epoch: int = 0,
-        members: int = 1,
+        ensemble_size: int = 1,
         start_batch: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -192,16 +192,16 @@ class TrainBatches(_Batches):
                 global_batch_size=global_batch_size,
                 lanes=lanes,
                 seed=seed,
-                epoch=epoch * members + member,
+                epoch=epoch * ensemble_size + k,
                 rank=rank,
                 world_size=world_size,
                 shuffle=shuffle,
             )
-            for member in range(members)
+            for k in range(ensemble_size)
         ]
         self.dense_columns = [column.name for column in manifest.dense]
         self.num_dropped = sum(reader.group_rows) - orders[0].num_steps * global_batch_size
-        maker = BatchMaker(manifest, features, orders[0].batch_size * members)
+        maker = BatchMaker(manifest, features, orders[0].batch_size * ensemble_size)
         super().__init__(reader, orders, maker, start_batch, prefetch)
 
     def read(self, batch: int) -> Batch:

@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 class Order:
     """The rows that one rank reads in one epoch.
 
-    ``groups[i]`` is the row group at place i of the epoch's sequence, which holds the sequence's rows
+    ``groups[i]`` is the row group at index i of the epoch's sequence, which holds the sequence's rows
     [``starts[i]``, ``starts[i + 1]``). ``lanes`` are ranges of rows of the sequence; every step takes
     ``rows_per_lane`` rows of each. ``shuffle_key`` is (seed, epoch), or None for the order of the files.
     """
@@ -52,34 +52,34 @@ class Order:
 
     def pieces(self, step: int) -> list[Piece]:
         """The rows of this rank's batch number ``step``; at the end of an evaluation fewer than a batch."""
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for lane in self.lanes:
             rows = lane[step * self.rows_per_lane : (step + 1) * self.rows_per_lane]
-            found += self._pieces_of(rows)
-        return found
+            pieces += self._pieces_of(rows)
+        return pieces
 
     def _pieces_of(self, rows: range) -> list[Piece]:
-        found = []
-        row, place = rows.start, bisect_right(self.starts, rows.start) - 1
+        pieces = []
+        row, index = rows.start, bisect_right(self.starts, rows.start) - 1
         while row < rows.stop:
-            first, end = self.starts[place], self.starts[place + 1]
+            first, end = self.starts[index], self.starts[index + 1]
             stop = min(end, rows.stop)
             if stop > row:  # an empty row group gives nothing
-                found.append(Piece(self.groups[place], row - first, stop - first))
-            row, place = stop, place + 1
-        return found
+                pieces.append(Piece(self.groups[index], row - first, stop - first))
+            row, index = stop, index + 1
+        return pieces
 
     def last_steps(self) -> dict[int, int]:
         """The last step that needs each row group, for every group that this rank needs at all."""
         last: dict[int, int] = {}
         for lane in self.lanes:
-            place = bisect_right(self.starts, lane.start) - 1
-            while place < len(self.groups) and self.starts[place] < lane.stop:
-                stop = min(self.starts[place + 1], lane.stop)
-                if stop > max(self.starts[place], lane.start):  # neither the row group nor the lane is empty
-                    group, step = self.groups[place], (stop - 1 - lane.start) // self.rows_per_lane
+            index = bisect_right(self.starts, lane.start) - 1
+            while index < len(self.groups) and self.starts[index] < lane.stop:
+                stop = min(self.starts[index + 1], lane.stop)
+                if stop > max(self.starts[index], lane.start):  # neither the row group nor the lane is empty
+                    group, step = self.groups[index], (stop - 1 - lane.start) // self.rows_per_lane
                     last[group] = max(step, last.get(group, 0))
-                place += 1
+                index += 1
         return last
 
     def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
@@ -112,11 +112,11 @@ def train_order(
     steps = starts[-1] // global_batch_size
     rows_per_lane = global_batch_size // lanes
     span = steps * rows_per_lane
-    own = range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
+    local = range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
     return Order(
         groups,
         starts,
-        [range(lane * span, (lane + 1) * span) for lane in own],
+        [range(lane * span, (lane + 1) * span) for lane in local],
         rows_per_lane,
         steps,
         (seed, epoch) if shuffle else None,
@@ -130,9 +130,9 @@ def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, wor
     """
     starts = _starts(group_rows)
     total = starts[-1]
-    own = range(rank * total // world_size, (rank + 1) * total // world_size)
+    local = range(rank * total // world_size, (rank + 1) * total // world_size)
     largest_share = -(-total // world_size)
-    return Order(list(range(len(group_rows))), starts, [own], batch_size, -(-largest_share // batch_size))
+    return Order(list(range(len(group_rows))), starts, [local], batch_size, -(-largest_share // batch_size))
 
 
 def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
 
     Sorts the words of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed
     by (seed, epoch), in the part of its counter given by (purpose, group). The low bits of each word carry
-    its place: that makes the words distinct, so that any sorting algorithm gives the same order.
+    its index: that makes the words distinct, so that any sorting algorithm gives the same order.
     """
     key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, group, purpose], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(size)

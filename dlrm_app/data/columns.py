@@ -39,9 +39,9 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
 
     ``features``: the sparse columns that it reads. Warns of vocabularies that are not there to compare.
     """
-    found = describe_columns(manifest)
-    problems = _dense_problems(known["dense"], found["dense"])
-    there = {column["name"]: column for column in found["sparse"]}
+    given = describe_columns(manifest)
+    problems = _dense_problems(known["dense"], given["dense"])
+    there = {column["name"]: column for column in given["sparse"]}
     unchecked = []
     for column in known["sparse"]:
         name = column["name"]
@@ -68,12 +68,12 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
     return problems
 
 
-def _dense_problems(known: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[str]:
-    names = [[column["name"] for column in columns] for columns in (known, found)]
+def _dense_problems(known: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[str]:
+    names = [[column["name"] for column in columns] for columns in (known, given)]
     if names[0] != names[1]:
         return [f"its dense columns are {', '.join(names[1])}, the model knows {', '.join(names[0])}"]
     return [
         f"{old['name']}: transform is {new['transform']!r}, the model knows {old['transform']!r}"
-        for old, new in zip(known, found, strict=True)
+        for old, new in zip(known, given, strict=True)
         if old != new
     ]

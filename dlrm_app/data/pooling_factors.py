@@ -41,8 +41,8 @@ def mean_ids(manifest: Manifest) -> dict[str, float]:
         raise DataError(f"{path} cannot be read ({error}): preprocess again") from error
     counts = dict.fromkeys(wanted, 0)
     for group in range(footer.num_row_groups):
-        for place in range(footer.num_columns):
-            chunk = footer.row_group(group).column(place)
+        for index in range(footer.num_columns):
+            chunk = footer.row_group(group).column(index)
             name = chunk.path_in_schema.split(".")[0]
             if name in wanted:
                 has_nulls = chunk.statistics is not None and chunk.statistics.has_null_count

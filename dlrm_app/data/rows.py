@@ -50,7 +50,7 @@ def reorder_bags(bags: Bags, order: NDArray[np.int64] | None) -> Bags:
         return bags
     lengths = np.diff(bags.offsets)[order]
     offsets = _offsets(lengths)
-    # the place of every value in the old array: where its row began, plus its place within the row
+    # the index of every value in the old array: where its row began, plus its index within the row
     shift = np.repeat(bags.offsets[:-1][order] - offsets[:-1], lengths)
     return Bags(bags.values[np.arange(offsets[-1]) + shift], offsets)
 
@@ -70,8 +70,8 @@ def join(pieces: Sequence[RowRange]) -> Rows:
         labels[at:end] = rows.labels[start:stop]
         at = end
     bags = [
-        _join_bags([(rows.bags[place], start, stop) for rows, start, stop in pieces])
-        for place in range(len(first.bags))
+        _join_bags([(rows.bags[index], start, stop) for rows, start, stop in pieces])
+        for index in range(len(first.bags))
     ]
     return Rows(dense, one_hot, bags, labels)
 

@@ -46,7 +46,7 @@ class Inputs:
     @property
     def dense_names(self) -> list[str]:
         """The dense columns."""
-        return [f"num_{place}" for place in range(self.num_dense)]
+        return [f"num_{index}" for index in range(self.num_dense)]
 
     @property
     def row_bytes(self) -> int:
@@ -65,29 +65,29 @@ class Inputs:
     def rows(self, first_row: int, num_rows: int) -> pa.Table:
         """Rows from ``first_row`` on."""
         schema = self.schema
-        draws = [self._uniform(place, first_row, num_rows) for place in range(1 + self.num_dense)]
+        draws = [self._uniform(index, first_row, num_rows) for index in range(1 + self.num_dense)]
         columns = [pa.array((draws[0] < 0.5).astype(np.uint8))]
         columns += [
             pa.array(np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT)) for draw in draws[1:]
         ]
-        for place, feature in enumerate(self.features, start=1 + self.num_dense):
-            ids = pa.array(self._ids(place, feature, first_row, num_rows))
+        for index, feature in enumerate(self.features, start=1 + self.num_dense):
+            ids = pa.array(self._ids(index, feature, first_row, num_rows))
             if feature.is_multi_hot:
                 offsets = np.arange(num_rows + 1, dtype=np.int32) * feature.num_ids
-                ids = pa.ListArray.from_arrays(pa.array(offsets), ids, type=schema.field(place).type)
+                ids = pa.ListArray.from_arrays(pa.array(offsets), ids, type=schema.field(index).type)
             columns.append(ids)
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def _uniform(self, place: int, first_row: int, num_rows: int) -> NDArray[np.float64]:
-        return _draw_uniform(self.keys[place], first_row, num_rows)
+    def _uniform(self, index: int, first_row: int, num_rows: int) -> NDArray[np.float64]:
+        return _draw_uniform(self.keys[index], first_row, num_rows)
 
-    def _ids(self, place: int, feature: Feature, first_row: int, num_rows: int) -> NDArray[np.int32]:
+    def _ids(self, index: int, feature: Feature, first_row: int, num_rows: int) -> NDArray[np.int32]:
         first, count = first_row * feature.num_ids, num_rows * feature.num_ids
-        return _draw_ids(self.keys[place], first, count, feature.num_embeddings, 1.0 - self.alpha)
+        return _draw_ids(self.keys[index], first, count, feature.num_embeddings, 1.0 - self.alpha)
 
 
 def make_inputs(features: Sequence[Feature], num_dense: int, alpha: float, seed: int) -> Inputs:
-    """The inputs of ``seed``; a column's values depend on the seed, its place and its own settings alone."""
+    """The inputs of ``seed``; a column's values depend on the seed, its index and its own settings alone."""
     generator = np.random.Generator(np.random.Philox(key=[seed, 2]))
     keys = generator.integers(2**63, size=1 + num_dense + len(features)).astype(np.uint64)
     return Inputs(num_dense, features, alpha, keys)

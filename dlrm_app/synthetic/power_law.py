@@ -1,4 +1,4 @@
-"""Random numbers at any place of a stream, and ids whose frequencies fall off as a power of their rank."""
+"""Random numbers at any index of a stream, and ids whose frequencies fall off as a power of their rank."""
 
 import math
 
@@ -14,9 +14,9 @@ _HARMONIC = 1e-6
 
 
 @njit(nogil=True, cache=True, inline="always")
-def uniform(key, place):  # type: ignore[no-untyped-def]  # compiled; inlined into its callers' loops
-    """A number in (0, 1): SplitMix64 (Steele, Lea, Flood 2014) at ``place`` of the stream ``key``."""
-    x = np.uint64(key) + np.uint64(place + 1) * _GOLDEN
+def uniform(key, index):  # type: ignore[no-untyped-def]  # compiled; inlined into its callers' loops
+    """A number in (0, 1): SplitMix64 (Steele, Lea, Flood 2014) at ``index`` of the stream ``key``."""
+    x = np.uint64(key) + np.uint64(index + 1) * _GOLDEN
     x = (x ^ (x >> _30)) * _MIX_1
     x = (x ^ (x >> _27)) * _MIX_2
     x = x ^ (x >> _31)

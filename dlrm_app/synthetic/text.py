@@ -59,16 +59,16 @@ def _write_integer(buffer, at, value):  # type: ignore[no-untyped-def]  # compil
     while value >= bound:
         num_digits += 1
         bound *= 10
-    for place in range(at + num_digits - 1, at - 1, -1):
-        buffer[place] = _ZERO + value % 10
+    for digit in range(at + num_digits - 1, at - 1, -1):
+        buffer[digit] = _ZERO + value % 10
         value //= 10
     return at + num_digits
 
 
 @njit(nogil=True, cache=True, inline="always")
 def _write_hex(buffer, at, value):  # type: ignore[no-untyped-def]  # compiled
-    for place in range(8):
-        buffer[at + place] = _HEX[(value >> np.uint32(28 - 4 * place)) & np.uint32(15)]
+    for digit in range(8):
+        buffer[at + digit] = _HEX[(value >> np.uint32(28 - 4 * digit)) & np.uint32(15)]
     return at + 8
 
 

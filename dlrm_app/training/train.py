@@ -232,7 +232,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         lanes=run.config.data.lanes,
         seed=run.config.trainer.seed,
         epoch=run.progress.epoch,
-        members=run.config.model.ensemble_size,
+        ensemble_size=run.config.model.ensemble_size,
         start_batch=run.progress.batch,
         rank=run.runtime.rank,
         world_size=run.runtime.world_size,

@@ -56,10 +56,10 @@ def test_every_member_reads_an_epoch_of_its_own(manifest: Manifest, rank: int, w
         for member in range(3)
     ]
     expected = [[row for part in parts for row in part] for parts in zip(*alone, strict=True)]
-    batches = train_batches(manifest, epoch=2, members=3, **place)
+    batches = train_batches(manifest, epoch=2, ensemble_size=3, **place)
     assert [rows_of(batch) for batch in batches] == expected
     assert rows_of(batches.read(4)) == expected[4]
-    rest = train_batches(manifest, epoch=2, members=3, start_batch=5, **place)
+    rest = train_batches(manifest, epoch=2, ensemble_size=3, start_batch=5, **place)
     assert [rows_of(batch) for batch in rest] == expected[5:]
 
 

@@ -51,8 +51,8 @@ class DenseValues:
         used = np.flatnonzero(self._bins)
         middles = (used.astype(np.uint32) << 16 | 0x8000).view(np.float32).astype(np.float64)
         middles[(used & 0x7FFF) == 0] = 0.0  # the bin of 0 itself
-        places = np.clip(((middles - low) / (high - low) * num_bars).astype(np.int64), 0, num_bars - 1)
-        counts = np.bincount(places, weights=self._bins[used], minlength=num_bars).astype(np.int64)
+        bars = np.clip(((middles - low) / (high - low) * num_bars).astype(np.int64), 0, num_bars - 1)
+        counts = np.bincount(bars, weights=self._bins[used], minlength=num_bars).astype(np.int64)
         return Histogram(edges, counts)
 
 

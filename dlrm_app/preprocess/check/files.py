@@ -102,7 +102,7 @@ def _reject_problems(manifest: Manifest, folder: Path) -> list[str]:
     if not path.is_file():
         return [f"{REJECTS} is missing, which holds the {expected:,} lines left out"] if expected else []
     with path.open("rb") as file:
-        found = sum(1 for _ in file)
-    if found == expected:
+        num_lines = sum(1 for _ in file)
+    if num_lines == expected:
         return []
-    return [f"{REJECTS} holds {count(found, 'line')}, the manifest says that {expected:,} were left out"]
+    return [f"{REJECTS} holds {count(num_lines, 'line')}, the manifest says that {expected:,} were left out"]

@@ -102,8 +102,8 @@ class SliceCounts:
         total.lookups += int(counts.sum())
         for start in range(0, len(counts), _CHUNK):
             chunk = counts[start : start + _CHUNK]
-            found, ids = np.unique(chunk[chunk > 0], return_counts=True)
-            total.ids_by_count.update(dict(zip(found.tolist(), ids.tolist(), strict=True)))
+            occurrences, num_ids = np.unique(chunk[chunk > 0], return_counts=True)
+            total.ids_by_count.update(dict(zip(occurrences.tolist(), num_ids.tolist(), strict=True)))
             best = np.argsort(-chunk, kind="stable")[:NUM_TOP]
             total.top += [(self._low + start + int(at), int(chunk[at])) for at in best if chunk[at]]
         total.top = sorted(total.top, key=lambda entry: (-entry[1], entry[0]))[:NUM_TOP]
@@ -112,16 +112,16 @@ class SliceCounts:
 @njit(nogil=True, cache=True)
 def _count(ids, low, counts):  # type: ignore[no-untyped-def]  # compiled
     for i in range(len(ids)):
-        place = ids[i] - low
-        if place >= 0 and place < len(counts):
-            counts[place] += 1
+        slot = ids[i] - low
+        if slot >= 0 and slot < len(counts):
+            counts[slot] += 1
 
 
 @njit(nogil=True, cache=True)
 def _unseen(ids, low, counts):  # type: ignore[no-untyped-def]  # compiled
-    found = 0
+    total = 0
     for i in range(len(ids)):
-        place = ids[i] - low
-        if place >= 0 and place < len(counts) and counts[place] == 0:
-            found += 1
-    return found
+        slot = ids[i] - low
+        if slot >= 0 and slot < len(counts) and counts[slot] == 0:
+            total += 1
+    return total

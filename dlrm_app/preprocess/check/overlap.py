@@ -114,19 +114,19 @@ class RowNumbers:
 
     def count(self) -> NDArray[np.int64]:
         """[splits, 2]: rows of each split that are repeated, label left out and label included (see ``Overlap``)."""
-        found = np.zeros((len(SPLITS), 2), np.int64)
+        repeats = np.zeros((len(SPLITS), 2), np.int64)
         if not self._bits:
             numbers = self._numbers[: self._filled]
             numbers.sort()
-            _count_repeats(numbers, found)
-            return found
+            _count_repeats(numbers, repeats)
+            return repeats
         for file in self._files:
             file.close()
             numbers = np.fromfile(file.name, np.uint64)
             numbers.sort()
-            _count_repeats(numbers, found)
+            _count_repeats(numbers, repeats)
             Path(file.name).unlink()
-        return found
+        return repeats
 
     def close(self) -> None:
         for file in self._files:
@@ -136,8 +136,8 @@ class RowNumbers:
 
 
 @njit(nogil=True, cache=True)
-def _count_repeats(numbers, found):  # type: ignore[no-untyped-def]  # compiled
-    """Adds to ``found`` the repeats among sorted ``numbers``; tags are 2 * split + label, split 0 is train."""
+def _count_repeats(numbers, repeats):  # type: ignore[no-untyped-def]  # compiled
+    """Adds to ``repeats`` the repeats among sorted ``numbers``; tags are 2 * split + label, split 0 is train."""
     start = 0
     rows = np.zeros((3, 2), np.int64)
     while start < len(numbers):
@@ -151,28 +151,28 @@ def _count_repeats(numbers, found):  # type: ignore[no-untyped-def]  # compiled
         for split in range(3):
             others = 1 if split == 0 else 0  # a training row must occur once more than itself
             if in_train > others:
-                found[split, 0] += rows[split, 0] + rows[split, 1]
+                repeats[split, 0] += rows[split, 0] + rows[split, 1]
             for label in range(2):
                 if rows[0, label] > others:
-                    found[split, 1] += rows[split, label]
+                    repeats[split, 1] += rows[split, label]
         start = stop
 
 
 def overlaps(
-    found: NDArray[np.int64], rows: Mapping[str, int], labelled: Sequence[str]
+    repeats: NDArray[np.int64], rows: Mapping[str, int], labelled: Sequence[str]
 ) -> dict[str, Overlap]:
-    """What ``RowNumbers.count`` found, by split; ``rows`` were added of each, ``labelled`` have labels.
+    """``repeats`` of ``RowNumbers.count``, by split; ``rows`` were added of each, ``labelled`` have labels.
 
     Empty without a training split to compare with.
     """
     if not rows.get("train"):
         return {}
-    train_share = found[0, 0] / rows["train"]
+    train_share = repeats[0, 0] / rows["train"]
     return {
         split: Overlap(
             rows=count,
-            repeated=int(found[SPLITS.index(split), 0]),
-            same_label=int(found[SPLITS.index(split), 1])
+            repeated=int(repeats[SPLITS.index(split), 0]),
+            same_label=int(repeats[SPLITS.index(split), 1])
             if split in labelled and "train" in labelled
             else None,
             expected=None if split == "train" else float(train_share * count),
