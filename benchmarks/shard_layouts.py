@@ -28,7 +28,7 @@ from dlrm_app.preprocess.read.parser import Parser
 from dlrm_app.preprocess.read.source import find_sources
 from dlrm_app.preprocess.read.spec import read_spec
 from dlrm_app.preprocess.read.units import TextFeed
-from dlrm_app.preprocess.write.shards import HashedFile, ShardLayout, ShardWriter
+from dlrm_app.preprocess.write.shards import ShardLayout, ShardWriter
 
 ROUNDS = 8
 NUM_ROWS = 200_000
@@ -59,7 +59,7 @@ class Clicks:
     def write(self, layout: ShardLayout) -> tuple[bytes, float, int]:
         """(the file, seconds of CPU for writing alone, rows)."""
         file, seconds = io.BytesIO(), 0.0
-        writer = ShardWriter(HashedFile(file), layout, self.encoder.schema)
+        writer = ShardWriter(file, layout, self.encoder.schema)
         for text in TextFeed(self.source, 1 << 40).items():
             for raw in Cursor(text, self.spec).rows(Parser(self.spec, layout.row_group_rows), None):
                 encoded = self.encoder.encode(raw)

@@ -1,7 +1,7 @@
 """How a dataset's columns are encoded, as a checkpoint records it, and what keeps a model from reading others."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from dlrm_app.data.manifest import Manifest
@@ -40,7 +40,12 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
     ``features``: the sparse columns that it reads. Warns of vocabularies that are not there to compare.
     """
     given = describe_columns(manifest)
-    problems = _dense_problems(known["dense"], given["dense"])
+    names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
+    if names[0] != names[1]:
+        problems = [f"its dense columns are {', '.join(names[1])}, the model knows {', '.join(names[0])}"]
+    else:
+        pairs = zip(known["dense"], given["dense"], strict=True)
+        problems = [problem for pair in pairs for problem in _differences(*pair, ["transform"])]
     there = {column["name"]: column for column in given["sparse"]}
     unchecked = []
     for column in known["sparse"]:
@@ -50,13 +55,8 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
         if name not in there:
             problems.append(f"it has no sparse column {name}")
             continue
-        both = column, there[name]
-        problems += [
-            f"{name}: {key} is {both[1][key]!r}, the model knows {both[0][key]!r}"
-            for key in ("num_embeddings", "multi_hot", "encoding")
-            if both[0][key] != both[1][key]
-        ]
-        if None in (vocabularies := {side["vocabulary"] for side in both}):
+        problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
+        if None in (vocabularies := {column["vocabulary"], there[name]["vocabulary"]}):
             unchecked += [name] if column["encoding"]["kind"] == "vocab" else []
         elif len(vocabularies) > 1:
             problems.append(f"{name}: its vocabulary gives other ids")
@@ -68,12 +68,9 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
     return problems
 
 
-def _dense_problems(known: list[dict[str, Any]], given: list[dict[str, Any]]) -> list[str]:
-    names = [[column["name"] for column in columns] for columns in (known, given)]
-    if names[0] != names[1]:
-        return [f"its dense columns are {', '.join(names[1])}, the model knows {', '.join(names[0])}"]
+def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
     return [
-        f"{old['name']}: transform is {new['transform']!r}, the model knows {old['transform']!r}"
-        for old, new in zip(known, given, strict=True)
-        if old != new
+        f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
+        for key in keys
+        if known[key] != given[key]
     ]

@@ -105,6 +105,11 @@ class Manifest:
     """The folder it was read from; not written."""
 
     @property
+    def shards(self) -> list[Shard]:
+        """The shards of all splits."""
+        return [shard for split in self.splits.values() for shard in split.shards]
+
+    @property
     def folder(self) -> Path:
         """The folder it was read from. Raises ValueError if it was not."""
         if self.path is None:

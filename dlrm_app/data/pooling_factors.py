@@ -29,7 +29,7 @@ def mean_ids(manifest: Manifest) -> dict[str, float]:
     manifest without its shards. Raises DataError for a shard that is no Parquet.
     """
     wanted = {column.name for column in manifest.sparse if column.multi_hot}
-    shards = [shard for split in manifest.splits.values() for shard in split.shards if shard.rows]
+    shards = [shard for shard in manifest.shards if shard.rows]
     if not wanted or not shards or manifest.path is None:
         return {}
     path = manifest.path / shards[0].path

@@ -17,8 +17,7 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
     Raises DataError naming every shard that is missing or differs.
     """
     folder = manifest.folder
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    differences = [file_difference(folder / shard.path, shard, checksums) for shard in shards]
+    differences = [file_difference(folder / shard.path, shard, checksums) for shard in manifest.shards]
     lines = [f"  - {difference}" for difference in differences if difference]
     if lines:
         raise DataError("\n".join([f"{folder} is damaged; {SUGGESTION}:", *lines]))

@@ -127,7 +127,7 @@ def _check_disk_space(inputs: Inputs, layout: Layout, config: GenerateConfig) ->
 
 
 def _log_next_command(config: GenerateConfig, manifest: Manifest) -> None:
-    size = sum(shard.bytes for split in manifest.splits.values() for shard in split.shards)
+    size = sum(shard.bytes for shard in manifest.shards)
     rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
     logger.info(
         f"{config.output}: {rows}; {len(manifest.sparse)} sparse and {len(manifest.dense)} dense features, "

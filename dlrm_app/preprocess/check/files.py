@@ -19,7 +19,7 @@ from dlrm_app.preprocess.read.rejects import REJECTS
 def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
     """(every problem, the paths of the shards that are whole)."""
     folder = manifest.folder
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    shards = manifest.shards
     problems = _total_problems(manifest)
     whole = set()
     with tqdm(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:

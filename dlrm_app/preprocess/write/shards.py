@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -23,29 +23,21 @@ class ShardLayout:
     compression_level: int | None
 
 
-@dataclass
-class HashedFile:
-    """A file to write, its size and checksum so far."""
-
-    file: BinaryIO
-    size: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def write(self, data: bytes) -> None:
-        self.digest.update(data)
-        self.size += len(data)
-        self.file.write(data)
-
-
 class ShardWriter:
-    """Writes rows of ``schema`` as row groups."""
+    """Writes rows of ``schema`` as row groups to ``file``."""
 
-    def __init__(self, file: HashedFile, layout: ShardLayout, schema: pa.Schema, name: str = "") -> None:
-        """``name``: the file's, under which ``finish`` speaks of it."""
+    def __init__(self, file: BinaryIO, layout: ShardLayout, schema: pa.Schema, name: str = "") -> None:
+        """``name``: what ``finish`` calls the file."""
         self._file, self._name = file, name
-        self._writer = ParquetWriter(file.write, schema, layout.compression, layout.compression_level)
+        self._size, self._digest = 0, hashlib.sha256()
+        self._writer = ParquetWriter(self._append, schema, layout.compression, layout.compression_level)
         self._row_group_rows = layout.row_group_rows
         self.row_groups: list[int] = []
+
+    def _append(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._size += len(data)
+        self._file.write(data)
 
     def write(self, rows: Encoded) -> None:
         """Adds ``rows`` as one row group."""
@@ -65,8 +57,8 @@ class ShardWriter:
         return Shard(
             path=self._name,
             rows=sum(self.row_groups),
-            bytes=self._file.size,
-            checksum=f"sha256:{self._file.digest.hexdigest()}",
+            bytes=self._size,
+            checksum=f"sha256:{self._digest.hexdigest()}",
             row_groups=self.row_groups,
         )
 
@@ -75,4 +67,4 @@ class ShardWriter:
 def open_shard(unit: Unit[Any], suffix: str, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
     """A shard among the files of ``unit``; call ``finish`` in the block."""
     with unit.write(suffix) as temporary, temporary.open("wb") as file:
-        yield ShardWriter(HashedFile(file), layout, schema, unit.path(suffix).name)
+        yield ShardWriter(file, layout, schema, unit.path(suffix).name)
