@@ -1,39 +1,59 @@
-"""A function on several processes of this machine that are one group, without a launcher."""
+"""Ranks on processes of this machine, as torchrun starts them, but without a launcher: torch is imported once for all."""
 
 import multiprocessing
+import os
+import pickle
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from dlrm_app.cli.launch import leave
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.training.train import train
 
-def on_ranks(work: Callable[[int], Any], num_ranks: int, folder: Path) -> list[Any]:
-    """What ``work(rank)`` gives on each of ``num_ranks`` gloo processes; ``work`` stands in a module by its name."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([work.__module__])  # torch is imported once, not by each process
-    results = context.Queue()
-    ranks = [
-        context.Process(target=_work_on_rank, args=(work, rank, num_ranks, str(folder), results), daemon=True)
-        for rank in range(num_ranks)
-    ]
-    for process in ranks:
-        process.start()
-    by_rank = dict(results.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join(timeout=60)
-    assert [process.exitcode for process in ranks] == [0] * num_ranks
-    return [by_rank[rank] for rank in range(num_ranks)]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__])
 
 
-def _work_on_rank(
-    work: Callable[[int], Any], rank: int, num_ranks: int, folder: str, results: "multiprocessing.Queue[Any]"
-) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=num_ranks
-    )
-    results.put((rank, work(rank)))
-    dist.barrier()
-    dist.destroy_process_group()
+def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int | None = None) -> list[Any]:
+    """What ``work`` gives on each rank of a group. It and its result are pickled; ``ranks_per_node``: as if on nodes."""
+    return _start_ranks(partial(_in_group, work), num_ranks, ranks_per_node or num_ranks)
+
+
+def train_on_ranks(num_ranks: int, *overrides: str) -> None:
+    """``dlrm-train *overrides`` on ``num_ranks`` ranks of one thread."""
+    _start_ranks(partial(_train, overrides), num_ranks, num_ranks)
+
+
+def _in_group(work: Callable[[Runtime], Any]) -> Any:
+    with start_runtime(num_threads=1) as runtime:
+        return work(runtime)
+
+
+def _train(overrides: tuple[str, ...]) -> None:
+    train(compose_config("train", TrainConfig, ["trainer.threads=1", *overrides]))
+
+
+def _start_ranks(work: Callable[[], Any], num_ranks: int, ranks_per_node: int) -> list[Any]:
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # where they meet
+    numbers = {"MASTER_PORT": store.port, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": ranks_per_node}
+    receivers = []
+    for rank in range(num_ranks):
+        receiver, sender = CONTEXT.Pipe(duplex=False)
+        numbers |= {"RANK": rank, "LOCAL_RANK": rank % ranks_per_node}
+        CONTEXT.Process(target=_work_on_rank, args=(work, numbers, sender), daemon=True).start()
+        sender.close()  # so that a rank that dies is an EOFError here
+        receivers.append(receiver)
+    return [pickle.loads(receiver.recv_bytes()) for receiver in receivers]
+
+
+def _work_on_rank(work: Callable[[], Any], numbers: dict[str, int], sender: Connection) -> None:
+    os.environ.update({name: str(number) for name, number in numbers.items()})
+    os.environ.update(MASTER_ADDR="localhost", TORCHELASTIC_USE_AGENT_STORE="True")
+    sender.send_bytes(pickle.dumps(work()))
+    leave(0)  # as the commands end

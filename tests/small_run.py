@@ -4,6 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.training.run_folder.events import RunResult
+from dlrm_app.training.train import train
+
 SMALL = [
     "tables=dataset",
     "tables.embedding_dim=8",
@@ -14,6 +19,12 @@ SMALL = [
     "data.lanes=8",
 ]
 CLOCK = ("samples_per_second", "seconds", "time")
+
+
+def train_here(output: Path, *overrides: str) -> RunResult:
+    """What ``dlrm-train`` does, in this process and on one thread."""
+    keys = [*SMALL, "trainer.threads=1", "report.enabled=false", *overrides, f"output={output}"]
+    return train(compose_config("train", TrainConfig, keys))
 
 
 def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """DeLong's variance and paired test against the pairs counted one by one, on one process and on three."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.delong import auc_covariance, auc_interval, compare_aucs
 from tests.ranks import on_ranks
 
@@ -106,9 +106,9 @@ CASES: list[tuple[int, float | None, list[int]]] = [
 ]
 
 
-def measure_on_rank(rank: int) -> list[tuple[list[float], list[list[float]]]]:
+def measure_on_rank(runtime: Runtime) -> list[tuple[list[float], list[list[float]]]]:
     """One of three processes: its rows of every case."""
-    found = []
+    rank, found = runtime.rank, []
     for size, step, cuts in CASES:
         rows = slice(cuts[rank], cuts[rank + 1])
         first, second, labels = (values[rows] for values in draw(size, step, seed=3))
@@ -116,9 +116,9 @@ def measure_on_rank(rank: int) -> list[tuple[list[float], list[list[float]]]]:
     return found
 
 
-def test_three_ranks_find_what_one_does(tmp_path: Path) -> None:
+def test_three_ranks_find_what_one_does() -> None:
     """Rows split unevenly over gloo processes: the slow values, the same on every rank to the bit."""
-    by_rank = on_ranks(measure_on_rank, NUM_RANKS, tmp_path)
+    by_rank = on_ranks(measure_on_rank, NUM_RANKS)
     assert {repr(found) for found in by_rank} == {repr(by_rank[0])}
     for (size, step, _), (aucs, covariance) in zip(CASES, by_rank[0], strict=True):
         first, second, labels = draw(size, step, seed=3)

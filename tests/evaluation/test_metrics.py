@@ -2,7 +2,6 @@
 
 import logging
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, roc_auc_score
 
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
 from tests.ranks import on_ranks
 
@@ -183,9 +183,9 @@ CASES: list[tuple[int, float | None, list[int]]] = [
 """(rows, step of the scores, where the ranks' rows begin and end)."""
 
 
-def measure_on_rank(rank: int) -> list[dict[str, float]]:
+def measure_on_rank(runtime: Runtime) -> list[dict[str, float]]:
     """One of four processes: its rows of every case, then one class only, then no rows."""
-    found = []
+    rank, found = runtime.rank, []
     for size, step, cuts in CASES:
         logits, labels = draw_rows(size, step, seed=7)
         rows = slice(cuts[rank], cuts[rank + 1])
@@ -196,9 +196,9 @@ def measure_on_rank(rank: int) -> list[dict[str, float]]:
     return found
 
 
-def test_four_ranks_measure_what_one_does(tmp_path: Path) -> None:
+def test_four_ranks_measure_what_one_does() -> None:
     """Rows split unevenly over gloo processes: scikit-learn's values, the same on every rank to the bit."""
-    by_rank = on_ranks(measure_on_rank, NUM_RANKS, tmp_path)
+    by_rank = on_ranks(measure_on_rank, NUM_RANKS)
     assert {str(found) for found in by_rank} == {str(by_rank[0])}
     *measured_cases, one_class, no_rows = by_rank[0]
     for (size, step, _), found in zip(CASES, measured_cases, strict=True):

@@ -1,12 +1,6 @@
-"""Run by torchrun: trains every case given as JSON and saves each one's global losses and last weights.
+"""What every rank does of a sharded run: 20 steps of each case, to its global losses and last weights."""
 
-torchrun --nproc-per-node 2 sharded_losses.py '[["row_wise", "adagrad"], ["table_wise", "sgd", "bf16"], …]' OUT.pt
-"""
-
-import json
-import os
-import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +8,7 @@ import torch.distributed as dist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.setup import Trainable, build_trainable
@@ -49,6 +43,10 @@ def wishes(sharding_type: str) -> str:
     types = MIXED if sharding_type == "mixed" else {"*": sharding_type}
     patterns = (f"{name}:{{types:[{kind}],min_partition:4}}" for name, kind in types.items())
     return f"sharding.tables={{{','.join(patterns)}}}"
+
+
+def train_cases(cases: Sequence[tuple[str, ...]], runtime: Runtime) -> list[dict[str, Any]]:
+    return [train_case(runtime, *case) for case in cases]
 
 
 def train_case(
@@ -95,20 +93,3 @@ def dense_weights(trainable: Trainable) -> dict[str, torch.Tensor]:
         for key, value in state.items()
         if "embedding_bags" not in key
     }
-
-
-def main() -> None:
-    cases, output = json.loads(sys.argv[1]), Path(sys.argv[2])
-    if len(sys.argv) > 3:
-        os.environ["LOCAL_WORLD_SIZE"] = sys.argv[3]  # as if so many ranks were on each node
-    with start_runtime(num_threads=1) as runtime:
-        results = [train_case(runtime, *case) for case in cases]
-        if runtime.is_first:
-            torch.save(results, output)
-
-
-if __name__ == "__main__":
-    from dlrm_app.cli.launch import leave
-
-    main()
-    leave(0)

@@ -14,9 +14,10 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from tests.commands import command, run, succeed
+from tests.commands import command, succeed
 from tests.data.dataset_fixture import write_dataset
-from tests.small_run import SMALL, events, final_bytes, losses
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 METRICS = ("auc", "pr_auc", "gauc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
 
@@ -45,10 +46,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset, and two runs of 31 steps on two ranks, row-wise: ``watched`` evaluates and saves on the way."""
     folder = tmp_path_factory.mktemp("clicks")
     write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001, "test": 1003})
-    common = ["data.path=dataset", "sharding.types=[row_wise]"]
-    train(folder, *common, "output=plain", ranks=2)
+    common = [*SMALL, f"data.path={folder}/dataset", "sharding.types=[row_wise]", "report.enabled=false"]
+    train_on_ranks(2, *common, f"output={folder}/plain")
     rhythm = ["evaluation.every_steps=10", "evaluation.group_by=c0", "checkpoint.every_steps=10"]
-    train(folder, *common, *rhythm, "checkpoint.keep_last=9", "output=watched", ranks=2)
+    train_on_ranks(2, *common, *rhythm, "checkpoint.keep_last=9", f"output={folder}/watched")
     return folder
 
 
@@ -176,8 +177,8 @@ def test_patience_ends_a_run_and_a_stop_in_between_changes_nothing(folder: Path,
 
 def test_evaluations_that_the_data_does_not_allow_are_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", rows={"train": 1024})
-    settings = ["data.path=dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"]
-    done = run(command("train", *SMALL, *settings), tmp_path)
-    assert done.returncode == 2
+    settings = [f"data.path={tmp_path}/dataset", "evaluation.per_epoch=2", "evaluation.group_by=m0"]
+    with pytest.raises(ConfigError) as refused:
+        train_here(tmp_path / "run", *settings)
     for words in ("2 problems", "evaluation.per_epoch needs a labelled val split", "evaluation.group_by=m0"):
-        assert words in done.stderr
+        assert words in str(refused.value)

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.commands import command, run, succeed
+from dlrm_app.errors import ConfigError, DataError, DlrmError
+from tests.commands import command, succeed
 from tests.data.dataset_fixture import write_dataset
-from tests.small_run import SMALL, events, final_bytes, losses
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,17 @@ def train_command(dataset: Path, *overrides: str, ranks: int = 1) -> list[str]:
 
 
 def train(folder: Path, dataset: Path, *overrides: str, ranks: int = 1) -> None:
+    """The command in ``folder``; what starts no new process for each run is ``train_in``."""
     succeed(train_command(dataset, *overrides, ranks=ranks), folder)
+
+
+def train_in(folder: Path, dataset: Path, *overrides: str, ranks: int = 1) -> None:
+    """As ``train``, with output=run."""
+    keys = [f"data.path={dataset}", "trainer.epochs=2", *overrides]
+    if ranks == 1:
+        train_here(folder / "run", *keys)
+    else:
+        train_on_ranks(ranks, *SMALL, *keys, f"output={folder / 'run'}")
 
 
 def kept(run: Path, kind: str, key: str) -> list[Any]:
@@ -43,15 +55,15 @@ def kept(run: Path, kind: str, key: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    train(folder, dataset, "output=run")
+    train_in(folder, dataset)
     return folder / "run"
 
 
 def test_a_run_cut_in_the_middle_of_an_epoch_goes_on_to_the_bit(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    train(tmp_path, dataset, "output=run", "trainer.max_steps=40")
-    train(tmp_path, dataset, "output=run", "resume=auto")
+    train_in(tmp_path, dataset, "trainer.max_steps=40")
+    train_in(tmp_path, dataset, "resume=auto")
     assert losses(tmp_path / "run") == losses(undisturbed)
     assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
 
@@ -59,9 +71,9 @@ def test_a_run_cut_in_the_middle_of_an_epoch_goes_on_to_the_bit(
 def test_a_signal_saves_the_run_and_says_how_to_go_on(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """SIGTERM ends the run with code 75 after a step; resuming gives the undisturbed run's events and weights."""
+    """SIGTERM ends the run with code 75 after a step; resumed, its events and weights are the undisturbed run's."""
     stop_at_first_step(tmp_path, train_command(dataset, "output=run"), signal.SIGTERM, expect=75)
-    train(tmp_path, dataset, "output=run", "resume=auto")
+    train_in(tmp_path, dataset, "resume=auto")
     assert events(tmp_path / "run") == events(undisturbed)
     assert final_bytes(tmp_path / "run") == final_bytes(undisturbed)
 
@@ -96,50 +108,41 @@ def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     """One rank table-wise, then two ranks row-wise, then one again: losses agree to 1e-5."""
-    train(tmp_path, dataset, "output=run", "trainer.max_steps=20")
-    train(
-        tmp_path,
-        dataset,
-        "output=run",
-        "resume=auto",
-        "trainer.max_steps=45",
-        "sharding.types=[row_wise]",
-        ranks=2,
-    )
-    train(tmp_path, dataset, "output=run", "resume=auto")
+    train_in(tmp_path, dataset, "trainer.max_steps=20")
+    row_wise = ["trainer.max_steps=45", "sharding.types=[row_wise]"]
+    train_in(tmp_path, dataset, "resume=auto", *row_wise, ranks=2)
+    train_in(tmp_path, dataset, "resume=auto")
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def run_of_40_steps(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cut")
+    train_in(folder, dataset, "trainer.max_steps=40", "checkpoint.every_steps=10", "checkpoint.keep_last=9")
+    return folder / "run"
+
+
 @pytest.fixture
-def cut_run(dataset: Path, tmp_path: Path) -> Path:
-    """A run of 40 steps with checkpoints at 10, 20, 30 and 40, and epoch 1's at 31."""
-    train(
-        tmp_path,
-        dataset,
-        "output=run",
-        "trainer.max_steps=40",
-        "checkpoint.every_steps=10",
-        "checkpoint.keep_last=9",
-    )
-    return tmp_path / "run"
+def cut_run(run_of_40_steps: Path, tmp_path: Path) -> Path:
+    """A copy of a run of 40 steps with checkpoints at 10, 20, 30 and 40, and epoch 1's at 31."""
+    return Path(shutil.copytree(run_of_40_steps, tmp_path / "run"))
 
 
 def test_damage_is_named_and_only_auto_goes_back_past_it(
-    dataset: Path, undisturbed: Path, cut_run: Path
+    dataset: Path, undisturbed: Path, cut_run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A flipped byte, a missing file and an interrupted save, in the three newest checkpoints."""
     saved = cut_run / "checkpoints"
     flip_a_byte(next((saved / "step-000000040").glob("*.distcp")))
     next((saved / "step-000000031").glob("*.distcp")).unlink()
     (saved / "step-000000030" / "complete.json").unlink()
-    named = run(train_command(dataset, f"resume={saved / 'step-000000040'}", "output=other"), cut_run.parent)
-    assert named.returncode == 1
-    assert "step-000000040 is damaged" in named.stderr
-    assert "checksum" in named.stderr
-    auto = run(train_command(dataset, "resume=auto", "output=run"), cut_run.parent)
-    assert auto.returncode == 0, auto.stderr[-3000:]
+    with pytest.raises(DataError, match="step-000000040 is damaged") as named:
+        train_in(cut_run.parent / "other", dataset, f"resume={saved / 'step-000000040'}")
+    assert "checksum" in str(named.value)
+    caplog.set_level("INFO")
+    train_in(cut_run.parent, dataset, "resume=auto")
     for words in ("step-000000040 is damaged", "is missing", "going on from", "step-000000020"):
-        assert words in auto.stderr
+        assert words in caplog.text
     assert losses(cut_run) == losses(undisturbed)
 
 
@@ -152,27 +155,22 @@ def flip_a_byte(path: Path) -> None:
 def test_another_model_dataset_or_row_order_is_refused_by_name(
     dataset: Path, cut_run: Path, tmp_path: Path
 ) -> None:
-    folder = cut_run.parent
-    model = run(train_command(dataset, "resume=run", "output=a", "model.top_mlp=[32]"), folder)
-    assert model.returncode == 1
-    assert "of another model or optimizer" in model.stderr
-    assert "over_arch" in model.stderr
-    order = run(
-        train_command(dataset, "resume=run", "output=b", "trainer.seed=5", "trainer.global_batch_size=256"),
-        folder,
-    )
-    assert order.returncode == 2
-    assert "give trainer.seed=0" in order.stderr
-    assert "give trainer.global_batch_size=128" in order.stderr
+    resume = f"resume={cut_run}"
+    with pytest.raises(DlrmError, match="of another model or optimizer") as model:
+        train_in(tmp_path / "a", dataset, resume, "model.top_mlp=[32]")
+    assert "over_arch" in str(model.value)
+    with pytest.raises(ConfigError) as order:
+        train_in(tmp_path / "b", dataset, resume, "trainer.seed=5", "trainer.global_batch_size=256")
+    assert "give trainer.seed=0" in str(order.value)
+    assert "give trainer.global_batch_size=128" in str(order.value)
     write_dataset(tmp_path / "other", rows={"train": 4000, "val": 501}, seed=9)
-    data = run(train_command(tmp_path / "other", "resume=run", "output=c"), folder)
-    assert data.returncode == 1
-    assert "was trained on another dataset" in data.stderr
+    with pytest.raises(DlrmError, match="was trained on another dataset"):
+        train_in(tmp_path / "c", tmp_path / "other", resume)
 
 
 @pytest.mark.long
 def test_old_checkpoints_go_and_the_best_stays(dataset: Path, tmp_path: Path) -> None:
-    train(tmp_path, dataset, "output=run", "checkpoint.every_steps=5", "checkpoint.keep_last=2")
+    train_in(tmp_path, dataset, "checkpoint.every_steps=5", "checkpoint.keep_last=2")
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     evals = [e for e in events(tmp_path / "run") if e["event"] == "eval" and e["split"] == "val"]
     best = max(evals, key=lambda event: event["auc"])["step"]
@@ -248,19 +246,16 @@ def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path
         "data.lanes=1",
         "trainer.log_every_steps=100",
     ]
-    done = run(train_command(folder, *small, "output=bad_input"), tmp_path)
-    assert done.returncode == 1
+    with pytest.raises(DlrmError) as poisoned:
+        train_in(tmp_path / "bad_input", folder, *small)
     for words in ("at step 2 (epoch 1)", "dense column i1", "train/part-00000.parquet (row group 0)"):
-        assert words in done.stderr
-    assert not list((tmp_path / "bad_input" / "checkpoints").glob("step-*"))
+        assert words in str(poisoned.value)
+    assert not list((tmp_path / "bad_input/run/checkpoints").glob("step-*"))
     write_dataset(tmp_path / "good", rows={"train": 1024, "val": 128})
-    done = run(
-        train_command(tmp_path / "good", *small, "optimizer=sgd", "optimizer.dense.lr=1e30", "output=wild"),
-        tmp_path,
-    )
-    assert done.returncode == 1
+    with pytest.raises(DlrmError) as wild:
+        train_in(tmp_path / "wild", tmp_path / "good", *small, "optimizer=sgd", "optimizer.dense.lr=1e30")
     for words in ("its inputs are finite", "dense_arch", "optimizer.dense.lr (1e+30)"):
-        assert words in done.stderr
+        assert words in str(wild.value)
 
 
 @pytest.mark.long

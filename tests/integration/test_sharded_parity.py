@@ -1,9 +1,7 @@
 """One, two and four ranks train like one process of plain torch, whatever the sharding."""
 
-import json
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -16,12 +14,11 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.constraints import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.setup import build_trainable
-from tests.commands import succeed, torchrun
-from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES
+from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES, train_cases
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
+from tests.ranks import on_ranks
 
-ROOT = Path(__file__).parents[2]
 MATRIX = [(kind, name) for kind in (*SHARDING_TYPES, "mixed") for name in SPARSE_OPTIMIZERS]
 QUICK = [
     ("data_parallel", "partial_rowwise_adam"),
@@ -57,13 +54,10 @@ def plain_run(optimizer: str, parts: int) -> tuple[torch.Tensor, dict[str, torch
 
 
 def sharded(
-    cases: Sequence[tuple[str, ...]], num_ranks: int, folder: Path, ranks_per_node: int | None = None
+    cases: Sequence[tuple[str, ...]], num_ranks: int, ranks_per_node: int | None = None
 ) -> list[dict[str, Any]]:
-    output = folder / "runs.pt"
-    script = [str(ROOT / "tests/integration/sharded_losses.py"), json.dumps(cases), str(output)]
-    node = [] if ranks_per_node is None else [str(ranks_per_node)]
-    succeed([*torchrun(num_ranks), *script, *node], folder, timeout=1800, PYTHONPATH=str(ROOT))
-    return torch.load(output)
+    """What the first rank found of each case."""
+    return on_ranks(partial(train_cases, cases), num_ranks, ranks_per_node)[0]
 
 
 def differences(case: tuple[str, str], run: dict[str, Any]) -> list[str]:
@@ -82,20 +76,20 @@ def assert_like_plain(cases: list[tuple[str, str]], runs: list[dict[str, Any]]) 
     assert [d for case, run in zip(cases, runs, strict=True) for d in differences(case, run)] == []
 
 
-def test_every_sharding_trains_like_plain_torch(tmp_path: Path) -> None:
+def test_every_sharding_trains_like_plain_torch() -> None:
     """Losses of 20 steps and the weights after them; shared and multi-hot tables, and a clipped dense gradient."""
-    assert_like_plain(QUICK, sharded(QUICK, 2, tmp_path))
+    assert_like_plain(QUICK, sharded(QUICK, 2))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
-def test_every_sharding_and_every_optimizer_train_like_plain_torch(num_ranks: int, tmp_path: Path) -> None:
-    assert_like_plain(MATRIX, sharded(MATRIX, num_ranks, tmp_path))
+def test_every_sharding_and_every_optimizer_train_like_plain_torch(num_ranks: int) -> None:
+    assert_like_plain(MATRIX, sharded(MATRIX, num_ranks))
 
 
 @pytest.mark.long
-def test_types_that_know_of_nodes_train_like_plain_torch_on_two_nodes(tmp_path: Path) -> None:
+def test_types_that_know_of_nodes_train_like_plain_torch_on_two_nodes() -> None:
     """Four ranks that take themselves for two nodes of two, over gloo."""
     of_nodes = ("table_row_wise", "table_column_wise", "grid_shard", "mixed")
     cases = [case for case in MATRIX if case[0] in of_nodes]
-    assert_like_plain(cases, sharded(cases, 4, tmp_path, ranks_per_node=2))
+    assert_like_plain(cases, sharded(cases, 4, ranks_per_node=2))

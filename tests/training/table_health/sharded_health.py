@@ -1,21 +1,15 @@
-"""Trains on every rank, then measures health and curves; run by torchrun for 2 ranks, imported for 1.
+"""Trains on every rank, then measures health and curves."""
 
-torchrun --nproc-per-node 2 sharded_health.py '[["row_wise", "adagrad"], …]' OUT.json
-"""
-
-import json
-import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest, SparseColumn
-from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.training.setup import Trainable, build_trainable
 from dlrm_app.training.table_health.health import TableHealth
@@ -77,22 +71,10 @@ def curves_of_part(rank: int, world_size: int) -> dict[str, Any]:
     return asdict(curves)
 
 
-def main() -> None:
-    cases, output = json.loads(sys.argv[1]), Path(sys.argv[2])
-    with start_runtime(num_threads=1) as runtime:
-        own = {
-            "health": [train_and_measure(*case, runtime)[1] for case in cases],
-            "curves": curves_of_part(runtime.rank, runtime.world_size),
-            "none": measure_curves(torch.empty(0), torch.empty(0, dtype=torch.bool)) is None,
-        }
-        found: list[Any] = [None] * runtime.world_size
-        dist.all_gather_object(found, own)
-        if runtime.is_first:
-            output.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    from dlrm_app.cli.launch import leave
-
-    main()
-    leave(0)
+def measure(cases: Sequence[tuple[str, str]], runtime: Runtime) -> dict[str, Any]:
+    """What this rank finds of each case (sharding type, optimizer), and its curves of some rows and of none."""
+    return {
+        "health": [train_and_measure(*case, runtime)[1] for case in cases],
+        "curves": curves_of_part(runtime.rank, runtime.world_size),
+        "of no rows": measure_curves(torch.empty(0), torch.empty(0, dtype=torch.bool)),
+    }

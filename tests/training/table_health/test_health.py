@@ -1,26 +1,23 @@
 """The tables' health against counting by hand, on one process and on two, for every sharding."""
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from tests.random_batches import TABLES, draw
+from tests.ranks import on_ranks
 from tests.training.table_health.sharded_health import (
     BATCH,
     EVAL_SEEDS,
     TRAIN_SEEDS,
     curves_of_part,
+    measure,
     train_and_measure,
 )
 
-ROOT = Path(__file__).parents[3]
 CASES = [
     ("data_parallel", "sgd"),
     ("table_wise", "rowwise_adagrad"),
@@ -81,17 +78,11 @@ def test_one_rank_tells_which_rows_were_trained(optimizer: str) -> None:
     assert all(values["norm_growth"] != 1.0 for values in health.values())
 
 
-def test_two_ranks_measure_what_one_does(tmp_path: Path) -> None:
+def test_two_ranks_measure_what_one_does() -> None:
     """Under every sharding type; both ranks know the same, and the curves are one rank's to the last count."""
-    output = tmp_path / "found.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(ROOT / "tests/training/table_health/sharded_health.py"), json.dumps(CASES), str(output)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, second = json.loads(output.read_text())
+    first, second = on_ranks(partial(measure, CASES), 2)
     assert first == second
-    assert first["none"]
+    assert first["of no rows"] is None
     alone = {}
     for optimizer in OPTIMIZERS:
         with start_runtime(num_threads=1) as runtime:
