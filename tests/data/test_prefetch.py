@@ -1,4 +1,4 @@
-"""Reading ahead: the same items, the same errors, and no thread left behind."""
+"""Work beforehand: the same items, the same errors, and no thread left behind."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlrm_app.data.prefetch import prefetch_items
+from dlrm_app.data.prefetch import map_in_order, prefetch_items
 
 
 def threads() -> list[str]:
@@ -23,6 +23,22 @@ def fail_after(count: int) -> Iterator[int]:
 def test_all_items_come_in_order(depth: int) -> None:
     """More prepared than there are, or fewer."""
     assert list(prefetch_items(iter(range(20)), depth)) == list(range(20))
+    assert threads() == []
+
+
+def test_results_of_many_threads_come_in_the_order_of_the_items() -> None:
+    """The first takes longest; no more are begun than may wait."""
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        time.sleep(0.05 / (item + 1))
+        return item * item
+
+    results = map_in_order(work, range(20), num_threads=4, num_waiting=6)
+    assert next(results) == 0
+    assert len(begun) <= 7
+    assert list(results) == [item * item for item in range(1, 20)]
     assert threads() == []
 
 

@@ -22,7 +22,6 @@ from dlrm_app.preprocess.hashing import mix
 
 FOLDER_PREFIX = ".check-"
 _TAG_BITS = 3
-_HASH_BITS = 64 - _TAG_BITS
 _FILE_BUFFER = 1 << 18
 
 
