@@ -3,12 +3,12 @@
 Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
 
 Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
-values; without one, bytes split and compressed, if that saves enough. So a file depends on its rows alone.
+values; without one, bytes split and compressed (ids by LZ4, which reads twice as fast), if that saves enough. So a
+file depends on its rows alone.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +50,11 @@ class ParquetWriter:
         """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
         self._write_bytes = write
         self._schema = describe(schema)
-        self._codec_number = CODECS[compression]
         codec = _codec(compression, level)
-        self._columns = [_Column(codec) for _ in schema]
+        fast_codec = codec and _codec("lz4", None)
+        self._columns = [
+            _Column(codec, codec if field.type == pa.float32() else fast_codec) for field in schema
+        ]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[thrift.Value] = []
         self._rows = 0
@@ -101,7 +103,7 @@ class ParquetWriter:
                 raw_size += len(head) + page.size
             at += size
             forms.append(self._schema.form(column, chunk.encoding))
-            codec = self._codec_number if chunk.is_compressed else CODECS["none"]
+            codec = CODECS["none"] if chunk.codec is None else chunk.codec.number
             numbers += [start, codec, chunk.pages[-1].count, raw_size, size, *reversed(offsets)]
         return pieces, [thrift.filled(data) for data in self._schema.metadata.fill(forms, numbers)]
 
@@ -158,53 +160,64 @@ class _Chunk:
 
     pages: list[_Page]
     encoding: int
-    is_compressed: bool
+    codec: "_Codec | None"
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """A codec and its number in Parquet."""
+
+    number: int
+    compress: Callable[..., bytes]
 
 
 class _Column:
     """What the row groups of a column have settled on."""
 
-    def __init__(self, codec: Any) -> None:
-        self._codec = codec
-        self._pays: dict[int, bool] = {}
+    def __init__(self, dictionary_codec: _Codec | None, split_codec: _Codec | None) -> None:
+        self._codecs = {RLE_DICTIONARY: dictionary_codec, BYTE_STREAM_SPLIT: split_codec}
+        self._settled: set[int] = set()
 
     def encode(self, values: _Values, coded: _DictionaryPages | None) -> _Chunk:
         """The chunk of a row group."""
         pages = []
         if coded is not None:
             body, encoding = coded.body, RLE_DICTIONARY
-            is_compressed = self._does_pay(encoding, body)
+            codec = self._paying_codec(encoding, body)
             dictionary = (coded.dictionary.view(np.uint8).data,)
-            pages.append(self._page(DICTIONARY_HEADER, dictionary, len(coded.dictionary), is_compressed))
+            pages.append(self._page(DICTIONARY_HEADER, dictionary, len(coded.dictionary), codec))
         else:
-            body, encoding, is_compressed = (values.words.view(np.uint8).data,), PLAIN, False
-            if len(values.words) and self._pays.get(BYTE_STREAM_SPLIT, True):
+            body, encoding, codec = (values.words.view(np.uint8).data,), PLAIN, None
+            if len(values.words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
                 planes = _split(values.words)
-                if self._does_pay(BYTE_STREAM_SPLIT, planes):
-                    body, encoding, is_compressed = planes, BYTE_STREAM_SPLIT, True
+                codec = self._paying_codec(BYTE_STREAM_SPLIT, planes)
+                if codec is not None:
+                    body, encoding = planes, BYTE_STREAM_SPLIT
         if values.levels:
             body = (values.levels, *body)
-        pages.append(self._page(DATA_ENCODINGS.index(encoding), body, values.count, is_compressed))
-        return _Chunk(pages, encoding, is_compressed)
+        pages.append(self._page(DATA_ENCODINGS.index(encoding), body, values.count, codec))
+        return _Chunk(pages, encoding, codec)
 
-    def _page(self, form: int, body: tuple[Piece, ...], count: int, is_compressed: bool) -> _Page:
+    @staticmethod
+    def _page(form: int, body: tuple[Piece, ...], count: int, codec: _Codec | None) -> _Page:
         size = stored = sum(map(len, body))
-        if is_compressed:
-            body = (self._codec.compress(b"".join(body), asbytes=True),)
+        if codec is not None:
+            body = (codec.compress(b"".join(body), asbytes=True),)
             stored = len(body[0])
         crc = 0
         for piece in body:
             crc = isal_zlib.crc32(piece, crc)
         return _Page(form, body, count, size, stored, crc - (crc >> 31 << 32))
 
-    def _does_pay(self, encoding: int, body: tuple[Piece, ...]) -> bool:
-        """Whether compression of the encoding's first page that is not empty saved enough."""
-        if encoding not in self._pays:
+    def _paying_codec(self, encoding: int, body: tuple[Piece, ...]) -> _Codec | None:
+        """The codec of an encoding, if it saved enough of its first page that is not empty."""
+        codec = self._codecs[encoding]
+        if codec is not None and encoding not in self._settled:
             sample = b"".join(bytes(piece[: _SAMPLE // len(body)]) for piece in body)
-            self._pays[encoding] = self._codec is not None and len(self._codec.compress(sample)) <= _WORTH[
-                encoding
-            ] * len(sample)
-        return self._pays[encoding]
+            if len(codec.compress(sample, asbytes=True)) > _WORTH[encoding] * len(sample):
+                self._codecs[encoding] = None
+            self._settled.add(encoding)
+        return self._codecs[encoding]
 
 
 def _values(array: pa.Array) -> _Values:
@@ -282,9 +295,10 @@ def _levels(array: pa.Array) -> tuple[int, bytes]:
     return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
 
 
-def _codec(compression: str, level: int | None) -> Any:
+def _codec(compression: str, level: int | None) -> _Codec | None:
     if compression == "none":
         return None
-    if compression == "zstd":
-        return pa.Codec("zstd", compression_level=level)
-    return pa.Codec("lz4_raw" if compression == "lz4" else compression)
+    codec = pa.Codec(
+        {"lz4": "lz4_raw"}.get(compression, compression), level if compression == "zstd" else None
+    )
+    return _Codec(CODECS[compression], codec.compress)
