@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dlrm_app.config import watching
+from dlrm_app.config import logging as logging_config
 from dlrm_app.config.logging import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.training.run_folder.loggers import FanOut, MlflowLog, TensorBoardLog, open_logs, scalars
@@ -146,7 +146,7 @@ def test_nothing_is_opened_that_was_not_asked_for(tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "find_spec", lambda _: None)
+    monkeypatch.setattr(logging_config, "find_spec", lambda _: None)
     problems = LoggingConfig(tensorboard=True, mlflow="http://tracking").problems()
     assert len(problems) == 2
     for problem, package in zip(problems, ("tensorboard", "mlflow"), strict=True):
