@@ -150,9 +150,9 @@ def test_weights_that_are_no_numbers_end_the_run_and_are_never_saved(
     clean: Path, tmp_path: Path, mode: str
 ) -> None:
     """A finite loss whose update is none: too late to skip, so that skipping must not go on for ever either."""
-    keys = ["optimizer=sgd", "checkpoint.every_steps=1"]
-    config = compose_config("train", TrainConfig, [f"data.path={clean}", *SMALL, *keys])
-    config.optimizer.dense.lr, config.output = float("inf"), str(tmp_path / "run")
+    too_much = ["optimizer=sgd", "optimizer.dense.lr=1e38", "optimizer.dense.weight_decay=1e38"]
+    keys = [f"data.path={clean}", *SMALL, *too_much, "checkpoint.every_steps=1", f"output={tmp_path}/run"]
+    config = compose_config("train", TrainConfig, keys)
     config.trainer.on_nonfinite = mode
     with pytest.raises(
         DlrmError, match="step-000000001 is not saved, for what is not finite in it"
