@@ -133,6 +133,22 @@ def test_the_manifest_is_read_without_torch() -> None:
     assert modules_after("import dlrm_app.data.manifest") & HEAVY == set()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["data.path=nowhere"], ["data.path=nowhere", "trainer.global_batch_size=7"], ["resume=auto"]]
+)
+def test_a_run_that_cannot_start_is_refused_before_torch_is_loaded(arguments: list[str]) -> None:
+    code = f"""
+import sys
+sys.argv = ["dlrm-train", *{arguments}]
+from dlrm_app.cli.train import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code in (1, 2), end.code
+"""
+    assert modules_after(code) & (HEAVY | {"numba", "pyarrow"}) == set()
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     loaded = modules_after("import dlrm_app")
     assert loaded & (HEAVY | {"numpy", "numba", "pyarrow", "hydra", "omegaconf", "yaml"}) == set()

@@ -29,8 +29,8 @@ def _schema_problems(config: Any) -> None:
 def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_problems) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<command>``, composed from ``sys.argv`` and checked.
 
-    ``schema`` has a method ``problems() -> list[str]`` with the checks that types cannot express. Where it or the
-    command line has any, ``validate`` raises them together with all else that is wrong with the configuration.
+    ``validate`` raises all that is wrong with the configuration, in one error with what is wrong with the command line;
+    by default ``schema.problems() -> list[str]``, the checks that types cannot express. It loads no torch.
     Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
     """
     _set_up_process()
@@ -101,12 +101,12 @@ def _checked(tree: DictConfig, schema: type[Any], problems: list[str], validate:
             raise ConfigError(problems)
         OmegaConf.update(tree, key, "")
     config = to_schema(tree, schema)
-    if problems or config.problems():
-        errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-        try:
-            validate(config)
-        except DlrmError as error:
-            errors.append(error)
+    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    try:
+        validate(config)
+    except DlrmError as error:
+        errors.append(error)
+    if errors:
         raise joined(errors)
     return config
 
@@ -120,10 +120,10 @@ def _or_explain(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except DlrmError as error:
+        if not _is_first_rank():
+            time.sleep(SILENT_SECONDS)
         if _is_first_rank() or not isinstance(error, ConfigError | SharedError):
             print(f"error: {error}", file=sys.stderr)
-        else:
-            time.sleep(SILENT_SECONDS)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         if _is_first_rank():

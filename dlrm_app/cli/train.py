@@ -16,10 +16,11 @@ def _train(config: TrainConfig) -> float | None:
 
 
 def _validate(config: TrainConfig) -> None:
-    from dlrm_app.distributed.runtime import started_runtime
+    # all ranks check it once more together, after they have joined
+    from dlrm_app.distributed.ranks import started_ranks
     from dlrm_app.training.validation import check_training
 
-    check_training(config, started_runtime())
+    check_training(config, started_ranks())
 
 
 if __name__ == "__main__":

@@ -124,6 +124,20 @@ class ScheduleConfig:
         ]
 
 
+def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
+    """Decays that were to end with a run of ``num_steps``, but would not have begun by then."""
+    problems = []
+    for part, settings in (("sparse", schedule.sparse), ("dense", schedule.dense)):
+        is_open = settings.kind in ("polynomial", "cosine") and settings.decay_steps is None
+        if is_open and num_steps and settings.first_decay_step >= num_steps:
+            key = "warmup_steps" if settings.decay_start is None else "decay_start"
+            problems.append(
+                f"schedule.{part}.{key} must be less than the run's {num_steps} steps, for the decay is to end with "
+                f"the run, got {settings.first_decay_step}: lower it, train longer, or set schedule.{part}.decay_steps"
+            )
+    return problems
+
+
 def _schedule_problems(prefix: str, schedule: ScheduleSettings) -> list[str]:
     falling = ("polynomial", "cosine")
     problems = [

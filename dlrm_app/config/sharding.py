@@ -34,6 +34,21 @@ class CollectivesConfig:
     backward: str = "fp32"
 
 
+def collective_problems(config: CollectivesConfig, rows_per_rank: int, eval_rows_per_rank: int) -> list[str]:
+    """Batches that int8 cannot cut into whole rows of 32 values, tables being multiples of 4 wide."""
+    if "int8" not in (config.forward, config.backward):
+        return []
+    return [
+        f"sharding.collectives in int8 need a multiple of 8 rows per rank in {key}, got {rows}: use "
+        f"{-(-rows // 8) * 8}, or bf16"
+        for key, rows in (
+            ("trainer.global_batch_size / ranks", rows_per_rank),
+            ("evaluation.batch_size", eval_rows_per_rank),
+        )
+        if rows % 8
+    ]
+
+
 @dataclass(slots=True)
 class ShardingConfig:
     """``tables`` maps a pattern of table names to constraints (CONSTRAINT_KEYS) for the tables that it fits."""

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from torch.distributed import HashStore, TCPStore, distributed_c10d
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, keep_to
 from dlrm_app.distributed.network import interface_towards
+from dlrm_app.distributed.ranks import Ranks, started_ranks
 from dlrm_app.distributed.rendezvous import fresh_store
 from dlrm_app.errors import DlrmError, SharedError
 
@@ -31,20 +32,15 @@ TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """This process's place among the ranks, and the device it computes on."""
+class Runtime(Ranks):
+    """This process's place among the ranks, once it has joined them."""
 
-    rank: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
-    device: torch.device
     num_threads: int
 
     @property
-    def is_first(self) -> bool:
-        """Whether this rank is the one that prints and writes."""
-        return self.rank == 0
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return torch.device("cuda", self.local_rank) if self.device_type == "cuda" else torch.device("cpu")
 
     def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
         """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
@@ -123,31 +119,27 @@ def start_runtime(
         dist.destroy_process_group()
 
 
-def started_runtime() -> Runtime:
-    """This process among the ranks that were started, without joining them."""
-    return _find_runtime(None, numa=False)[0]
-
-
 def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
-    rank, world_size = (
-        int(os.environ.get(key, default)) for key, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
-    )
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
-    device = torch.device("cpu")
+    ranks = started_ranks()
     gpus: list[str] = []
-    if torch.cuda.is_available():
-        if local_rank >= torch.cuda.device_count():
+    if ranks.device_type == "cuda":
+        if ranks.local_rank >= torch.cuda.device_count():
             raise DlrmError(
-                f"rank {rank} is the {local_rank + 1}th on this machine, which has {torch.cuda.device_count()} GPUs: "
+                f"rank {ranks.rank} is the {ranks.local_rank + 1}th on this machine, which has {torch.cuda.device_count()} GPUs: "
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
-        device = torch.device("cuda", local_rank)
-        gpus = [_pci_address(gpu) for gpu in range(min(local_world_size, torch.cuda.device_count()))]
+        on_machine = min(ranks.local_world_size, torch.cuda.device_count())
+        gpus = [_pci_address(gpu) for gpu in range(on_machine)]
     allowed = frozenset(os.sched_getaffinity(0))
-    binding = bind(local_rank, local_world_size, gpus, wanted=numa, allowed=allowed, environment=os.environ)
-    threads = num_threads or binding.num_threads
-    return Runtime(rank, local_rank, world_size, local_world_size, device, threads), binding
+    binding = bind(
+        ranks.local_rank,
+        ranks.local_world_size,
+        gpus,
+        wanted=numa,
+        allowed=allowed,
+        environment=os.environ,
+    )
+    return Runtime(**asdict(ranks), num_threads=num_threads or binding.num_threads), binding
 
 
 def _pci_address(gpu: int) -> str:

@@ -1,20 +1,17 @@
 """Metrics of a model over a whole split, every row counted once at any number of ranks."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Protocol
 
 import torch
 from torch import nn
 
-from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.batch import Batch
-from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.fused_counters import uncounted
-from dlrm_app.tables.specs import Table
 
 
 class SizedBatches(Iterable[Batch], Sized, Protocol):
@@ -53,27 +50,3 @@ def evaluate(
 def group_ids(batch: Batch, feature: str) -> torch.Tensor:
     """[num_valid] the ids of the one-hot ``feature``."""
     return batch.sparse_features[feature].values()[: batch.num_valid]
-
-
-def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]) -> list[str]:
-    """What the dataset does not allow of the evaluations of a training run."""
-    problems = []
-    features = [name for table in tables for name in table.features]
-    if problem := group_problem(manifest, features, config.group_by):
-        problems.append(f"evaluation.{problem}")
-    has_val = "val" in manifest.splits and manifest.splits["val"].positives is not None
-    for key in ("every_steps", "per_epoch", "target_auc", "patience"):
-        if getattr(config, key) is not None and not has_val:
-            problems.append(
-                f"evaluation.{key} needs a labelled val split, which {manifest.path} has not: set it to null, "
-                "or preprocess with split.val=0.1"
-            )
-    return problems
-
-
-def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | None) -> str | None:
-    """Why the rows cannot be grouped by ``group_by``; ``features`` are those that the model reads."""
-    one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
-    if group_by is None or group_by in one_hot:
-        return None
-    return f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"

@@ -17,8 +17,9 @@ from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
-from dlrm_app.evaluation.evaluate import evaluate, group_problem
+from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.problems import group_problem
 from dlrm_app.files import write_json
 
 HEADINGS = {

@@ -3,15 +3,15 @@
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import torch
-from torchrec.distributed.planner import Topology, constants
-from torchrec.distributed.planner.types import HardwareConfig, KernelConfig, TopologyFactory, TrainerConfig
+from typing import TYPE_CHECKING
 
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.cgroup import memory_limits
-from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, refuse_if
+
+if TYPE_CHECKING:  # what checks a configuration does not wait for torchrec
+    from torchrec.distributed.planner import Topology
 
 GIB = 2**30
 
@@ -20,11 +20,11 @@ GIB = 2**30
 class Bandwidths:
     """Bytes a millisecond (torchrec's unit) that each rank moves; torchrec's defaults, those of V100s."""
 
-    memory: float = constants.HBM_MEM_BW
-    host_memory: float = constants.DDR_MEM_BW
-    host_link: float = constants.HBM_TO_DDR_MEM_BW
-    intra_node: float = constants.INTRA_NODE_BANDWIDTH
-    inter_node: float = constants.CROSS_NODE_BANDWIDTH
+    memory: float = 897 * GIB / 1000
+    host_memory: float = 51 * GIB / 1000
+    host_link: float = 32 * GIB / 1000
+    intra_node: float = 600 * GIB / 1000
+    inter_node: float = 12.5 * GIB / 1000
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,15 @@ class Cluster:
         )
         return f"{nodes} {self.device} rank{'s' * (self.num_ranks > 1)} of {self.memory / GIB:.4g} GiB"
 
-    def to_torchrec(self) -> Topology:
+    def to_torchrec(self) -> "Topology":
         """torchrec's description, with the memory that tables may take."""
+        from torchrec.distributed.planner.types import (
+            HardwareConfig,
+            KernelConfig,
+            TopologyFactory,
+            TrainerConfig,
+        )
+
         on_cpu, speed = self.device == "cpu", self.bandwidths
         ranks = TrainerConfig(
             world_size=self.num_ranks,
@@ -87,7 +94,7 @@ class Cluster:
         return TopologyFactory.create_topology(ranks, hardware, kernel)
 
 
-CPU_BANDWIDTHS = Bandwidths(memory=constants.DDR_MEM_BW, intra_node=10e6, inter_node=1e6)
+CPU_BANDWIDTHS = Bandwidths(memory=Bandwidths.host_memory, intra_node=10e6, inter_node=1e6)
 """gloo's between processes: with NVLink's in its place every table would be split, for exchanges cost nothing."""
 
 
@@ -113,16 +120,16 @@ def described_cluster(config: TopologyConfig) -> Cluster:
     )
 
 
-def running_cluster(config: TopologyConfig, runtime: Runtime) -> Cluster:
+def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     """The ranks that were started. Raises ConfigError if ``config`` describes other ones."""
     started = Cluster(
-        runtime.device.type,
-        max(1, runtime.world_size // runtime.local_world_size),
-        min(runtime.local_world_size, runtime.world_size),
-        round(config.memory_gib * GIB) if config.memory_gib else device_bytes(runtime),
-        round(config.host_memory_gib * GIB) if config.host_memory_gib is not None else host_bytes(runtime),
+        ranks.device_type,
+        max(1, ranks.world_size // ranks.local_world_size),
+        min(ranks.local_world_size, ranks.world_size),
+        round(config.memory_gib * GIB) if config.memory_gib else device_bytes(ranks),
+        round(config.host_memory_gib * GIB) if config.host_memory_gib is not None else host_bytes(ranks),
         config.reserved_share,
-        _bandwidths(config, runtime.device.type),
+        _bandwidths(config, ranks.device_type),
         is_described=False,
     )
     if not config.is_described:
@@ -155,16 +162,18 @@ def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:
     return replace(defaults, **{key: value * 1e6 for key, value in given.items() if value is not None})
 
 
-def device_bytes(runtime: Runtime) -> int:
+def device_bytes(ranks: Ranks) -> int:
     """Bytes that one rank may use: its GPU's memory, or its share of this machine's."""
-    if runtime.device.type == "cuda":
-        return int(torch.cuda.get_device_properties(runtime.device).total_memory)
-    return _machine_bytes() // runtime.local_world_size
+    if ranks.device_type == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(ranks.local_rank).total_memory)
+    return _machine_bytes() // ranks.local_world_size
 
 
-def host_bytes(runtime: Runtime) -> int:
+def host_bytes(ranks: Ranks) -> int:
     """Bytes beside its GPU's memory that one rank may use: its share of this machine's; none on CPU."""
-    return _machine_bytes() // runtime.local_world_size if runtime.device.type == "cuda" else 0
+    return _machine_bytes() // ranks.local_world_size if ranks.device_type == "cuda" else 0
 
 
 def _machine_bytes() -> int:

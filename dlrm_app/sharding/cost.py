@@ -5,7 +5,7 @@ a thousand tables of ten classes cost as much as ten.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.types import ParameterConstraints, Shard, ShardingOption, Topology
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
+from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
@@ -24,7 +25,7 @@ from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.communication import quantized_collectives
-from dlrm_app.sharding.constraints import DEFAULT_TYPES, planner_constraints
+from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
@@ -57,6 +58,31 @@ class Workload:
             # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
             sharding = replace(sharding, types=[*DEFAULT_TYPES, "table_row_wise"])
         return planner_constraints(list(self.tables.values()), sharding, self.dense_kernel, cluster.num_ranks)
+
+
+def planner_constraints(
+    tables: Sequence[Table], sharding: ShardingConfig, dense_kernel: Collection[str], world_size: int
+) -> dict[str, ParameterConstraints]:
+    """What the planner may do with each table, by name. ``dense_kernel``: the tables that must take that kernel."""
+    types = DEFAULT_TYPES if world_size > 1 else ["table_wise"]
+    by_name = {}
+    for table in tables:
+        given = constraints_of(table, sharding)
+        allowed_types = list(given.get("types") or types)
+        kernels = ["dense"] if table.name in dense_kernel else list(given.get("kernels") or ["fused"])
+        if "data_parallel" in allowed_types and "dense" not in kernels:
+            kernels.append("dense")  # replicated tables have no other
+        share = given.get("cache_load_factor")
+        by_name[table.name] = ParameterConstraints(
+            sharding_types=allowed_types,
+            compute_kernels=kernels,
+            min_partition=given.get("min_partition"),
+            cache_params=None if share is None else CacheParams(load_factor=share),
+            device_group=given.get("device_group"),
+            feature_names=list(table.features),
+            pooling_factors=table.expected_pooling_factors,
+        )
+    return by_name
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
 """From a configuration and its tables to a sharded model with its initial weights."""
 
-from collections.abc import Sequence
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
-from torchrec.distributed.types import ShardingEnv
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
@@ -14,12 +16,17 @@ from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.model.precision import set_tf32
 from dlrm_app.sharding.communication import quantized_collectives
-from dlrm_app.sharding.constraints import warn_of_other_algorithms
+from dlrm_app.sharding.constraints import table_names
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.planner.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.tables.sparse_optimizers import attach_fused_optimizers
+from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
+
+logger = logging.getLogger(__name__)
+
+COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 
 
 def plan_model(
@@ -72,3 +79,28 @@ def make_sharder(config: TrainConfig) -> AnyShardingSharder:
         fused_params={"prefetch_pipeline": True} if config.trainer.pipeline == "prefetch" else None,
         qcomm_codecs_registry=quantized_collectives(config.sharding.collectives),
     )
+
+
+def warn_of_other_algorithms(plan: ShardingPlan, optimizers: Mapping[str, str]) -> None:
+    """Says where a plan splits rows whose optimizer (table name → kind) reduces over whole rows elsewhere."""
+    split: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for module_plan in plan.plan.values():
+        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
+        for name, sharding in module_plan.items():
+            is_split = sharding.sharding_spec and any(
+                s.shard_offsets[1] for s in sharding.sharding_spec.shards
+            )
+            if (
+                is_split
+                and sharding.sharding_type in COLUMN_TYPES
+                and SPARSE_OPTIMIZERS[optimizers[name]].reduces_over_rows
+            ):
+                split[sharding.sharding_type, optimizers[name]].append(name)
+    for (kind, optimizer), names in split.items():
+        logger.warning(
+            "%s: %s reduces over the part of a row that a rank holds under %s, so this trains otherwise than unsplit "
+            "rows would: choose table_wise or row_wise, or an optimizer without row statistics (docs/how-to/sharding.md)",
+            table_names(names),
+            optimizer,
+            kind,
+        )

@@ -3,20 +3,12 @@
 A new one takes an entry here and a file in conf/optimizer/.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
-from torch import nn
-from torchrec.optim import optimizers as torchrec_optimizers
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
-from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from dlrm_app.config.optimizer import SparseSettings, change_settings
-from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_rules import Rule, adagrad, adam, lamb, sgd
 from dlrm_app.tables.specs import Table
 
@@ -28,23 +20,24 @@ WEIGHT, ROW = "weight", "row"
 class SparseOptimizer:
     """A kind of ``optimizer.sparse``.
 
-    fused: torchrec's name for fbgemm's kernel, which steps inside the backward pass. All of them clip by max_gradient.
+    fused: the class in torchrec.optim for fbgemm's kernel, which steps inside the backward pass; a name, for what
+        checks a configuration does not wait for torch. All of them clip by max_gradient.
     rule: the same step in plain torch, for tables with the dense kernel. None of them clips.
     state: name → WEIGHT or ROW, as fbgemm counts them: momentum1, momentum2.
     arguments: the settings that the fused class takes beside lr, weight_decay and max_gradient.
     devices: those that fbgemm has fused it on.
     decay_devices: those on which the fused kernel heeds weight_decay; elsewhere fbgemm drops it without a word.
-    decay_arguments: what the fused class needs to be told beside weight_decay.
+    decay_mode: fbgemm's WeightDecayMode that the fused class is told beside weight_decay, if it is.
     scales_by_weights: a step is as long as the row's weights, so that a row of zeros never moves.
     """
 
-    fused: Any
+    fused: str
     rule: Rule
     state: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ("eps",)
     devices: tuple[str, ...] = ("cpu", "cuda")
     decay_devices: tuple[str, ...] = ("cuda",)
-    decay_arguments: Mapping[str, Any] = field(default_factory=dict)
+    decay_mode: str | None = None
     scales_by_weights: bool = False
 
     @property
@@ -66,31 +59,31 @@ class SparseOptimizer:
 ADAM_ARGUMENTS = ("eps", "beta1", "beta2")
 
 SPARSE_OPTIMIZERS = {
-    "sgd": SparseOptimizer(torchrec_optimizers.SGD, sgd, arguments=(), decay_devices=()),
-    "adagrad": SparseOptimizer(torchrec_optimizers.Adagrad, adagrad, {"sum": WEIGHT}, decay_devices=()),
+    "sgd": SparseOptimizer("SGD", sgd, arguments=(), decay_devices=()),
+    "adagrad": SparseOptimizer("Adagrad", adagrad, {"sum": WEIGHT}, decay_devices=()),
     "rowwise_adagrad": SparseOptimizer(
-        RowWiseAdagrad,
+        "RowWiseAdagrad",
         adagrad,
         {"sum": ROW},
         # fbgemm's default is none; on CPU it heeds weight_decay for shared tables alone
-        decay_arguments={"weight_decay_mode": WeightDecayMode.L2},
+        decay_mode="L2",
     ),
     "adam": SparseOptimizer(
-        torchrec_optimizers.Adam,
+        "Adam",
         adam,
         {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT},
         ADAM_ARGUMENTS,
         devices=("cuda",),
     ),
     "partial_rowwise_adam": SparseOptimizer(
-        torchrec_optimizers.PartialRowWiseAdam,
+        "PartialRowWiseAdam",
         adam,
         {"exp_avg": WEIGHT, "exp_avg_sq": ROW},
         ADAM_ARGUMENTS,
         devices=("cuda",),
     ),
     "lamb": SparseOptimizer(
-        torchrec_optimizers.LAMB,
+        "LAMB",
         lamb,
         {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT},
         ADAM_ARGUMENTS,
@@ -98,7 +91,7 @@ SPARSE_OPTIMIZERS = {
         scales_by_weights=True,
     ),
     "partial_rowwise_lamb": SparseOptimizer(
-        torchrec_optimizers.PartialRowWiseLAMB,
+        "PartialRowWiseLAMB",
         lamb,
         {"exp_avg": WEIGHT, "exp_avg_sq": ROW},
         ADAM_ARGUMENTS,
@@ -116,35 +109,6 @@ def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
 def optimizer_kinds(tables: Sequence[Table], settings: SparseSettings) -> Mapping[str, str]:
     """Table name → the kind of its optimizer."""
     return {table.name: table_settings(table, settings).kind for table in tables}
-
-
-def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
-    """Tells each table, still on the meta device, which optimizer its backward pass will apply.
-
-    The planner reads it to count optimizer memory; a table that ends with the dense kernel ignores it.
-    """
-    by_name = {table.name: table for table in tables}
-    with warnings.catch_warnings():
-        # torchrec points to a private function of torch instead; its own is what its documentation teaches
-        warnings.simplefilter("ignore", DeprecationWarning)
-        for key, parameter in model.named_parameters():
-            if name := table_of(key):
-                chosen = table_settings(by_name[name], settings)
-                fused = SPARSE_OPTIMIZERS[chosen.kind].fused
-                apply_optimizer_in_backward(fused, [parameter], fused_arguments(chosen))
-
-
-def fused_arguments(settings: SparseSettings) -> dict[str, Any]:
-    """What the fused class of ``settings.kind`` is built with."""
-    optimizer = SPARSE_OPTIMIZERS[settings.kind]
-    arguments: dict[str, Any] = {key: getattr(settings, key) for key in ("lr", *optimizer.arguments)}
-    if settings.weight_decay:
-        arguments |= {"weight_decay": settings.weight_decay, **optimizer.decay_arguments}
-    if settings.max_gradient is not None:
-        arguments |= {"gradient_clipping": True, "max_gradient": settings.max_gradient}
-    if settings.stochastic_rounding is not None:
-        arguments["stochastic_rounding"] = settings.stochastic_rounding
-    return arguments
 
 
 def optimizer_rows() -> list[tuple[str, ...]]:

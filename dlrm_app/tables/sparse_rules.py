@@ -3,14 +3,18 @@
 Source: fbgemm_gpu/codegen/genscript/optimizers.py of fbgemm 1.8. Shapes: R rows, D columns.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 from dlrm_app.config.optimizer import SparseSettings
 
-State = dict[str, Tensor]
-Rule = Callable[[Tensor, Tensor, State, float, SparseSettings], Tensor]
+if TYPE_CHECKING:  # what checks a configuration does not wait for torch
+    from torch import Tensor
+
+State: TypeAlias = "dict[str, Tensor]"
+Rule: TypeAlias = "Callable[[Tensor, Tensor, State, float, SparseSettings], Tensor]"
 """(weights [R, D], gradient [R, D], state, steps so far, settings) → direction [R, D]; changes the state."""
 
 

@@ -3,7 +3,7 @@
 Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations: a batch under way stays where it is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,12 +21,9 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, LazyNoWait, 
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.batch import Batch
-from dlrm_app.display.numbers import count
 from dlrm_app.model.loss import StepOutput
-
-LOOKS_UP_EARLY = ("fused_sparse_dist", "semi_sync")
+from dlrm_app.training.validation import early_lookup_problems
 
 
 class OneByOne(TrainPipelineBase[Batch, StepOutput]):
@@ -131,25 +128,6 @@ def make_pipeline(
     return TrainPipelineSparseDist(model, optimizer, device)
 
 
-def pipeline_problems(name: str, evaluation: EvaluationConfig, device: torch.device) -> list[str]:
-    """What the device or the evaluations do not allow."""
-    if name != "prefetch":
-        return []
-    problems = []
-    if device.type == "cpu":
-        problems.append(
-            "trainer.pipeline=prefetch fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU: "
-            "use trainer.pipeline=sparse_dist"
-        )
-    for key in ("every_steps", "per_epoch"):
-        if getattr(evaluation, key) is not None:
-            problems.append(
-                f"trainer.pipeline=prefetch holds rows in the cache for the current batch, which evaluation.{key} would "
-                f"take away: set it to null, or use trainer.pipeline=sparse_dist"
-            )
-    return problems
-
-
 def plan_problems(name: str, plan: ShardingPlan) -> list[str]:
     """Tables of ``plan`` that the pipeline would read while their optimizer still writes them."""
     tables: list[str] = []
@@ -157,14 +135,3 @@ def plan_problems(name: str, plan: ShardingPlan) -> list[str]:
         assert isinstance(module_plan, EmbeddingModuleShardingPlan)
         tables += [table for table, sharding in module_plan.items() if sharding.compute_kernel == "dense"]
     return early_lookup_problems(name, tables)
-
-
-def early_lookup_problems(name: str, dense_tables: Sequence[str]) -> list[str]:
-    """Why the pipeline cannot train ``dense_tables``, which are those of the dense kernel."""
-    if name not in LOOKS_UP_EARLY or not dense_tables:
-        return []
-    return [
-        f"trainer.pipeline={name} looks rows up before the optimizer beside the model has stepped, which updates "
-        f"{count(len(dense_tables), 'table')} (as {dense_tables[0]}) that are replicated or have no fused optimizer "
-        "here: use trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/how-to/optimizers.md)"
-    ]

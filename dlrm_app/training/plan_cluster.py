@@ -20,7 +20,7 @@ from dlrm_app.sharding.plan.plan_table import plan_text
 from dlrm_app.sharding.planner.planner import find_assignment
 from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.tables.bag_configs import meta_bags
-from dlrm_app.tables.sparse_optimizers import attach_fused_optimizers
+from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.pipelines import plan_problems
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload

@@ -1,37 +1,37 @@
 """Everything for which a training run or a plan is refused before any work starts, in one error.
 
 What depends on a value that is itself wrong is not looked at. What only memory or a checkpoint can tell comes later.
+Nothing here waits for torch, so that a mistake is told at once; only a plan file is read by what needs it.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
+from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.plan import PlanConfig
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.sharding import collective_problems
+from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.data.batch_order import check_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.display.numbers import count
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
-from dlrm_app.evaluation.evaluate import evaluation_problems
-from dlrm_app.model.build import model_problems, model_table_problems
+from dlrm_app.evaluation.problems import evaluation_problems
+from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
-from dlrm_app.sharding.communication import collective_problems
 from dlrm_app.sharding.constraints import sharding_problems
-from dlrm_app.sharding.cost import Workload
 from dlrm_app.sharding.kernels import dense_kernel_tables, table_problems
-from dlrm_app.sharding.plan.plan_file import load_plan
-from dlrm_app.sharding.planner.planner import make_workload
 from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.training.pipelines import early_lookup_problems, pipeline_problems
-from dlrm_app.training.schedules import schedule_problems
+
+if TYPE_CHECKING:
+    from dlrm_app.sharding.cost import Workload
 
 T = TypeVar("T")
+LOOKS_UP_EARLY = ("fused_sparse_dist", "semi_sync")
 
 
-def check_training(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
+def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Table]]:
     """The dataset's manifest and the tables of a run on these ranks.
 
     Raises ConfigError with every problem; DataError if the dataset is the only one.
@@ -39,14 +39,14 @@ def check_training(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, lis
     checks = _Checks(config)
     path = config.data.path
     manifest = checks.result(lambda: _read_trainable(path)) if path else None
-    cluster = checks.result(lambda: running_cluster(config.topology, runtime), needs=["topology"])
-    tables = checks.tables(manifest, runtime.device)
-    checks.batches(manifest, runtime.world_size)
+    cluster = checks.result(lambda: running_cluster(config.topology, ranks), needs=["topology"])
+    tables = checks.tables(manifest, ranks.device_type)
+    checks.batches(manifest, ranks.world_size)
     if manifest is not None and tables is not None:
         num_dense = len(manifest.dense)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
         checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
-    if runtime.is_first:  # whose plan the others take, which may not see the file
+    if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
     checks.refuse()
     assert manifest is not None
@@ -63,7 +63,7 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
     path = config.data.path
     manifest = checks.result(lambda: read_manifest(Path(path))) if path else None
     cluster = checks.result(lambda: described_cluster(config.topology), needs=["topology"])
-    tables = checks.tables(manifest, torch.device(cluster.device) if cluster else None)
+    tables = checks.tables(manifest, cluster.device if cluster else None)
     checks.plan_file(tables, cluster)
     checks.refuse()
     assert cluster is not None
@@ -81,10 +81,42 @@ def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
     ]
 
 
-def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> Workload:
+def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> "Workload":
     """What is planned: each model of an ensemble reads rows of its own."""
+    from dlrm_app.sharding.planner.planner import make_workload
+
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
     return make_workload(tables, config.optimizer.sparse, config.sharding, batch_size, device_type)
+
+
+def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str) -> list[str]:
+    """What the device or the evaluations do not allow of the pipeline ``name``."""
+    if name != "prefetch":
+        return []
+    problems = []
+    if device_type == "cpu":
+        problems.append(
+            "trainer.pipeline=prefetch fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU: "
+            "use trainer.pipeline=sparse_dist"
+        )
+    for key in ("every_steps", "per_epoch"):
+        if getattr(evaluation, key) is not None:
+            problems.append(
+                f"trainer.pipeline=prefetch holds rows in the cache for the current batch, which evaluation.{key} would "
+                f"take away: set it to null, or use trainer.pipeline=sparse_dist"
+            )
+    return problems
+
+
+def early_lookup_problems(name: str, dense_tables: Sequence[str]) -> list[str]:
+    """Why the pipeline cannot train ``dense_tables``, which are those of the dense kernel."""
+    if name not in LOOKS_UP_EARLY or not dense_tables:
+        return []
+    return [
+        f"trainer.pipeline={name} looks rows up before the optimizer beside the model has stepped, which updates "
+        f"{count(len(dense_tables), 'table')} (as {dense_tables[0]}) that are replicated or have no fused optimizer "
+        "here: use trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/how-to/optimizers.md)"
+    ]
 
 
 def _read_trainable(folder: str) -> Manifest:
@@ -132,19 +164,19 @@ class _Checks:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
 
-    def tables(self, manifest: Manifest | None, device: torch.device | None) -> list[Table] | None:
+    def tables(self, manifest: Manifest | None, device_type: str | None) -> list[Table] | None:
         """The tables, which are to fit the dataset and the device as far as these are known."""
         config, sharding = self._config, self._config.sharding
         tables = None
         if manifest is not None or not config.tables.from_dataset:
             feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
             tables = self.result(lambda: resolve_tables(config.tables, feature_rows))
-        if device is not None:
-            self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device))
-        if device is not None and tables is not None:
+        if device_type is not None:
+            self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device_type))
+        if device_type is not None and tables is not None:
             needs = ["optimizer.sparse", "sharding"]
-            self.add(lambda: self._kernel_problems(tables, device.type), needs)
-            self.add(lambda: sharding_problems(tables, sharding, device.type), ["sharding"])
+            self.add(lambda: self._kernel_problems(tables, device_type), needs)
+            self.add(lambda: sharding_problems(tables, sharding, device_type), ["sharding"])
         return tables
 
     def _kernel_problems(self, tables: list[Table], device_type: str) -> list[str]:
@@ -158,5 +190,7 @@ class _Checks:
         """The plan in the file ``sharding.plan``, if nothing else is wrong with what it is for."""
         path = self._config.sharding.plan
         if path is not None and tables is not None and cluster is not None and not self._errors:
+            from dlrm_app.sharding.plan.plan_file import load_plan
+
             work = plan_workload(self._config, tables, cluster.device)
             self.result(lambda: load_plan(Path(path), work, cluster))

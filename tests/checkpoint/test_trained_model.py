@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from dlrm_app.checkpoint.format import checkpoint_name
 from dlrm_app.checkpoint.marker import MARKER
@@ -16,7 +15,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 from tests.checkpoint.test_marker import old_marker
 
-RUNTIME = Runtime(0, 0, 1, 1, torch.device("cpu"), 1)
+RUNTIME = Runtime(0, 0, 1, 1, "cpu", 1)
 
 
 def write_marker(run: Path, step: int, auc: float | None, **others: Any) -> Path:

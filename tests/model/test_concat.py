@@ -9,7 +9,8 @@ from torch import nn
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.model.build import build_model, model_problems
+from dlrm_app.model.architectures import model_problems
+from dlrm_app.model.build import build_model
 from dlrm_app.model.concat import StridedMean
 from dlrm_app.tables.specs import Table
 from tests.plain_model import PlainModel

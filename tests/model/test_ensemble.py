@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.model.build import build_model, model_problems
+from dlrm_app.model.architectures import model_problems
+from dlrm_app.model.build import build_model
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.model.test_parity import MODELS
 from tests.plain_model import PlainModel

@@ -1,14 +1,14 @@
 """Described clusters, and the ranks that were started."""
 
 import pytest
-import torch
+from torchrec.distributed.planner import constants
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.sharding.cluster import GIB, described_cluster, running_cluster
+from dlrm_app.sharding.cluster import GIB, Bandwidths, described_cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.planner.search import search
 from tests.sharding.clusters import one_hot, workload
@@ -17,7 +17,7 @@ COMMON = ["tables=criteo_kaggle", "tables.embedding_dim=16"]
 
 
 def started(ranks: int, per_node: int | None = None) -> Runtime:
-    return Runtime(0, 0, ranks, per_node or ranks, torch.device("cpu"), 1)
+    return Runtime(0, 0, ranks, per_node or ranks, "cpu", 1)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,16 @@ def test_the_shipped_clusters_are_what_their_names_say(
     assert (found.nodes, found.devices_per_node, found.device) == (nodes, per_node, device)
     assert found.memory == gib * GIB
     assert found.usable == pytest.approx(0.85 * gib * GIB)
+
+
+def test_bandwidths_that_nobody_gives_are_torchrecs() -> None:
+    assert Bandwidths() == Bandwidths(
+        constants.HBM_MEM_BW,
+        constants.DDR_MEM_BW,
+        constants.HBM_TO_DDR_MEM_BW,
+        constants.INTRA_NODE_BANDWIDTH,
+        constants.CROSS_NODE_BANDWIDTH,
+    )
 
 
 def test_torchrec_is_told_what_is_left_for_tables() -> None:

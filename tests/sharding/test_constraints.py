@@ -14,12 +14,9 @@ from torchrec.distributed.types import (
 )
 
 from dlrm_app.config.sharding import ShardingConfig, constraint_problems
-from dlrm_app.sharding.constraints import (
-    constraints_of,
-    planner_constraints,
-    sharding_problems,
-    warn_of_other_algorithms,
-)
+from dlrm_app.sharding.constraints import constraints_of, sharding_problems
+from dlrm_app.sharding.cost import planner_constraints
+from dlrm_app.sharding.sharded_model import warn_of_other_algorithms
 from dlrm_app.tables.specs import Table
 
 USER = Table("t_user", 1000, 16, ("user",))

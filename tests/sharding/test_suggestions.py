@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
@@ -131,7 +130,7 @@ def test_suggestions_work_behind_what_was_typed_already(
 
 def test_more_of_what_was_started_is_described_whole() -> None:
     """Typed behind anything, it plans for ranks like these and not for those of dlrm-plan's own default."""
-    started = Runtime(0, 0, 2, 2, torch.device("cpu"), 1)
+    started = Runtime(0, 0, 2, 2, "cpu", 1)
     running = running_cluster(
         TopologyConfig(memory_gib=1.5, intra_node_gbps=None, reserved_share=0.1), started
     )

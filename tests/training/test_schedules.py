@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings
+from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings, schedule_problems
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.schedules import LearningRates, fit_to_run, lr_factor, schedule_problems
+from dlrm_app.training.schedules import LearningRates, fit_to_run, lr_factor
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import NUM_DENSE, TABLES

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
@@ -14,9 +13,7 @@ from dlrm_app.training.validation import check_plan, check_training
 from tests.data.dataset_fixture import write_dataset
 from tests.small_run import SMALL
 
-TWO_RANKS = Runtime(
-    rank=0, local_rank=0, world_size=2, local_world_size=2, device=torch.device("cpu"), num_threads=1
-)
+TWO_RANKS = Runtime(rank=0, local_rank=0, world_size=2, local_world_size=2, device_type="cpu", num_threads=1)
 
 MISTAKES = {
     "trainer.log_every_steps=0": "trainer.log_every_steps must be at least 1",

@@ -1,0 +1,81 @@
+"""The registry of architectures, and what each asks of a configuration.
+
+A new architecture takes a module of its name with ``build``, a line in ARCHITECTURES, and a file in conf/model/.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlrm_app.config.checks import one_of
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.tables.specs import Table
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A ``model.kind``, which ``build`` in the module of that name builds.
+
+    needs, refuses: keys of ``model`` that it cannot do without, and those that mean nothing to it.
+    interacts: the features' vectors meet each other, so that they and the dense features' are of one width.
+    """
+
+    needs: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ("stride",)
+    interacts: bool = True
+
+
+ARCHITECTURES = {
+    "dlrm": Architecture(),
+    "dcn": Architecture(needs=("dcn_num_layers", "dcn_low_rank_dim")),
+    "projection": Architecture(needs=("projection_branch1", "projection_branch2")),
+    "concat": Architecture(refuses=("bottom_mlp",), interacts=False),
+}
+
+
+def model_problems(config: ModelConfig) -> list[str]:
+    """Keys of ``model`` that its architecture misses or does not take."""
+    if unknown := one_of("model.kind", config.kind, ARCHITECTURES):
+        return unknown
+    architecture = ARCHITECTURES[config.kind]
+    problems = [
+        f"model.{key} is needed by model.kind={config.kind}: set it, or use model={config.kind}"
+        for key in architecture.needs
+        if not getattr(config, key)
+    ]
+    for key in architecture.refuses:
+        if value := getattr(config, key):
+            others = " or ".join(kind for kind, other in ARCHITECTURES.items() if key not in other.refuses)
+            problems.append(
+                f"model.{key}={value} is no setting of model.kind={config.kind}: "
+                f"set model.{key}={[] if isinstance(value, list) else 'null'}, or use model={others}"
+            )
+    if config.ensemble_size > 1 and not architecture.interacts:
+        problems.append(
+            f"model.ensemble_size={config.ensemble_size} needs tables of one width, which model.kind={config.kind} "
+            "does not ask for: set model.ensemble_size=1, or use model=dlrm, dcn or projection"
+        )
+    return problems
+
+
+def model_table_problems(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> list[str]:
+    """Why the architecture cannot take these tables and ``num_dense`` features."""
+    if not ARCHITECTURES[config.kind].interacts:
+        return []
+    problems = []
+    if num_dense == 0:
+        problems.append(f"the dataset has no dense column, which model={config.kind} needs: add one")
+    dims, count = sorted({table.dim for table in tables}), config.ensemble_size
+    if len(dims) > 1:
+        examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)
+        problems.append(
+            f"the interaction needs tables of one width, these differ: {examples}; give all the same dim, "
+            "or use model=concat, which takes any widths"
+        )
+    elif dims[0] % count:
+        step = math.lcm(count, 4)  # fbgemm's widths are multiples of 4
+        problems.append(
+            f"model.ensemble_size={count} must divide the tables' width, got {dims[0]}: "
+            f"use {-(-dims[0] // step) * step}"
+        )
+    return problems

@@ -1,0 +1,46 @@
+"""fbgemm's fused optimizers, as torchrec attaches them to tables."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torchrec.optim
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from torch import nn
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+
+from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
+from dlrm_app.tables.specs import Table
+
+
+def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
+    """Tells each table, still on the meta device, which optimizer its backward pass will apply.
+
+    The planner reads it to count optimizer memory; a table that ends with the dense kernel ignores it.
+    """
+    by_name = {table.name: table for table in tables}
+    with warnings.catch_warnings():
+        # torchrec points to a private function of torch instead; its own is what its documentation teaches
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for key, parameter in model.named_parameters():
+            if name := table_of(key):
+                chosen = table_settings(by_name[name], settings)
+                fused = getattr(torchrec.optim, SPARSE_OPTIMIZERS[chosen.kind].fused)
+                apply_optimizer_in_backward(fused, [parameter], fused_arguments(chosen))
+
+
+def fused_arguments(settings: SparseSettings) -> dict[str, Any]:
+    """What the fused class of ``settings.kind`` is built with."""
+    optimizer = SPARSE_OPTIMIZERS[settings.kind]
+    arguments: dict[str, Any] = {key: getattr(settings, key) for key in ("lr", *optimizer.arguments)}
+    if settings.weight_decay:
+        arguments["weight_decay"] = settings.weight_decay
+        if optimizer.decay_mode is not None:
+            arguments["weight_decay_mode"] = WeightDecayMode[optimizer.decay_mode]
+    if settings.max_gradient is not None:
+        arguments |= {"gradient_clipping": True, "max_gradient": settings.max_gradient}
+    if settings.stochastic_rounding is not None:
+        arguments["stochastic_rounding"] = settings.stochastic_rounding
+    return arguments
