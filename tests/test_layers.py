@@ -134,7 +134,8 @@ def test_the_manifest_is_read_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["data.path=nowhere"], ["data.path=nowhere", "trainer.global_batch_size=7"], ["resume=auto"]]
+    "arguments",
+    [["data.path=nowhere"], ["data.path=nowhere", "trainer.global_batch_size=7"], ["resume=auto"]],
 )
 def test_a_run_that_cannot_start_is_refused_before_torch_is_loaded(arguments: list[str]) -> None:
     code = f"""

@@ -58,7 +58,7 @@ UNTYPED = {
     "preprocess/job/work_plan.py": "the command's configuration",
     "sharding/constraints.py": SPECS,
     "sharding/plan/plan_file.py": "plan.yaml",
-    "tables/sparse_optimizers.py": "arguments of fbgemm's optimizers",
+    "tables/fused_optimizers.py": "arguments of fbgemm's optimizers",
     "training/optimizers.py": "arguments of torch's optimizers",
     "training/report/details.py": RUN_FILES,
     "training/report/prediction_charts.py": RUN_FILES,

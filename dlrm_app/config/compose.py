@@ -10,6 +10,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from dlrm_app.config.checks import required
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.errors import ConfigError, refuse_if
 
@@ -70,8 +71,7 @@ def compose_tree(
 
 def missing_values(config: DictConfig) -> list[str]:
     """A problem for each required value that is not given."""
-    keys = sorted(OmegaConf.missing_keys(config))
-    return [f"{key} is required and has no default: give {key}=..." for key in keys]
+    return [required(key) for key in sorted(OmegaConf.missing_keys(config))]
 
 
 def to_schema(config: DictConfig, schema: type[Schema]) -> Schema:

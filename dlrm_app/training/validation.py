@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dlrm_app.config.checks import required
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import collective_problems
@@ -38,7 +39,7 @@ def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Ta
     """
     checks = _Checks(config)
     path = config.data.path
-    manifest = checks.result(lambda: _read_trainable(path)) if path else None
+    manifest = checks.result(lambda: _read_trainable(path))
     cluster = checks.result(lambda: running_cluster(config.topology, ranks), needs=["topology"])
     tables = checks.tables(manifest, ranks.device_type)
     checks.batches(manifest, ranks.world_size)
@@ -120,6 +121,8 @@ def early_lookup_problems(name: str, dense_tables: Sequence[str]) -> list[str]:
 
 
 def _read_trainable(folder: str) -> Manifest:
+    if not folder:
+        raise ConfigError([required("data.path")])
     manifest = read_manifest(Path(folder))
     if "train" not in manifest.splits or manifest.label is None:
         raise DataError(f"{folder} has no labelled train split: preprocess with input.train=…")

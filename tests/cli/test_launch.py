@@ -28,6 +28,13 @@ def test_unknown_keys_missing_ones_and_impossible_values_come_in_one_message(tmp
         assert part in done.stderr
 
 
+def test_a_required_key_that_is_not_given_is_one_problem(tmp_path: Path) -> None:
+    done = run(tmp_path, "trainer.epochs=2")
+    assert done.returncode == 2
+    assert "1 problem in the configuration" in done.stderr
+    assert "give data.path=..." in done.stderr
+
+
 def test_a_missing_dataset_and_an_unknown_key_come_in_one_message(tmp_path: Path) -> None:
     done = run(tmp_path, "data.path=nowhere", "optimizer.sparse.learning_rate=1")
     assert done.returncode == 2
