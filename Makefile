@@ -24,8 +24,8 @@ demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	$(BIN)/dlrm-train data.path=demo/dataset tables=dataset tables.embedding_dim=16 \
 	    trainer.global_batch_size=2048 trainer.epochs=2 output=demo/run
 
-test: setup ## the quick tests
-	$(BIN)/python -m pytest
+test: setup ## the quick tests, on two cores
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: setup ## all tests, the long ones too
 	$(BIN)/python -m pytest -m "long or not long"

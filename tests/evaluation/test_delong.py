@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.distributed.runtime import Runtime
@@ -50,7 +50,6 @@ def test_the_covariance_is_that_of_the_structural_components(size: int, step: fl
     assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9, abs=1e-16)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(-2, 2), st.integers(-2, 2), st.booleans()), min_size=4, max_size=25

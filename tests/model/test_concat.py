@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -45,7 +45,6 @@ def test_bf16_rounds_the_dense_part_and_stays_near() -> None:
     torch.testing.assert_close(bf16, fp32, rtol=0, atol=2**-7)
 
 
-@settings(deadline=None)
 @given(width=st.integers(1, 60), stride=st.integers(1, 70))
 def test_every_value_counts_once_in_the_strided_means(width: int, stride: int) -> None:
     """Each value's influence is 1 over the size of its window; windows are of one size but for the first and last."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.config.compose import compose_config
@@ -65,7 +65,6 @@ def tables(tmp_path: Path) -> str:
     return f"tables={file}"
 
 
-@settings(deadline=None)  # the first call compiles
 @given(
     u=st.floats(2**-53, 1 - 2**-53),
     rows=st.integers(1, 2**31 - 1),
@@ -78,7 +77,6 @@ def test_ids_follow_merlins_formula(u: float, rows: int, alpha: float) -> None:
     assert found == pytest.approx(expected, rel=1e-9 / abs(1 - alpha))
 
 
-@settings(deadline=None)  # the first call compiles
 @given(u=st.floats(2**-53, 1 - 2**-53), rows=st.integers(1, 2**31 - 1))
 def test_at_alpha_one_the_logarithm_is_uniform(u: float, rows: int) -> None:
     assert power_law(u, power_law_span(rows, 0.0), 0.0) == pytest.approx((rows + 1) ** u, rel=1e-12)
@@ -144,7 +142,6 @@ def test_columns_are_drawn_apart() -> None:
             assert abs(np.corrcoef(column, later)[0, 1]) < 0.2
 
 
-@settings(deadline=None)  # the first call compiles
 @given(first=st.integers(0, 10**12), cut=st.integers(1, 99))
 def test_a_row_is_the_same_in_whatever_pieces_it_is_asked_for(first: int, cut: int) -> None:
     inputs = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)

@@ -194,9 +194,7 @@ def seen_lines(spec: Spec, count: int) -> list[bytes]:
     good: list[bytes] = []
     bad: list[bytes] = []
 
-    @settings(
-        max_examples=20 * count, database=None, phases=[Phase.generate], derandomize=True, deadline=None
-    )
+    @settings(max_examples=20 * count, database=None, phases=[Phase.generate], derandomize=True)
     @given(a_line(spec))
     def collect(line: bytes) -> None:
         rows, _ = reference.parse_file(line + b"\n", spec)
@@ -227,10 +225,9 @@ def mixed(lines_seen: list[bytes], seed: int) -> bytes:
     return bytes(text)
 
 
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 LONG = settings(
     max_examples=50_000,
-    deadline=None,
     database=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -54,7 +54,7 @@ def read(data: bytes) -> pa.Table:
     return pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 700), st.integers(0, 99)), max_size=4),
     st.sampled_from(["zstd", "lz4", "snappy", "none"]),
@@ -125,7 +125,6 @@ def test_a_row_group_without_elements_may_follow_one_with_many_different_ones() 
     assert polars.read_parquet(io.BytesIO(data)).to_dicts() == expected.to_pylist()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 32), st.lists(st.integers(0, 2**32 - 1), max_size=90))
 def test_bits_are_packed_from_the_lowest_on(width: int, values: list[int]) -> None:
     codes = np.array(values, np.uint32) & np.uint32((1 << width) - 1)
@@ -173,7 +172,6 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
     assert sizes[1] == pytest.approx(7 * 4 + 5000 * 3 / 8, rel=0.05)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30)), min_size=1, max_size=4
