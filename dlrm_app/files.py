@@ -1,5 +1,7 @@
 """Files that are either whole or absent: a temporary name, fsync, then rename."""
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -8,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from dlrm_app.errors import DlrmError
 
 
 @contextmanager
@@ -45,6 +49,43 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+@contextmanager
+def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
+    """Raises DlrmError for what a disk can do to a run; ``then``: what to do once that is mended."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DlrmError(f"no room left on the disk of output={output}: free some, {then}") from error
+        if error.errno in _REFUSED:
+            raise DlrmError(f"{error.filename or output}: {error.strerror}; mend that, {then}") from error
+        raise
+
+
+@contextmanager
+def held_lock(path: Path, refusal: str) -> Iterator[None]:
+    """Holds the lock file ``path`` while the block runs; a process that is killed lets go of it too.
+
+    Raises DlrmError with ``refusal`` if another process holds it.
+    """
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
+        if not is_ours:  # held, or deleted by its holder since it was opened
+            raise DlrmError(refusal)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

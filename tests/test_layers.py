@@ -27,7 +27,8 @@ LAYERS = [
     {"distributed"},
     {"config"},
     {"display", "doctor", "compiled"},
-    {"errors", "files"},
+    {"files"},
+    {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 

@@ -1,6 +1,5 @@
 """dlrm-preprocess: looks at what is asked and what is there, then goes through the stages."""
 
-import errno
 import json
 import logging
 import shutil
@@ -13,7 +12,8 @@ from typing import Any
 
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.errors import ConfigError, DlrmError
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import explained_disk_errors
 from dlrm_app.preprocess.encode.columns import check_columns
 from dlrm_app.preprocess.job.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.job.stages import Stages
@@ -33,6 +33,8 @@ from dlrm_app.preprocess.read.spec import read_spec
 
 logger = logging.getLogger(__name__)
 
+GO_ON = "then run the same command again; it goes on where it stopped"
+
 
 def preprocess(config: PreprocessConfig) -> Manifest:
     """Makes the dataset that ``config`` describes, or goes on with it; gives its manifest.
@@ -47,7 +49,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         return finished
     check_first_lines(plan)
     start = time.perf_counter()
-    with _executor(config) as executor, explained_disk_errors(plan.output), locked(plan.output):
+    with _executor(config) as executor, explained_disk_errors(plan.output, GO_ON), locked(plan.output):
         went_on = _open_work(config, plan)
         manifest = Stages(config, plan, executor).run()
         remove_temporary_files(plan.output)
@@ -116,26 +118,3 @@ def _open_work(config: PreprocessConfig, plan: Plan) -> bool:
     remove_temporary_files(plan.output)
     write_run(plan.output, replace(before, sources=plan.sources, damaged=()))
     return True
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG)
-
-
-@contextmanager
-def explained_disk_errors(output: Path) -> Iterator[None]:
-    """Raises DlrmError, which tells what to do, for what a disk can do to a run."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise DlrmError(
-                f"no room left on the disk of output={output}: free some, then run the same command again; "
-                "it goes on where it stopped"
-            ) from error
-        if error.errno in _REFUSED:
-            raise DlrmError(
-                f"{error.filename or output}: {error.strerror}; mend that, then run the same command again; "
-                "it goes on where it stopped"
-            ) from error
-        raise

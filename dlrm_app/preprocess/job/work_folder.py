@@ -5,7 +5,6 @@ OUTPUT/.work/<pass>/     the journal of a pass
 OUTPUT/.work/lock        held by the process at work
 """
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.errors import ConfigError, DlrmError
-from dlrm_app.files import write_json
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import held_lock, write_json
 from dlrm_app.preprocess.job.journal import Journal, R
 from dlrm_app.preprocess.job.records import VERSION, from_json
 from dlrm_app.preprocess.read.source import Source
@@ -90,11 +89,6 @@ def remove_temporary_files(output: Path) -> None:
 def locked(output: Path) -> Iterator[None]:
     """Holds OUTPUT for this process; the lock goes when the process does, however it ends."""
     (output / WORK).mkdir(parents=True, exist_ok=True)
-    with (output / WORK / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DlrmError(
-                f"another dlrm-preprocess is working on output={output}: wait for it or end it"
-            ) from error
+    refusal = f"another dlrm-preprocess is working on output={output}: wait for it or end it"
+    with held_lock(output / WORK / "lock", refusal):
         yield
