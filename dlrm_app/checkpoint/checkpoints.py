@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from dlrm_app.checkpoint.format import best_checkpoints, checkpoint_name, list_checkpoints, remove_all_but
+from dlrm_app.checkpoint.format import checkpoint_name, list_checkpoints, remove_old
 from dlrm_app.checkpoint.marker import Marker
 from dlrm_app.checkpoint.pieces import copy_pieces, local_pieces
 from dlrm_app.checkpoint.save import save_checkpoint
@@ -42,6 +42,11 @@ class Checkpoints:
         """Whether this rank knows that a save in the background failed: the next ``save`` raises it everywhere."""
         return self._writer.has_failed
 
+    @property
+    def are_none(self) -> bool:
+        """Whether there is nothing that the run could go on from."""
+        return self._runtime.decide_first(not list_checkpoints(self._folder))
+
     def are_overdue(self) -> bool:
         """Whether ``every_minutes`` have passed since the last one, by the first rank's clock."""
         minutes = self._config.every_minutes
@@ -58,9 +63,11 @@ class Checkpoints:
         def write() -> None:
             save_checkpoint(folder, tensors, pieces, marker, self._runtime, self._writer.group)
             if self._runtime.is_first:
-                newest = list_checkpoints(self._folder)[: self._config.keep_last]
-                best = best_checkpoints(self._folder)[: self._config.keep_best]
-                remove_all_but(self._folder, {*newest, *best})
+                remove_old(self._folder, self._config.keep_last, self._config.keep_best)
 
         self._saved_at = time.monotonic()
         self._writer.start(write)
+
+    def wait(self) -> None:
+        """Waits for the save under way. Raises SharedError if it failed. Every rank must call it."""
+        self._writer.finish()

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from dlrm_app.checkpoint.marker import MARKER, Marker, read_marker, write_marker
+from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder
 
 NAME = re.compile(r"step-(\d{9,})$")
@@ -16,6 +17,11 @@ NAME = re.compile(r"step-(\d{9,})$")
 def checkpoint_name(step: int) -> str:
     """``step-000001000`` for 1000."""
     return f"step-{step:09d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """1000 for ``step-000001000``."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def partial_path(folder: Path) -> Path:
@@ -51,23 +57,44 @@ def list_checkpoints(parent: Path) -> list[Path]:
     if not parent.is_dir():
         return []
     folders = [path for path in parent.iterdir() if NAME.match(path.name) and (path / MARKER).is_file()]
-    return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    return sorted(folders, key=checkpoint_step, reverse=True)
+
+
+def way_back(parent: Path) -> str:
+    """What someone may type whose run has failed: it depends on whether a checkpoint is there."""
+    newest = list_checkpoints(parent)[:1]
+    return (
+        f"resume=auto goes on from {newest[0].name}" if newest else "no checkpoint is there yet: start again"
+    )
 
 
 def best_checkpoints(parent: Path) -> list[Path]:
     """The complete checkpoints in ``parent`` that were evaluated on val, by falling AUC; of equals the newest first."""
-    scores = {
-        path: auc for path in list_checkpoints(parent) if (auc := read_marker(path).val_auc) is not None
-    }
+    return _best_first(list_checkpoints(parent))
+
+
+def _best_first(checkpoints: list[Path]) -> list[Path]:
+    scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
     return sorted(scores, key=lambda path: scores[path], reverse=True)
 
 
-def remove_all_but(parent: Path, keep: set[Path]) -> None:
-    """Deletes every checkpoint of ``parent`` that is not in ``keep``, and what interrupted savings left."""
-    for path in list_checkpoints(parent):
+def looks_whole(folder: Path) -> bool:
+    """Whether the marker of a checkpoint is readable and its files have their sizes; checksums are not computed."""
+    try:
+        files = read_marker(folder).files
+        return all((folder / name).stat().st_size == num_bytes for name, (num_bytes, _) in files.items())
+    except (DataError, OSError):
+        return False
+
+
+def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
+    """Deletes the checkpoints of ``parent`` but the newest and the best on val. Damaged ones neither count nor go."""
+    whole = [path for path in list_checkpoints(parent) if looks_whole(path)]
+    keep = {*whole[:keep_last], *_best_first(whole)[:keep_best]}
+    for path in whole:
         if path not in keep:
             (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
             shutil.rmtree(path)
-    for pattern in (".step-*.partial", ".step-*.replaced"):
+    for pattern in (".step-*.partial", ".step-*.replaced"):  # what interrupted savings left
         for path in parent.glob(pattern):
             shutil.rmtree(path)

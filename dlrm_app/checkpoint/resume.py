@@ -1,15 +1,19 @@
 """Which checkpoint a run goes on from, and whether it may."""
 
 import logging
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from dlrm_app.checkpoint.format import list_checkpoints
 from dlrm_app.checkpoint.load import Checkpoint, open_checkpoint
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.errors import DataError, DlrmError, refuse_if
+from dlrm_app.tables.specs import Table, resolve_tables
 
 logger = logging.getLogger(__name__)
 
@@ -18,8 +22,9 @@ FIXED_KEYS = (
     ("data", "shuffle"),
     ("trainer", "seed"),
     ("trainer", "global_batch_size"),
+    *(("model", field.name) for field in fields(ModelConfig)),
 )
-"""Keys that decide which rows make which batch: a run that goes on must have them as they were."""
+"""Keys that decide which rows make which batch, and what the model computes: a run that goes on keeps them."""
 
 
 def find_checkpoint(config: TrainConfig, runtime: Runtime) -> Checkpoint | None:
@@ -31,11 +36,14 @@ def find_checkpoint(config: TrainConfig, runtime: Runtime) -> Checkpoint | None:
     if config.resume == "none":
         return None
     if config.resume == "auto":
-        for folder in list_checkpoints(Path(config.output or "") / "checkpoints"):
+        folders = list_checkpoints(Path(config.output or "") / "checkpoints")
+        for folder in folders:
             try:
                 return open_checkpoint(folder, runtime)
             except DlrmError as error:
                 logger.warning("%s\ngoing back to the checkpoint before it", error)
+        if folders:
+            logger.warning("no checkpoint of %s is whole: starting afresh", config.output)
         return None
     folder = Path(config.resume)
     if checkpoints := list_checkpoints(folder / "checkpoints"):
@@ -43,22 +51,37 @@ def find_checkpoint(config: TrainConfig, runtime: Runtime) -> Checkpoint | None:
     return open_checkpoint(folder, runtime)
 
 
-def check_resumable(checkpoint: Checkpoint, config: TrainConfig, manifest: Manifest) -> None:
-    """Raises an error naming all that makes the run under ``config`` another one than the checkpoint's."""
-    folder, saved = checkpoint.folder, checkpoint.marker.config
+def check_resumable(
+    checkpoint: Checkpoint, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
+) -> TrainConfig:
+    """The configuration of the checkpoint's run.
+
+    Raises an error naming all that makes the run under ``config``, with ``tables``, another one.
+    """
+    folder = checkpoint.folder
+    try:
+        saved = read_saved_config(checkpoint.marker.config)
+    except DataError as error:
+        raise DataError(f"checkpoint {folder}: {error}") from error
     if checkpoint.marker.dataset != manifest.fingerprint():
         raise DataError(
-            f"checkpoint {folder} was trained on another dataset ({saved['data']['path']}) than "
+            f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
             f"{config.data.path}: name that one, or start a new run with resume=none and another output"
         )
-    now = asdict(config)
-    problems = []
-    for section, key in FIXED_KEYS:
-        then = saved[section][key]
-        if then != now[section][key]:
-            problems.append(
-                f"{section}.{key} is {now[section][key]}, the run in {folder} has {then}: "
-                f"give {section}.{key}={then}, or start a new run"
-            )
-    if problems:
-        raise ConfigError(problems)
+    then, now = asdict(saved), asdict(config)
+    problems = [
+        f"{section}.{key} is {now[section][key]}, the run in {folder} has {then[section][key]}: "
+        f"give {section}.{key}={then[section][key]}, or start a new run"
+        for section, key in FIXED_KEYS
+        if then[section][key] != now[section][key]
+    ]
+    feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
+    poolings = {table.name: table.pooling for table in resolve_tables(saved.tables, feature_rows)}
+    problems += [
+        f"tables: {table.name} has the pooling {table.pooling}, in {folder} it has {poolings[table.name]}: "
+        f"give it pooling={poolings[table.name]}, or start a new run"
+        for table in tables
+        if poolings.get(table.name, table.pooling) != table.pooling
+    ]
+    refuse_if(problems)
+    return saved

@@ -1,5 +1,6 @@
 """A configuration as a checkpoint recorded it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -28,6 +29,18 @@ def read_saved_config(values: dict[str, Any]) -> TrainConfig:
         ) from error
     assert isinstance(config, TrainConfig)
     return config
+
+
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """``trainer.epochs 1 → 2`` for every key in which two configurations differ, but for resume and output."""
+    lines = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        then, now = before.get(key), after.get(key)
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            lines += changed_keys(then, now, f"{prefix}{key}.")
+        elif then != now and f"{prefix}{key}" not in ("resume", "output"):
+            lines.append(f"{prefix}{key} {then} → {now}")
+    return lines
 
 
 def _with_new_names(values: dict[str, Any]) -> DictConfig:

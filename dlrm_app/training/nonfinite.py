@@ -86,10 +86,11 @@ def raise_if_nonfinite(
     batches: TrainBatches,
     progress: Progress,
     optimizer: OptimizerConfig,
+    hint: str,
 ) -> None:
     """Raises SharedError if the loss of any rank was nan or inf since the epoch began. Every rank must call it.
 
-    ``batches``: the current epoch's, to say which rows they were.
+    ``batches``: the current epoch's, to say which rows they were. ``hint``: how to go on, the message's last line.
     """
     step = guard.first_bad_step()
     if step is not None:
@@ -97,7 +98,7 @@ def raise_if_nonfinite(
         raise SharedError(
             f"the loss was no finite number at {bad}, on rows of {listed(bad.rows)}\n"
             f"  {_cause(bad, optimizer)}\n"
-            "  checkpoints from before that step are whole: resume=auto goes on from the newest"
+            f"  {hint}"
         )
 
 
@@ -118,7 +119,7 @@ def record_skip(model: nn.Module, batches: TrainBatches, progress: Progress) -> 
 
 
 def raise_if_skips_are_useless(
-    bad: NonfiniteStep, num_skipped: int, max_skipped: int, optimizer: OptimizerConfig
+    bad: NonfiniteStep, num_skipped: int, max_skipped: int, optimizer: OptimizerConfig, hint: str
 ) -> None:
     """Raises SharedError after more than ``max_skipped`` steps, and at once if weights are nan or inf already.
 
@@ -127,7 +128,7 @@ def raise_if_skips_are_useless(
     if bad.weights:
         raise SharedError(
             f"at {bad} the weights were no finite numbers already, so skipping steps does not help\n"
-            f"  {_diverged(bad, optimizer)}\n  resume=auto goes on from the newest checkpoint, from before that"
+            f"  {_diverged(bad, optimizer)}\n  {hint}"
         )
     if num_skipped > max_skipped:
         raise SharedError(

@@ -8,10 +8,12 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from dlrm_app.checkpoint.checkpoints import Checkpoints
+from dlrm_app.checkpoint.format import way_back
 from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
+from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
@@ -21,6 +23,7 @@ from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.loop_decisions import decide_after_step, is_val_due
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import (
@@ -32,7 +35,7 @@ from dlrm_app.training.nonfinite import (
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
 from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEvent, TrainEvent
-from dlrm_app.training.run_folder.folder import create_run_folder
+from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 from dlrm_app.training.seed import set_seed
 from dlrm_app.training.setup import build_trainable, open_dataset
 from dlrm_app.training.summary import log_evaluation, log_start, log_step, print_end
@@ -48,22 +51,26 @@ def train(config: TrainConfig) -> RunResult:
     timeout = timedelta(minutes=trainer.timeout_minutes)
     started = start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout)
     with started as runtime, stop_on_signals(runtime) as stop_request:
-        run = prepare(config, runtime)
-        try:
-            with Checkpoints(run.folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
-                train_epochs(run, checkpoints, stop_request)
-        except DlrmError:  # a stop too; the run is as saved as it can be
-            report_unfinished(run)
-            raise
-        return finish(run)
+        manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+        with open_run_folder(config.output, config.resume, runtime) as folder:
+            run = prepare(config, manifest, tables, folder, runtime)
+            try:
+                with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
+                    begin(run, checkpoints)
+                    train_epochs(run, checkpoints, stop_request)
+            except (DlrmError, OSError):  # a stop too; the run is as saved as it can be
+                report_unfinished(run)
+                raise
+            return finish(run)
 
 
-def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
-    """Opens dataset and checkpoint, builds the model, makes the run folder; what fails, fails on every rank."""
-    manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+def prepare(
+    config: TrainConfig, manifest: Manifest, tables: list[Table], folder: RunFolder, runtime: Runtime
+) -> TrainingRun:
+    """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank."""
     checkpoint = find_checkpoint(config, runtime)
     if checkpoint is not None:
-        runtime.together(lambda: check_resumable(checkpoint, config, manifest))
+        before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     log_start(config, manifest, tables, runtime)
     set_seed(config.trainer.seed)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
@@ -77,33 +84,45 @@ def prepare(config: TrainConfig, runtime: Runtime) -> TrainingRun:
         guard,
         # before a checkpoint is loaded: it compares with the initial weights
         health=TableHealth(trainable.model, tables, manifest, runtime.device),
-        folder=create_run_folder(config.output, config.resume != "none", runtime),
+        folder=folder,
         progress=Progress(),
         meter=LossMeter(runtime),
         throughput=Throughput(config.trainer.global_batch_size),
     )
-    folder = run.folder
     if checkpoint is not None:
         restore(run, checkpoint)
-        folder.keep_metrics(checkpoint.folder.parents[1], checkpoint.marker.metrics_bytes)
-    else:
-        folder.keep_metrics(folder.path, 0)
-    folder.write_start(config, manifest, runtime)
-    runtime.together(lambda: folder.open_logs(config, run.progress.step))
-    if runtime.is_first:
-        write_plan(folder.path / "plan.yaml", trainable.plan)
+    folder.go_on_from(checkpoint)
+    if checkpoint is not None:
+        folder.note_changes(before, config, run.progress.step)
     return run
 
 
+def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
+    """Writes down what the run is; one that goes on from another run's checkpoint gets one of its own before."""
+    if checkpoints.are_none and run.progress.step:  # resume=auto would start afresh until the first save
+        save(run, checkpoints)
+        checkpoints.wait()
+    run.folder.write_start(run.config, run.manifest, run.runtime)
+    run.runtime.together(lambda: run.folder.open_logs(run.config, run.progress.step))
+    if run.runtime.is_first:
+        write_plan(run.folder.path / "plan.yaml", run.trainable.plan)
+
+
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
-    """Trains, evaluates and saves until there is nothing left to train."""
+    """Trains, evaluates and saves until there is nothing left to train.
+
+    Raises Stopped, with a checkpoint behind it, when a signal asks for it.
+    """
     while run.why_done is None:
         train_epoch(run, checkpoints, stop_request)
         if not run.progress.has_evaluated("val"):
             evaluate_split(run, "val")
         end_epoch(run)
-        if run.config.checkpoint.every_epoch or run.why_done is not None:
+        must_stop = stop_request.agreed_now() and run.why_done is None
+        if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
             save(run, checkpoints)
+        if must_stop:
+            leave_early(run, stop_request)
 
 
 def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -176,12 +195,25 @@ def skip_step(run: TrainingRun, batches: TrainBatches) -> None:
     trainer, progress = run.config.trainer, run.progress
     bad = record_skip(run.trainable.model, batches, progress)
     run.folder.log(SkipEvent(bad.epoch, bad.step, bad.rows, bad.columns))
-    raise_if_skips_are_useless(bad, len(progress.skipped), trainer.max_skipped, run.config.optimizer)
+    raise_if_skips_are_useless(
+        bad,
+        len(progress.skipped),
+        trainer.max_skipped,
+        run.config.optimizer,
+        way_back(run.folder.path / "checkpoints"),
+    )
 
 
 def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     """Raises SharedError if the loss of any rank was nan or inf. Every rank must call it."""
-    raise_if_nonfinite(run.guard, run.trainable.model, batches, run.progress, run.config.optimizer)
+    raise_if_nonfinite(
+        run.guard,
+        run.trainable.model,
+        batches,
+        run.progress,
+        run.config.optimizer,
+        way_back(run.folder.path / "checkpoints"),
+    )
 
 
 def evaluate_within_epoch(run: TrainingRun) -> None:

@@ -1,6 +1,7 @@
 """Runs that end before their last step: at a target, when nothing is gained any more; and what they hand on."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from dlrm_app.cli.train import _train
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.training.train import train
+from dlrm_app.distributed.signals import Stopped
+from dlrm_app.training.train import take_step, train
 from tests.data.dataset_fixture import write_dataset
 
 STILL = ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
@@ -65,3 +67,20 @@ def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> N
     aucs = [event["auc"] for event in events(config, "eval", "val")]
     assert given == max(aucs)
     assert given != aucs[-1]
+
+
+def test_a_signal_stops_a_run_whose_epochs_have_one_step(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.trainer.global_batch_size, config.checkpoint.every_epoch = 640, False
+
+    def step_with_signal(*arguments: Any) -> None:
+        take_step(*arguments)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("dlrm_app.training.train.take_step", step_with_signal)
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 1"):
+        train(config)
+    monkeypatch.undo()
+    config.resume = "auto"
+    assert train(config).steps == 2

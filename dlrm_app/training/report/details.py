@@ -39,6 +39,12 @@ def dataset_section(record: RunRecord) -> str:
     return f"<h2>Dataset</h2><p>{escape(sentence)}</p>{html_table(headings, rows)}"
 
 
+def changes_section(record: RunRecord) -> str:
+    """What starts after the first changed of the configuration; empty where nothing was."""
+    lines = [f"from step {step:,} on: {'; '.join(changes)}" for step, changes in record.changes]
+    return f"<p>The configuration was changed {escape(', '.join(lines))}.</p>" if lines else ""
+
+
 def plan_section(record: RunRecord) -> str:
     """The ranks that hold each table."""
     tables: dict[str, Any] = record.plan.get("tables") or {}
@@ -98,7 +104,7 @@ def next_section(record: RunRecord) -> str:
     if (record.path / "tensorboard").is_dir():
         commands.append(f"tensorboard --logdir {run}/tensorboard")
     if record.result is None:
-        resumed = command_line(record)
-        commands.insert(0, resumed if "resume=" in resumed else f"{resumed} resume=auto")
+        words = [word for word in shlex.split(command_line(record)) if not word.startswith("resume=")]
+        commands.insert(0, shlex.join([*words, "resume=auto"]))
         commands.append(f"python -m dlrm_app.training.report {run}")
     return f"<h2>Next</h2><pre>{escape(chr(10).join(commands))}</pre>"

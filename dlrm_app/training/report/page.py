@@ -7,6 +7,7 @@ from dlrm_app.display.chart import charts_html
 from dlrm_app.display.page import configuration, page
 from dlrm_app.files import write_text
 from dlrm_app.training.report.details import (
+    changes_section,
     dataset_section,
     environment_section,
     next_section,
@@ -39,6 +40,7 @@ def render(record: RunRecord) -> str:
         health_section(record),
         dataset_section(record),
         "<h2>How it was made</h2>",
+        changes_section(record),
         configuration(record.config),
         plan_section(record),
         environment_section(record),

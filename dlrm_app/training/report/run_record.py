@@ -3,12 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 
 from dlrm_app.checkpoint.progress import Evaluation
+from dlrm_app.config.saved import changed_keys
 from dlrm_app.errors import DataError
 from dlrm_app.training.run_folder.events import (
     Event,
@@ -37,6 +39,8 @@ class RunRecord:
     health: list[HealthEvent]
     skipped: list[SkipEvent]
     last_step: int
+    changes: list[tuple[int, list[str]]]
+    """(step, keys with their values before and after) of every start that changed the configuration."""
 
     def last_eval(self, split: str) -> Evaluation | None:
         """The latest evaluation on ``split``."""
@@ -69,7 +73,15 @@ def read_run(folder: Path) -> RunRecord:
         health=_of_kind(HealthEvent, events),
         skipped=_of_kind(SkipEvent, events),
         last_step=last_step,
+        changes=_read_changes(folder),
     )
+
+
+def _read_changes(folder: Path) -> list[tuple[int, list[str]]]:
+    paths = sorted(folder.glob("config-until-step-*.yaml"))
+    steps = [int(path.stem.rpartition("-")[2]) for path in paths]
+    configs = [_read(path) for path in [*paths, folder / "config.yaml"]]
+    return [(step, changed_keys(*pair)) for step, pair in zip(steps, pairwise(configs), strict=True)]
 
 
 def _of_kind(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:

@@ -1,6 +1,7 @@
 """A run's folder: what was asked for, on what, and what came of it.
 
 RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
+RUN/config-until-step-000001000.yaml            the configuration of the steps before, where it was changed
 RUN/dataset.json                                what the dataset holds, in short
 RUN/metrics.jsonl                               one event a line
 RUN/curves.json                                 ROC, reliability and histogram of the last evaluations
@@ -8,22 +9,33 @@ RUN/result.json  report.html                    written last
 """
 
 import json
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
+from dlrm_app.checkpoint.format import checkpoint_name, list_checkpoints
+from dlrm_app.checkpoint.load import Checkpoint
+from dlrm_app.config.saved import changed_keys
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.curves import Curves
-from dlrm_app.files import write_json, write_text, written_whole
+from dlrm_app.files import explained_disk_errors, held_lock, write_json, write_text, written_whole
 from dlrm_app.training.run_folder.environment import describe_dataset, describe_environment
 from dlrm_app.training.run_folder.events import Event, RunResult, event_to_json
 from dlrm_app.training.run_folder.loggers import FanOut, open_logs
+from dlrm_app.training.run_folder.set_aside import set_aside_after
+
+logger = logging.getLogger(__name__)
+
+GO_ON = "then the same command with resume=auto goes on from the newest checkpoint"
 
 
 class RunFolder:
@@ -67,14 +79,29 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         return path.stat().st_size if self._writes and path.exists() else 0
 
-    def keep_metrics(self, source: Path, num_bytes: int) -> None:
-        """Keeps the first ``num_bytes`` of the metrics of the run at ``source``, which this one goes on from."""
-        log = source / "metrics.jsonl"
-        if self._writes and log.is_file():
-            with log.open("rb") as file:
-                kept = file.read(num_bytes)
+    def go_on_from(self, checkpoint: Checkpoint | None) -> None:
+        """Sets aside what the folder holds after ``checkpoint`` (None: all), and takes over the metrics up to it."""
+        if not self._writes:
+            return
+        step = checkpoint.marker.progress.step if checkpoint else 0
+        if aside := set_aside_after(self.path, step):
+            logger.warning("what came after step %s is set aside in %s", f"{step:,}", aside)
+        for path in self.path.glob("config-until-*.yaml"):
+            if path.stem.removeprefix("config-until-") >= checkpoint_name(step):
+                path.unlink()
+        source = checkpoint.folder.parents[1] if checkpoint else self.path
+        if (source / "metrics.jsonl").is_file():
+            with (source / "metrics.jsonl").open("rb") as file:
+                kept = file.read(checkpoint.marker.metrics_bytes if checkpoint else 0)
             with written_whole(self.path / "metrics.jsonl") as temporary:
                 temporary.write_bytes(kept)
+
+    def note_changes(self, before: TrainConfig, config: TrainConfig, step: int) -> None:
+        """Says what is changed from ``step`` on, and keeps the configuration of the steps before."""
+        if self._writes and (changes := changed_keys(asdict(before), asdict(config))):
+            logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
+            path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
+            write_text(path, yaml.safe_dump(asdict(before), sort_keys=False))
 
     def write_result(self, result: RunResult) -> None:
         """Writes result.json, whole or not at all: the mark of a run that reached its end."""
@@ -83,22 +110,50 @@ class RunFolder:
             self._logs.close()
 
 
-def create_run_folder(output: str | None, may_exist: bool, runtime: Runtime) -> RunFolder:
-    """Makes the folder once and tells every rank its name. Refuses one that holds a run unless it ``may_exist``."""
+@contextmanager
+def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterator[RunFolder]:
+    """Makes the folder, or takes the one that is there, for this run alone while the block runs; the same on every rank.
 
-    def create() -> Path:
-        name = Path(output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-        if not may_exist and ((name / "metrics.jsonl").exists() or (name / "config.yaml").exists()):
-            raise DlrmError(
-                f"output={name} already holds a run: add resume=auto to go on with it, or choose another folder"
-            )
-        if name.exists() and not name.is_dir():
-            raise DlrmError(f"output={name} is a file: name a folder")
+    Raises DlrmError if it cannot be written, another process works on it, or it holds a run that ``resume`` does not
+    go on with.
+    """
+    path = Path(output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    with ExitStack() as stack:
+        runtime.together(
+            lambda: stack.enter_context(_held_folder(path, resume)) if runtime.is_first else None
+        )
+        path = broadcast_from_first(path)
+        with explained_disk_errors(path, GO_ON):
+            yield RunFolder(path, runtime)
+
+
+@contextmanager
+def _held_folder(path: Path, resume: str) -> Iterator[None]:
+    refusal = f"another dlrm-train is working on output={path}: wait for it, end it, or choose another folder"
+    with ExitStack() as stack:
         try:
-            name.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                stack.callback(_remove_empty, path)
+            elif not path.is_dir():
+                raise DlrmError(f"output={path} is a file: name a folder")
+            path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held_lock(path / ".lock", refusal))
         except OSError as error:
-            raise DlrmError(f"output={name} cannot be made: {error.strerror}") from error
-        return name
+            raise DlrmError(f"output={path} cannot be written: {error.strerror}") from error
+        holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
+        if holds_run and not _goes_on_with(path, resume):
+            raise DlrmError(
+                f"output={path} already holds a run: add resume=auto to go on with it, or choose another folder"
+            )
+        yield
 
-    path = runtime.together(lambda: create() if runtime.is_first else Path())
-    return RunFolder(broadcast_from_first(path), runtime)
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it holds something, unless the run was refused
+        folder.rmdir()
+
+
+def _goes_on_with(path: Path, resume: str) -> bool:
+    """Whether ``resume`` names the run in ``path``, or a checkpoint of it."""
+    named = Path(resume).resolve()
+    return resume == "auto" or (resume != "none" and path.resolve() in (named, *named.parents[1:2]))
