@@ -60,7 +60,7 @@ def list_checkpoints(parent: Path) -> list[Path]:
     return sorted(folders, key=checkpoint_step, reverse=True)
 
 
-def way_back(parent: Path) -> str:
+def resume_hint(parent: Path) -> str:
     """What someone may type whose run has failed: it depends on whether a checkpoint is there."""
     newest = list_checkpoints(parent)[:1]
     return (

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from dlrm_app.checkpoint.format import complete, make_partial, partial_path, remove_partial, way_back
+from dlrm_app.checkpoint.format import complete, make_partial, partial_path, remove_partial, resume_hint
 from dlrm_app.checkpoint.marker import Marker, describe_files
 from dlrm_app.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
 from dlrm_app.checkpoint.state import Tensors
@@ -69,7 +69,7 @@ def check_pieces(folder: Path, pieces: Pieces) -> None:
     if bad := not_finite(pieces):
         raise DataError(
             f"{folder.name} is not saved, for what is not finite in it: {listed(bad)}. The weights diverged: lower the learning "
-            f"rates or set optimizer.dense.clip_norm; {way_back(folder.parent)}"
+            f"rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
         )
 
 
@@ -84,4 +84,4 @@ def _room(folder: Path) -> str:
     """What torch does not tell of a full disk."""
     disk = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(disk).free / 2**30
-    return f"\n  {free:,.1f} GiB are free there; once it can be written, {way_back(folder.parent)}"
+    return f"\n  {free:,.1f} GiB are free there; once it can be written, {resume_hint(folder.parent)}"

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from dlrm_app.checkpoint.checkpoints import Checkpoints
-from dlrm_app.checkpoint.format import way_back
+from dlrm_app.checkpoint.format import resume_hint
 from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint
 from dlrm_app.config.train import TrainConfig
@@ -200,7 +200,7 @@ def skip_step(run: TrainingRun, batches: TrainBatches) -> None:
         len(progress.skipped),
         trainer.max_skipped,
         run.config.optimizer,
-        way_back(run.folder.path / "checkpoints"),
+        resume_hint(run.folder.path / "checkpoints"),
     )
 
 
@@ -212,7 +212,7 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
         batches,
         run.progress,
         run.config.optimizer,
-        way_back(run.folder.path / "checkpoints"),
+        resume_hint(run.folder.path / "checkpoints"),
     )
 
 

@@ -157,7 +157,7 @@ def _no_room(*_arguments: object, **_options: object) -> str:
     raise OSError(28, "No space left on device")
 
 
-def test_the_way_back_names_a_checkpoint_that_is_there() -> None:
+def test_the_resume_hint_names_a_checkpoint_that_is_there() -> None:
     wild = ["optimizer=sgd", "optimizer.dense.lr=1e30", "trainer.max_steps=4"]
     with pytest.raises(DlrmError, match="no checkpoint is there yet: start again"):
         train(small("wild", *wild))
