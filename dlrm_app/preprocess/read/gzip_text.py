@@ -9,11 +9,12 @@ from typing import Any, BinaryIO
 from isal import igzip, isal_zlib
 
 from dlrm_app.errors import DataError
-from dlrm_app.preprocess.read.source import Source
+from dlrm_app.preprocess.read.source import GZIP_MAGIC, Source
 
 MAX_RATIO = 20
 """Text is at most about so many times as large as its gzip file."""
 _HEAD = 1 << 20
+_PIECE = 1 << 16
 _DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 
 
@@ -41,14 +42,40 @@ def explained_damage(source: Source) -> Iterator[None]:
     """Raises DamagedFileError, which says what to do, for what is wrong with a gzip file."""
     try:
         yield
-    except EOFError as error:
-        raise DamagedFileError(
-            f"{source.path} is cut short: its gzip data ends before its end mark; copy or download it again",
-            source.index,
-        ) from error
-    except _DAMAGED as error:
-        message = f"{source.path} is damaged: {error}; copy or download it again"
+    except (EOFError, *_DAMAGED) as error:
+        end = _end_of_whole_data(source)
+        if end is not None:
+            fault = f"is whole gzip data up to byte {end}, and something else behind it"
+        elif isinstance(error, EOFError):
+            fault = "is cut short: its gzip data ends before its end mark"
+        else:
+            fault = f"is damaged: {error}"
+        message = f"{source.path} {fault}; copy or download it again"
         raise DamagedFileError(message, source.index) from error
+
+
+def _end_of_whole_data(source: Source) -> int | None:
+    """Where a file's gzip data ends if it is whole and other bytes than zeros follow, else None. Reads it once more."""
+    end, member = 0, None
+    with Path(source.path).open("rb") as file:
+        while piece := file.read(_PIECE):
+            while piece:
+                if member is None:
+                    piece = piece.lstrip(b"\0")  # padding between members
+                    if not piece:
+                        break
+                    if piece[:2] != GZIP_MAGIC[: len(piece)]:
+                        return end
+                    member = isal_zlib.decompressobj(wbits=31)
+                try:
+                    member.decompress(piece)
+                except _DAMAGED:
+                    return None
+                if not member.eof:
+                    break
+                piece, member = member.unused_data, None
+                end = file.tell() - len(piece)
+    return None
 
 
 def estimate_text_bytes(source: Source) -> int:

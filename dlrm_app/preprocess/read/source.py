@@ -44,8 +44,23 @@ def find_sources(given: InputConfig) -> list[Source]:
             source = _look_at(f"input.{split}", path, split, len(sources), problems)
             if source is not None:
                 sources.append(source)
-    refuse_if(problems)
+    refuse_if(problems + _named_twice(sources))
     return sources
+
+
+def _named_twice(sources: Sequence[Source]) -> list[str]:
+    """A problem for each file that has two names among ``sources``, links included."""
+    first: dict[tuple[int, int], Source] = {}
+    problems = []
+    for source in sources:
+        status = Path(source.path).stat()
+        known = first.setdefault((status.st_dev, status.st_ino), source)
+        if known is not source:
+            problems.append(
+                f"input.{known.split}={known.path} and input.{source.split}={source.path} are the same file: "
+                "its rows would count twice, so name it once (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
+            )
+    return problems
 
 
 def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
@@ -59,8 +74,6 @@ def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
             if not matches:
                 problems.append(f"{key}={name} matches no file (looked in {Path.cwd()})")
             paths += [path for path in matches if not path.endswith(".best.json")]
-    for path in sorted({path for path in paths if paths.count(path) > 1}):
-        problems.append(f"{key} names {path} twice: its rows would count twice")
     return paths
 
 
@@ -76,6 +89,12 @@ def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -
         return None
     if Path(path).is_dir():
         problems.append(f"{key}={path} is a folder: give its files, such as '{path}/*'")
+        return None
+    if not Path(path).is_file():
+        problems.append(
+            f"{key}={path} is a pipe or a device, and input is read more than once: "
+            "write it to a file (plain or gzip) and give that"
+        )
         return None
     try:
         with Path(path).open("rb") as file:

@@ -127,3 +127,15 @@ def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
     with pytest.raises(DataError, match=r"damaged\.gz is (damaged|cut short)"):
         list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+
+
+@pytest.mark.parametrize("surplus", [b"x", b"\0x", b"\r\n", b"x" * 9, b"<html>not found</html>" * 100_000])
+def test_bytes_behind_whole_gzip_data_are_called_that(tmp_path: Path, surplus: bytes) -> None:
+    path = tmp_path / "long.gz"
+    whole = gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n" * 1000)
+    path.write_bytes(whole + surplus)
+    rule = rf"long\.gz is whole gzip data up to byte {len(whole)}, and something else behind it"
+    with pytest.raises(DataError, match=rule):
+        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+    path.write_bytes(whole + bytes(1000))  # as some tapes and tools pad it
+    list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
