@@ -37,13 +37,17 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--cfg", "-c")
+    parser.add_argument("--multirun", "-m", action="store_true")
     options, rest = parser.parse_known_args()
-    is_plain = options.cfg in (None, "job") and not any(argument.startswith("-") for argument in rest)
 
     def work() -> Any:
-        if not (is_plain or options.help):
+        _refuse_options(rest, command)
+        overrides, problems = check_overrides(rest, schema, conf_dir(), command, options.multirun)
+        if not options.help and (options.multirun or options.cfg not in (None, "job")):
+            refuse_if(problems)
+            sys.argv[1:] = ["--multirun"] if options.multirun else ["--cfg", options.cfg]
+            sys.argv += overrides
             return _run_hydra(command, schema, lambda config: job(_checked(config, schema, [], validate)))
-        overrides, problems = check_overrides(rest, schema, conf_dir(), command)
         if options.help:
             refuse_if(problems)
             from dlrm_app.config.reference import help_text
@@ -74,19 +78,22 @@ def _set_up_process() -> None:
     logging.getLogger("dlrm_app").setLevel(logging.INFO if _is_first_rank() else logging.WARNING)
 
 
+def _refuse_options(arguments: list[str], command: str) -> None:
+    """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
+    refuse_if(
+        [
+            f"dlrm-{command} has no option {argument}: there are --help, --cfg job and --multirun, and settings as key=value"
+            for argument in arguments
+            if argument.startswith("-")
+        ]
+    )
+
+
 def _run_hydra(command: str, schema: type[Any], run: Job) -> None:
-    """Hands over to Hydra for its own options, as --multirun, with the overrides in ``sys.argv`` checked."""
+    """Hands over to Hydra, whose options and checked overrides stand in ``sys.argv``."""
     import hydra
 
-    if any(argument.startswith("--experimental-rerun") for argument in sys.argv):
-        raise DlrmError(
-            "--experimental-rerun would unpickle a file, which can run any code: it is not offered"
-        )
     register_schema(command, schema)
-    given = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
-    checked, problems = check_overrides(given, schema, conf_dir(), command)
-    refuse_if(problems)
-    sys.argv[1:] = [argument for argument in sys.argv[1:] if argument not in given] + checked
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(
         lambda config: _or_explain(lambda: run(config))
     )()

@@ -58,7 +58,7 @@ def compose_tree(
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             whole = compose(command, overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError([str(error).splitlines()[0]]) from error
     choices = {
         str(group): choice
         for group, choice in whole.hydra.runtime.choices.items()

@@ -9,9 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 
-NOT_VALUES = ("defaults", "hydra")
-"""Top-level keys of a recipe that are Hydra's own business."""
-
 
 def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems: list[str]) -> str:
     """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``tree`` has no place for."""
@@ -31,14 +28,26 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     is_recipe = group == "experiment"
     plain = OmegaConf.to_container(content, resolve=False)
     assert isinstance(plain, dict)
-    values = {str(key): value for key, value in plain.items() if key not in NOT_VALUES}
-    problems += [
-        f"{group}={path}: {fault}" for fault in _faults(values, "" if is_recipe else f"{group}.", tree)
-    ]
+    values = {str(key): value for key, value in plain.items() if key != "defaults"}
+    faults = _calls(plain) or _faults(values, "" if is_recipe else f"{group}.", tree)
+    problems += [f"{group}={path}: {fault}" for fault in faults]
     # what a recipe sets stands at the top, which a file in conf/ says by its first line
     package = "_global_" if is_recipe else None
     ConfigStore.instance().store(group=group, name=name, node=content, package=package)
     return name
+
+
+def _calls(plain: Mapping[Any, Any]) -> list[str]:
+    """What would have Hydra run code: a file of settings sets nothing of Hydra's."""
+    if "hydra" in plain or "hydra" in str(plain.get("defaults", "")):
+        return ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
+    return ["_target_ names code to call, which no setting may"] if _has_key(plain, "_target_") else []
+
+
+def _has_key(value: Any, key: str) -> bool:
+    if isinstance(value, Mapping):
+        return key in value or any(_has_key(part, key) for part in value.values())
+    return isinstance(value, list) and any(_has_key(part, key) for part in value)
 
 
 def _faults(values: Mapping[str, Any], prefix: str, tree: DictConfig) -> list[str]:

@@ -1,43 +1,64 @@
 """Refusing mistyped ``key=value`` overrides before Hydra composes, all of them in one message."""
 
 import difflib
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, ValueType
+from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.group_files import register_file
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 
+HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
+"""~ at the beginning of a value, or of one in a list."""
+SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
+
 
 def check_overrides(
-    overrides: list[str], schema: type[Any], conf: Path, command: str
+    overrides: list[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
 ) -> tuple[list[str], list[str]]:
     """Checks every override against ``schema`` and the groups in ``conf``: the good ones as Hydra takes them, and the
     problems of the others, which are unknown keys (with the nearest known one), wrong types and unknown choices.
 
     Where a group has a folder named after ``command``, its choices are the files in there (docs/adr/0005).
     A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
+    ``is_sweep``: a key may have several values, each a run of its own.
     """
     parser, tree = OverridesParser.create(), OmegaConf.structured(schema)
     groups = {path.name for path in conf.iterdir() if path.is_dir()} & {*map(str, tree), "experiment"}
     problems: list[str] = []
     checked: list[str] = []
-    for text in overrides:
+    for given in overrides:
         before = len(problems)
+        text = HOME.sub(str(Path.home()), given)
         try:
             override = parser.parse_override(text)
         except HydraException:
-            problems.append(f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'")
+            problems.append(_unreadable(given))
             continue
         key = override.key_or_group
-        if key in groups and isinstance(override.value(), str | None):
-            text = _choose(text, key, override, conf, command, tree, problems)
+        values = _values(override)
+        if "_target_" in text:
+            problems.append(f"{given}: _target_ names code to call, which no setting may")
+        elif override.is_delete():
+            problems.append(f"{given} would delete a key: give it a value, or {key}=null")
+        elif len(values) > 1 and not is_sweep:
+            whole = text.partition("=")[2]
+            problems.append(
+                f"{given} gives several values: for a run with each add --multirun, for a list write "
+                f"{shlex.quote(f'{key}=[{whole}]')}, for one text {_quoted(key, whole)}"
+            )
+        elif key in groups and all(isinstance(value, str | None) for value in values):
+            chosen = [_choose(value, key, conf, command, tree, problems) for value in values]
+            sign = text.partition(key)[0]
+            text = f"{sign}{key}={','.join(chosen)}"
         elif key.split(".")[0].split("/")[0] != "hydra":
-            _check_value(key, override, tree, groups, problems)
+            _check_values(key, override, values, tree, groups, problems)
             text = f"++{text}" if _adds_keys(key, override, tree) else text
         if len(problems) == before:
             checked.append(text)
@@ -50,18 +71,40 @@ def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
     return folder, sorted(file.stem for file in (conf / group / folder).glob("*.yaml"))
 
 
+def _values(override: Override) -> list[Any]:
+    """Each of a sweep that lists its values; else the one."""
+    if override.value_type in SWEEPS:
+        return list(override.sweep_iterator(transformer=Transformer.identity))
+    return [override.value()]
+
+
+def _quoted(key: str, value: str) -> str:
+    """How to type ``value`` as a text, whatever is in it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return shlex.quote(f'{key}="{escaped}"')
+
+
+def _unreadable(text: str) -> str:
+    key, equals, value = text.partition("=")
+    if not equals:
+        return f"cannot read {text!r}: settings are key=value, and one with spaces needs quotes, as 'output=my run'"
+    return (
+        f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
+        f"write {_quoted(key, value)}"
+    )
+
+
 def _choose(
-    text: str, group: str, override: Override, conf: Path, command: str, tree: DictConfig, problems: list[str]
+    choice: str | None, group: str, conf: Path, command: str, tree: DictConfig, problems: list[str]
 ) -> str:
-    choice = override.value()
-    if not isinstance(choice, str) or choice in ("null", ""):
-        return text
+    if choice in (None, "null", ""):
+        return "null"
     path = Path(choice)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
-            return text
-        return f"{group}={register_file(path, group, conf, tree, problems)}"
+            return choice
+        return register_file(path, group, conf, tree, problems)
     folder, choices = choices_of(group, conf, command)
     if choice not in choices:
         near = difflib.get_close_matches(choice, choices, n=1)
@@ -70,23 +113,21 @@ def _choose(
             f"{group}={choice} is not known: {hint}choose one of {', '.join(choices)}, "
             "or give the path of a YAML file"
         )
-    return f"{group}={folder}{choice}" if folder else text
+    return f"{folder}{choice}"
 
 
-def _check_value(
-    key: str, override: Override, tree: DictConfig, groups: set[str], problems: list[str]
+def _check_values(
+    key: str, override: Override, values: list[Any], tree: DictConfig, groups: set[str], problems: list[str]
 ) -> None:
     if not is_known(key, tree):
         problems.append(unknown_key(key, tree, sorted(groups)))
         return
-    if override.is_delete() or override.is_sweep_override() or override.value_type is None:
-        return
-    value = override.value()
-    if override.value_type == ValueType.ELEMENT and isinstance(value, str) and "${" in value:
-        return
-    reason = wrong_value(key, value, tree)
-    if reason is not None:
-        problems.append(f"{key}={override.get_value_element_as_str()}: {reason}")
+    if override.value_type not in (ValueType.ELEMENT, *SWEEPS):
+        return  # a range or an interval, whose numbers the sweeper makes
+    for value in values:
+        reason = None if isinstance(value, str) and "${" in value else wrong_value(key, value, tree)
+        if reason is not None:
+            problems.append(f"{key}={value}: {reason}")
 
 
 def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:

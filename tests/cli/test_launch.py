@@ -99,5 +99,24 @@ def test_a_missing_dataset_is_named_with_the_command_that_makes_one(tmp_path: Pa
 
 def test_a_pickled_configuration_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "--experimental-rerun", "config.pickle")
-    assert done.returncode == 1
-    assert "unpickle" in done.stderr
+    assert done.returncode == 2
+    assert "no option --experimental-rerun" in done.stderr
+
+
+def test_an_option_in_the_middle_of_the_line_is_one_at_its_beginning(tmp_path: Path) -> None:
+    command = TRAIN.with_name("dlrm-generate")
+    arguments = ["rows=50", "-m", "seed=1,2", "output=clicks_${seed}.tsv"]
+    subprocess.run([str(command), *arguments], cwd=tmp_path, check=True, timeout=120)
+    assert {"clicks_1.tsv", "clicks_2.tsv"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["-m", "foo"], ["foo"], ["--foo"], ["--config-dir", "."], ["-m", "model=dlrm,dnc", "data.path=x"]],
+)
+def test_what_is_refused_is_refused_in_our_own_words(tmp_path: Path, arguments: list[str]) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "ydra" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,10 +1,13 @@
 """Overrides are checked against the schema before anything is composed."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.compose import compose_config
+from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.overrides import check_overrides
+from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 
@@ -146,3 +149,70 @@ def test_impossible_values_are_all_named() -> None:
     text = "\n".join(config.problems())
     for key in ("trainer.epochs", "optimizer.sparse.lr", "model.bottom_mlp", "sharding.types"):
         assert key in text
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("experiment", "hydra: {callbacks: {x: {_target_: os.system}}}"),
+        ("experiment", "defaults:\n  - override /hydra/launcher: joblib"),
+        ("experiment", "defaults:\n  - /hydra/callbacks: x"),
+        ("tables", "hydra: {}"),
+        (
+            "experiment",
+            "tables: {specs: [{name: t, rows: 3, features: [f], sharding: {_target_: os.system}}]}",
+        ),
+    ],
+)
+def test_a_users_file_reaches_neither_hydra_nor_any_code(tmp_path: Path, choice: str, text: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    (problem,) = problems_of("data.path=x", f"{choice}={file}")
+    assert "hydra" in problem or "_target_" in problem
+
+
+def test_no_setting_names_code_to_call() -> None:
+    (problem,) = problems_of("data.path=x", "+hydra.callbacks.x={_target_: os.system}")
+    assert "_target_ names code to call" in problem
+
+
+@pytest.mark.parametrize("path", ["a=b", "my [1]", "it's", "~x", "(1)"])
+def test_a_path_that_needs_quotes_is_refused_with_the_quotes_that_work(path: str) -> None:
+    (problem,) = problems_of(f"data.path={path}", "data.path=x")
+    typed = shlex.split(problem.rpartition("write ")[2])
+    assert compose_config("train", TrainConfig, typed).data.path == path
+
+
+def test_the_home_folder_may_be_written_as_the_shell_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert compose_config("train", TrainConfig, ["data.path=~/clicks"]).data.path == "/home/ada/clicks"
+    assert (
+        compose_config("train", TrainConfig, ["data.path='~/my clicks'"]).data.path == "/home/ada/my clicks"
+    )
+    given = compose_config("preprocess", PreprocessConfig, ["input.train=[~/a,~/b]", "dataset=criteo_kaggle"])
+    assert given.input.train == ["/home/ada/a", "/home/ada/b"]
+
+
+def test_values_of_a_sweep_without_multirun_are_explained() -> None:
+    (problem,) = problems_of("data.path=x", "trainer.seed=0,1")
+    assert problem.startswith("trainer.seed=0,1 gives several values")
+    assert "--multirun" in problem
+
+
+def test_values_of_a_sweep_are_checked_one_by_one() -> None:
+    checked, problems = check_overrides(
+        ["trainer.seed=0,soon", "model=dlrm,dnc", "experiment=null,kaggle_small"],
+        TrainConfig,
+        conf_dir(),
+        "train",
+        is_sweep=True,
+    )
+    assert checked == ["experiment=null,kaggle_small"]
+    assert len(problems) == 2
+    assert problems[0].startswith("trainer.seed=soon")
+    assert problems[1].startswith("model=dnc is not known")
+
+
+def test_a_key_is_not_deleted() -> None:
+    (problem,) = problems_of("data.path=x", "~trainer.max_steps")
+    assert problem.startswith("~trainer.max_steps would delete a key")
