@@ -52,7 +52,22 @@ def sync_folder(folder: Path) -> None:
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG, errno.ENOTDIR, errno.ENAMETOOLONG)
+_REFUSED = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EIO,
+    errno.EFBIG,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.EEXIST,
+    errno.EISDIR,
+)
+
+
+def is_disk_error(error: OSError) -> bool:
+    """Whether ``error`` is what a disk or a path may do to any program, and no bug."""
+    return error.errno in (*_FULL, *_REFUSED)
 
 
 @contextmanager

@@ -5,13 +5,20 @@ from dlrm_app.config.evaluate import EvaluateConfig
 
 
 def main() -> None:
-    launch("evaluate", EvaluateConfig, _evaluate)
+    launch("evaluate", EvaluateConfig, _evaluate, _validate)
 
 
 def _evaluate(config: EvaluateConfig) -> None:
     from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 
     evaluate_checkpoints(config)
+
+
+def _validate(config: EvaluateConfig) -> None:
+    from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.evaluation.problems import check_paths
+
+    check_paths(config, started_ranks().is_first)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dlrm_app.config.compose import compose_tree, conf_dir, missing_values, regi
 from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.errors import ConfigError, DlrmError, SharedError, joined, refuse_if
+from dlrm_app.files import is_disk_error
 
 Job = Callable[[Any], Any]
 
@@ -132,6 +133,11 @@ def _or_explain(work: Callable[[], Any]) -> Any:
         if _is_first_rank() or not isinstance(error, ConfigError | SharedError):
             print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if not is_disk_error(error):
+            raise
+        print(f"error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         if _is_first_rank():
             print("interrupted", file=sys.stderr)

@@ -3,6 +3,9 @@
 import math
 from collections.abc import Iterable
 
+MAX_BATCH_ROWS = 2**24
+"""Of one rank; told before an epoch of training, which memory for more would not survive."""
+
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
     """A name from a list."""
@@ -17,6 +20,11 @@ def required(key: str) -> str:
 def positive(key: str, value: int | None) -> list[str]:
     """A count of at least 1, or nothing."""
     return [] if value is None or value >= 1 else [f"{key} must be at least 1, got {value}"]
+
+
+def batch_rows(key: str, value: int) -> list[str]:
+    """Rows of a batch on one rank."""
+    return positive(key, value) or within(key, value, 1, MAX_BATCH_ROWS)
 
 
 def at_least_zero(key: str, value: float) -> list[str]:

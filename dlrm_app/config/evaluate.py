@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import one_of, positive
+from dlrm_app.config.checks import batch_rows, one_of, positive
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 
 SPLITS = ("train", "val", "test")
@@ -37,7 +37,7 @@ class EvaluateConfig:
         problems = [
             *one_of("split", self.split, SPLITS),
             *one_of("which", self.which, ("newest", "best")),
-            *positive("batch_size", self.batch_size),
+            *batch_rows("batch_size", self.batch_size),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *positive("threads", self.threads),
             *self.sharding.problems(),

@@ -24,6 +24,8 @@ CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_l
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 PLANNERS = ("fast", "torchrec")
 DEVICES = ("cuda", "cpu")
+MAX_RANKS = 65_536
+"""Of a described cluster: more than anyone has, and 26 tables are planned for in seconds."""
 
 
 @dataclass(slots=True)
@@ -171,6 +173,11 @@ class TopologyConfig:
             )
         if self.host_memory_gib is not None and not self.host_memory_gib >= 0:
             problems.append(f"topology.host_memory_gib must be at least 0, got {self.host_memory_gib}")
+        ranks = (self.nodes or 1) * (self.devices_per_node or 1)
+        if ranks > MAX_RANKS:
+            problems.append(
+                f"topology.nodes × topology.devices_per_node must be at most {MAX_RANKS:,} ranks, got {ranks:,}"
+            )
         needed = ("nodes", "devices_per_node", "device", "memory_gib")
         if self.is_described:
             missing = [f"topology.{key}" for key in needed if getattr(self, key) is None]

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import at_least_zero, one_of, positive, within
+from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive, within
 from dlrm_app.config.logging import LoggingConfig, ReportConfig
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
@@ -72,7 +72,7 @@ class EvaluationConfig:
     def problems(self) -> list[str]:
         """Counts below 1, a target that is no AUC, and two rhythms at once."""
         problems = [
-            *positive("evaluation.batch_size", self.batch_size),
+            *batch_rows("evaluation.batch_size", self.batch_size),
             *positive("evaluation.every_steps", self.every_steps),
             *positive("evaluation.per_epoch", self.per_epoch),
             *positive("evaluation.patience", self.patience),

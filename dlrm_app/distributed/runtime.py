@@ -6,6 +6,7 @@ WORLD_SIZE and LOCAL_WORLD_SIZE.
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -112,8 +113,11 @@ def start_runtime(
         if runtime.world_size > 1:
             dist.barrier()  # no rank leaves while another still sends
     except BaseException as error:
+        failure = _out_of_memory(error) or error
         if runtime.world_size > 1 and not isinstance(error, SharedError):
-            _end_now(error, runtime)
+            _end_now(failure, runtime)
+        if failure is not error:
+            raise failure from error
         raise
     finally:
         dist.destroy_process_group()
@@ -191,6 +195,7 @@ def _end_now(error: BaseException, runtime: Runtime) -> None:
     os._exit(code)
 
 
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|Unable to allocate")
 _LOST_PEER = (
     "Connection closed by peer",
     "Connection reset",
@@ -198,6 +203,16 @@ _LOST_PEER = (
     "Application timeout",  # gloo, of a connection that an earlier collective has given up
     "NCCL",
 )
+
+
+def _out_of_memory(error: BaseException) -> DlrmError | None:
+    """What to do about an allocation that failed (on CPU torch has no class for it)."""
+    if isinstance(error, MemoryError | RuntimeError) and _NO_MEMORY.search(str(error)):
+        return DlrmError(
+            f"out of memory: {_NO_MEMORY.split(str(error))[-1].strip(' :.')[:100]}; lower the batch sizes, the tables' dim "
+            "or the widths of the MLPs, or use more ranks"
+        )
+    return None
 
 
 def _is_lost_peer(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compa
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem
-from dlrm_app.files import write_json
+from dlrm_app.files import explained_disk_errors, write_json
 
 HEADINGS = {
     "pr_auc": "PR-AUC",
@@ -89,10 +89,11 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             comparison=comparison,
         )
         if runtime.is_first:
-            if config.output:
-                write_json(Path(config.output), asdict(result))
             print(format_result(measured, intervals, comparison, config))
-            print(f"next: {next_command(config, manifest)}")
+            print(f"next: {next_command(config, manifest)}", flush=True)
+            if config.output:
+                with explained_disk_errors(Path(config.output), "then evaluate again"):
+                    write_json(Path(config.output), asdict(result))
         return result
 
 

@@ -1,9 +1,13 @@
-"""What a dataset does not allow of evaluations."""
+"""What is refused of evaluations, before any work and without torch."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import EvaluationConfig
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.errors import ConfigError, DlrmError, joined
 from dlrm_app.tables.specs import Table
 
 
@@ -29,3 +33,32 @@ def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | N
     if group_by is None or group_by in one_hot:
         return None
     return f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"
+
+
+def check_paths(config: EvaluateConfig, is_first: bool) -> None:
+    """Raises one error with all that is wrong with dlrm-evaluate's values and paths; the first rank writes ``output``."""
+    problems = config.problems()
+    problems += [
+        f"no checkpoint at {path}: the folder does not exist"
+        for path in (config.checkpoint, config.against)
+        if path and not Path(path).is_dir()
+    ]
+    if config.output is not None and is_first:
+        problems += _output_problems(Path(config.output))
+    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    if config.data.path:
+        try:
+            read_manifest(Path(config.data.path))
+        except DlrmError as error:
+            errors.append(error)
+    if errors:
+        raise joined(errors)
+
+
+def _output_problems(path: Path) -> list[str]:
+    folder = path.parent
+    if path.is_dir():
+        return [f"output={path} is a folder: give the name of a file"]
+    if not folder.is_dir():
+        return [f"output={path} needs the folder {folder}, which does not exist: make it, or choose another"]
+    return [] if os.access(folder, os.W_OK) else [f"output={path}: you may not write in {folder}"]

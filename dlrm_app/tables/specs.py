@@ -17,6 +17,7 @@ A spec names an embedding table and the features that read it:
       count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -91,10 +92,11 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         ]
     if not specs:
         raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
-    problems: list[str] = []
+    faults: dict[str, list[str]] = defaultdict(list)
     tables = []
     for index, spec in enumerate(specs):
-        tables += _read_spec(index, spec, config, problems)
+        tables += _read_spec(index, spec, config, faults)
+    problems = [f"{_and_more(where)}{fault}" for fault, where in faults.items()]
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
         problems += first_lines(_misfits(tables, feature_rows), MAX_MISFITS)
@@ -102,16 +104,23 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     return tables
 
 
-def _read_spec(index: int, spec: Any, config: TablesConfig, problems: list[str]) -> list[Table]:
+def _and_more(where: Sequence[str]) -> str:
+    return f"{where[0]} and {len(where) - 1} more: " if len(where) > 1 else f"{where[0]}: "
+
+
+def _read_spec(index: int, spec: Any, config: TablesConfig, problems: dict[str, list[str]]) -> list[Table]:
+    """The tables of one spec; else adds to ``problems``, fault → the specs that have it."""
     if not isinstance(spec, Mapping):
-        problems.append(f"tables.specs[{index}] must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}")
+        problems[f"must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}"].append(
+            f"tables.specs[{index}]"
+        )
         return []
     where = f"tables.specs[{index}] ({spec.get('name', 'no name')})"
     unknown = [str(key) for key in spec if key not in SPEC_KEYS]
     missing = [key for key in ("name", "rows", "features") if key not in spec]
     if unknown or missing:
-        problems += [f"{where}: {_unknown_key(key)}" for key in unknown]
-        problems += [f"{where}: {key} is missing" for key in missing]
+        for fault in [*map(_unknown_key, unknown), *(f"{key} is missing" for key in missing)]:
+            problems[fault].append(where)
         return []
     defaults = {
         "dim": config.embedding_dim,
@@ -126,7 +135,8 @@ def _read_spec(index: int, spec: Any, config: TablesConfig, problems: list[str])
     faults, count = _table_faults(table), spec.get("count")
     if count is not None and not _is_whole(count):
         faults.append(f"count must be a whole number of at least 1, got {count!r}")
-    problems += [f"{where}: {fault}" for fault in faults]
+    for fault in faults:
+        problems[fault].append(where)
     if faults:
         return []
     expanded = _expand(table, count)

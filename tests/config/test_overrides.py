@@ -7,6 +7,7 @@ import pytest
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.overrides import check_overrides
+from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
@@ -216,3 +217,13 @@ def test_values_of_a_sweep_are_checked_one_by_one() -> None:
 def test_a_key_is_not_deleted() -> None:
     (problem,) = problems_of("data.path=x", "~trainer.max_steps")
     assert problem.startswith("~trainer.max_steps would delete a key")
+
+
+def test_a_batch_that_no_memory_holds_is_refused_beforehand() -> None:
+    config = compose_config("train", TrainConfig, ["data.path=x", "evaluation.batch_size=1000000000"])
+    assert config.problems() == ["evaluation.batch_size must lie between 1 and 16777216, got 1000000000"]
+
+
+def test_a_cluster_of_a_hundred_million_nodes_is_refused() -> None:
+    config = compose_config("plan", PlanConfig, ["topology=a100_80g_8", "topology.nodes=100000000"])
+    assert any("at most 65,536 ranks, got 800,000,000" in problem for problem in config.problems())

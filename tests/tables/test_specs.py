@@ -195,3 +195,11 @@ def test_a_pattern_of_no_table_and_a_precision_of_no_use_are_refused() -> None:
     kind, pattern = caught.value.problems
     assert kind == "tables.data_types must be one of fp32, fp16, bf16, got 'fp8'"
     assert pattern == "tables.data_types.u* fits no table: they are t_a"
+
+
+def test_one_wrong_number_is_one_problem_however_many_tables_have_it() -> None:
+    config = TablesConfig(from_dataset=True, embedding_dim=7)
+    with pytest.raises(ConfigError) as caught:
+        resolve_tables(config, {f"c{i}": 10 for i in range(26)})
+    (problem,) = caught.value.problems
+    assert problem.startswith("tables.specs[0] (t_c0) and 25 more: dim must be a multiple of 4")
