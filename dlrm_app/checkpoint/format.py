@@ -11,6 +11,7 @@ from dlrm_app.checkpoint.marker import MARKER, Marker, read_marker, write_marker
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder
 
+REPLACED = ".replaced"
 NAME = re.compile(r"step-(\d{9,})$")
 
 
@@ -44,12 +45,20 @@ def complete(folder: Path, marker: Marker) -> None:
     """Marks the partial folder of ``folder`` as complete and gives it its name."""
     partial = partial_path(folder)
     write_marker(partial, marker)
-    replaced = folder.with_name(f".{folder.name}.replaced")
+    replaced = folder.with_name(f".{folder.name}{REPLACED}")
     if folder.exists():  # the same step saved again, say with its evaluation
         folder.rename(replaced)
     partial.rename(folder)
     sync_folder(folder.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def restore_replaced(parent: Path) -> None:
+    """Gives checkpoints their name back whose replacing was interrupted between its two renames."""
+    for path in parent.glob(f".step-*{REPLACED}"):
+        folder = path.with_name(path.name.removeprefix(".").removesuffix(REPLACED))
+        if not folder.exists():
+            path.rename(folder)
 
 
 def list_checkpoints(parent: Path) -> list[Path]:
@@ -95,6 +104,6 @@ def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
         if path not in keep:
             (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
             shutil.rmtree(path)
-    for pattern in (".step-*.partial", ".step-*.replaced"):  # what interrupted savings left
+    for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # what interrupted savings left
         for path in parent.glob(pattern):
             shutil.rmtree(path)

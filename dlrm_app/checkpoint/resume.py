@@ -11,6 +11,7 @@ from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.text import listed
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError, refuse_if
 from dlrm_app.tables.specs import Table, resolve_tables
@@ -77,11 +78,11 @@ def check_resumable(
     ]
     feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
     poolings = {table.name: table.pooling for table in resolve_tables(saved.tables, feature_rows)}
-    problems += [
-        f"tables: {table.name} has the pooling {table.pooling}, in {folder} it has {poolings[table.name]}: "
-        f"give it pooling={poolings[table.name]}, or start a new run"
-        for table in tables
-        if poolings.get(table.name, table.pooling) != table.pooling
-    ]
+    other = [table for table in tables if poolings.get(table.name, table.pooling) != table.pooling]
+    if other:
+        problems.append(
+            f"tables: pooling is {other[0].pooling} for {listed([table.name for table in other])}, the run in {folder} "
+            f"has {poolings[other[0].name]}: give pooling={poolings[other[0].name]}, or start a new run"
+        )
     refuse_if(problems)
     return saved

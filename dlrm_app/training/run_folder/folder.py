@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from dlrm_app.checkpoint.format import checkpoint_name, list_checkpoints
+from dlrm_app.checkpoint.format import checkpoint_name, list_checkpoints, restore_replaced
 from dlrm_app.checkpoint.load import Checkpoint
 from dlrm_app.config.saved import changed_keys
 from dlrm_app.config.train import TrainConfig
@@ -140,6 +140,7 @@ def _held_folder(path: Path, resume: str) -> Iterator[None]:
             stack.enter_context(held_lock(path / ".lock", refusal))
         except OSError as error:
             raise DlrmError(f"output={path} cannot be written: {error.strerror}") from error
+        restore_replaced(path / "checkpoints")
         holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
         if holds_run and not _goes_on_with(path, resume):
             raise DlrmError(
