@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import command
+from tests.commands import run as subprocess_run
+
 TRAIN = Path(sys.executable).with_name("dlrm-train")
 
 
@@ -120,3 +123,14 @@ def test_what_is_refused_is_refused_in_our_own_words(tmp_path: Path, arguments: 
     assert done.stderr.startswith("error: ")
     assert "ydra" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["file/sub", "x" * 300])
+@pytest.mark.parametrize("key", ["output", "data.path"])
+def test_a_name_that_cannot_be_is_told_in_one_line(tmp_path: Path, key: str, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    start = ["generate", "rows=10"] if key == "output" else ["train", "tables=dataset"]
+    done = subprocess_run(command(start[0], *start[1:], f"{key}={name}"), tmp_path)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
