@@ -84,4 +84,4 @@ def _room(folder: Path) -> str:
     """What torch does not tell of a full disk."""
     disk = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(disk).free / 2**30
-    return f"\n  {free:,.1f} GiB are free there; once it can be written, {resume_hint(folder.parent)}"
+    return f"\n  {free:,.1f} GiB are free there; make room, then: {resume_hint(folder.parent)}"

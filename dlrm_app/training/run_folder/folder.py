@@ -35,7 +35,7 @@ from dlrm_app.training.run_folder.set_aside import set_aside_after
 
 logger = logging.getLogger(__name__)
 
-GO_ON = "then the same command with resume=auto goes on from the newest checkpoint"
+GO_ON = "then the same command with resume=auto goes on from the newest checkpoint, if there is one"
 
 
 class RunFolder:
