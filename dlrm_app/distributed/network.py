@@ -20,6 +20,11 @@ def interface_towards(host: str) -> str | None:
     return _interface_of(address) if address else None
 
 
+def loopback() -> str | None:
+    """The interface that no other machine reaches: where gloo of ranks on one machine listens."""
+    return _interface_of("127.0.0.1")
+
+
 def _address_towards(host: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

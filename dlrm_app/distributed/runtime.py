@@ -21,7 +21,7 @@ from torch.distributed import HashStore, TCPStore, distributed_c10d
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, keep_to
-from dlrm_app.distributed.network import interface_towards
+from dlrm_app.distributed.network import interface_towards, loopback
 from dlrm_app.distributed.ranks import Ranks, started_ranks
 from dlrm_app.distributed.rendezvous import fresh_store
 from dlrm_app.errors import DlrmError, SharedError
@@ -107,6 +107,7 @@ def start_runtime(
             "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             binding.why,
         )
+    given_interface = os.environ.get("GLOO_SOCKET_IFNAME")
     _join(runtime, timeout)
     try:
         yield runtime
@@ -121,6 +122,8 @@ def start_runtime(
         raise
     finally:
         dist.destroy_process_group()
+        if given_interface is None:
+            os.environ.pop("GLOO_SOCKET_IFNAME", None)
 
 
 def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
@@ -155,8 +158,9 @@ def _join(runtime: Runtime, timeout: timedelta) -> None:
     backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
     # groups that libraries make later get torch's default, half an hour, unless told otherwise
     distributed_c10d.default_pg_timeout = timeout
-    if runtime.world_size > runtime.local_world_size and "GLOO_SOCKET_IFNAME" not in os.environ:
-        interface = interface_towards(os.environ["MASTER_ADDR"])
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        is_one_machine = runtime.world_size == runtime.local_world_size
+        interface = loopback() if is_one_machine else interface_towards(os.environ["MASTER_ADDR"])
         if interface is not None:
             os.environ["GLOO_SOCKET_IFNAME"] = interface
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us

@@ -134,3 +134,10 @@ def test_a_name_that_cannot_be_is_told_in_one_line(tmp_path: Path, key: str, nam
     assert done.returncode == 1
     assert "error: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_while_modules_are_imported_shows_no_traceback(tmp_path: Path) -> None:
+    code = "import dlrm_app.cli; raise KeyboardInterrupt"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr == "interrupted\n"

@@ -1,8 +1,11 @@
 """The interface that gloo is told to use is the one that leads to the others."""
 
+import os
 import socket
+from pathlib import Path
 
 from dlrm_app.distributed.network import interface_towards
+from dlrm_app.distributed.runtime import start_runtime
 
 
 def test_it_is_an_interface_of_this_machine_that_is_found_even_where_the_way_leads_through_loopback() -> None:
@@ -12,3 +15,22 @@ def test_it_is_an_interface_of_this_machine_that_is_found_even_where_the_way_lea
 
 def test_an_unknown_host_has_none() -> None:
     assert interface_towards("no-such-host.invalid") is None
+
+
+def listening() -> set[str]:
+    """The addresses, as the kernel writes them, on which this process listens."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    inodes = {str(link.readlink()).strip("socket:[]") for link in links if link.is_symlink()}
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()
+    ]
+    return {row[1].split(":")[0] for row in rows[1:] if row[3] == "0A" and row[9] in inodes}
+
+
+def test_ranks_of_one_machine_listen_where_no_other_reaches_them() -> None:
+    before = listening()
+    with start_runtime(num_threads=1):
+        assert listening() - before == {"0100007F"}
+    assert "GLOO_SOCKET_IFNAME" not in os.environ

@@ -27,8 +27,13 @@ class Measured:
         self._has_spoken = False
 
     def log_once(self, plan: ShardingPlan, seconds_per_step: float) -> None:
-        """Logs estimates and measurements of every rank, the first time. Every rank must call it."""
+        """Logs estimates and measurements of every rank, the first time. Every rank must call it.
+
+        Not on a CPU that no topology describes: the defaults of its speeds say little of a step's time.
+        """
         if self._has_spoken or not isinstance(plan, EstimatedPlan):
+            return
+        if self._runtime.device_type == "cpu" and not plan.cluster.is_described:
             return
         self._has_spoken = True
         grown = max(0, peak_bytes(self._runtime.device) - self._before)

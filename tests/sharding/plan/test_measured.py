@@ -41,8 +41,17 @@ def test_many_ranks_are_told_by_the_largest_alone() -> None:
     assert len(lines(plan, torch.ones(17, 2))) == 2
 
 
+def test_on_a_cpu_that_nobody_described_nothing_is_compared(caplog: pytest.LogCaptureFixture) -> None:
+    with start_runtime(num_threads=1) as runtime, caplog.at_level(logging.INFO):
+        trainable = build_trainable(compose_config("train", TrainConfig, SMALL), TABLES, NUM_DENSE, runtime)
+        trainable.measured.log_once(trainable.plan, 0.125)
+    assert "estimated" not in caplog.text
+
+
 def test_a_run_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
-    config = compose_config("train", TrainConfig, SMALL)
+    described = ["nodes=1", "devices_per_node=1", "device=cpu", "memory_gib=8"]
+    topology = [f"topology.{key}" for key in described]
+    config = compose_config("train", TrainConfig, [*SMALL, *topology])
     with (
         start_runtime(num_threads=1) as runtime,
         caplog.at_level(logging.INFO, "dlrm_app.sharding.plan.measured"),
