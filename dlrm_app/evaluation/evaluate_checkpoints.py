@@ -2,6 +2,7 @@
 
 import gc
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -183,8 +184,8 @@ def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
     if config.data.path:
         command.append(f"data.path={config.data.path}")
     if config.against is None:
-        return " ".join([*command, f"split={config.split}", "against=ANOTHER_RUN"])
+        return shlex.join([*command, f"split={config.split}", "against=ANOTHER_RUN"])
     others = [name for name, split in manifest.splits.items() if name != config.split and split.positives]
-    return " ".join(
+    return shlex.join(
         [*command, f"split={others[-1] if others else config.split}", f"against={config.against}"]
     )

@@ -1,6 +1,7 @@
 """What a run logs at its start and on its way, and prints at its end."""
 
 import logging
+import shlex
 from collections.abc import Mapping, Sequence
 
 from dlrm_app.checkpoint.progress import Evaluation
@@ -81,7 +82,9 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     )
     if result.skipped_steps:
         print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
-    print(f"next: dlrm-evaluate checkpoint={folder} split={evals[-1].split if evals else 'train'}")
+    print(
+        f"next: dlrm-evaluate {shlex.quote(f'checkpoint={folder}')} split={evals[-1].split if evals else 'train'}"
+    )
     if run.config.report.enabled:
         print(f"report: {write_report(folder)}")
 

@@ -1,6 +1,7 @@
 """``dlrm-preprocess check=DIR``."""
 
 import logging
+import shlex
 import shutil
 import time
 from pathlib import Path
@@ -46,7 +47,7 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
     seconds = time.perf_counter() - start
     rows = sum(split.rows for split in manifest.splits.values())
     logger.info(f"{folder}: {verdict([])}; {rows:,} rows read in {seconds:.1f} s")
-    logger.info(f"next: dlrm-train data.path={folder} tables=dataset trainer.epochs=1")
+    logger.info(f"next: dlrm-train {shlex.quote(f'data.path={folder}')} tables=dataset trainer.epochs=1")
     return findings
 
 

@@ -1,6 +1,7 @@
 """What the user sees at the end: a short table and the next command."""
 
 import logging
+import shlex
 
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.numbers import NONE, bytes_text
@@ -36,5 +37,7 @@ def report(manifest: Manifest, seconds: float | None, *, went_on: bool = False) 
         lines.append(
             f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         )
-    lines.append(f"next: dlrm-train data.path={manifest.path} tables=dataset trainer.epochs=1")
+    lines.append(
+        f"next: dlrm-train {shlex.quote(f'data.path={manifest.path}')} tables=dataset trainer.epochs=1"
+    )
     logger.info("\n".join(lines))
