@@ -56,24 +56,24 @@ def explained_damage(source: Source) -> Iterator[None]:
 
 def _end_of_whole_data(source: Source) -> int | None:
     """Where a file's gzip data ends if it is whole and other bytes than zeros follow, else None. Reads it once more."""
-    end, member = 0, None
+    end, stream = 0, None
     with Path(source.path).open("rb") as file:
         while piece := file.read(_PIECE):
             while piece:
-                if member is None:
-                    piece = piece.lstrip(b"\0")  # padding between members
+                if stream is None:
+                    piece = piece.lstrip(b"\0")  # padding between streams
                     if not piece:
                         break
                     if piece[:2] != GZIP_MAGIC[: len(piece)]:
                         return end
-                    member = isal_zlib.decompressobj(wbits=31)
+                    stream = isal_zlib.decompressobj(wbits=31)
                 try:
-                    member.decompress(piece)
+                    stream.decompress(piece)
                 except _DAMAGED:
                     return None
-                if not member.eof:
+                if not stream.eof:
                     break
-                piece, member = member.unused_data, None
+                piece, stream = stream.unused_data, None
                 end = file.tell() - len(piece)
     return None
 
