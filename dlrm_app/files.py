@@ -114,6 +114,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def leads_out(name: str) -> bool:
+    """Whether ``name``, a path relative to a folder, may be that of a file outside the folder."""
+    path = Path(name)
+    return path.is_absolute() or ".." in path.parts
+
+
 def checksum(path: Path) -> str:
     """``sha256:<hex>`` of the file's bytes."""
     with path.open("rb") as file:

@@ -244,7 +244,10 @@ def dataset_results(folder: Path) -> dict[str, Any]:
     """A dataset folder's manifest, rows, vocabularies and rejected lines."""
     manifest, rejects = read_json(folder / "manifest.json"), folder / "rejects.jsonl"
     return {
-        "manifest": {key: value for key, value in manifest.items() if key != "config"},
+        "manifest": {
+            **{key: value for key, value in manifest.items() if key != "config"},
+            "sources": [{**source, "modified_ns": None} for source in manifest["sources"]],
+        },
         "rows": {
             name: table_digests([folder / shard["path"] for shard in split["shards"]])
             for name, split in manifest["splits"].items()

@@ -27,7 +27,7 @@ LAYERS = [
     {"distributed"},
     {"config"},
     {"display", "doctor", "compiled"},
-    {"files"},
+    {"files", "records"},
     {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

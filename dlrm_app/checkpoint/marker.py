@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrm_app.checkpoint.progress import LossSums, Progress
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum, write_json
+from dlrm_app.files import checksum, leads_out, write_json
 
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
@@ -88,7 +88,7 @@ def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
     problems = []
     for name, (num_bytes, digest) in files.items():
         path = folder / name
-        if Path(name).name != name:
+        if leads_out(name):
             problems.append(f"{name!r} leads out of the folder")
         elif not path.is_file():
             problems.append(f"{name} is missing")

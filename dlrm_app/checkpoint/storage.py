@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from dlrm_app.errors import DataError
-from dlrm_app.files import write_json
+from dlrm_app.files import leads_out, write_json
 
 INDEX = "index.json"
 
@@ -90,6 +90,6 @@ def _tensor_metadata(entry: dict[str, Any]) -> TensorStorageMetadata:
 
 
 def _file_name(name: str) -> str:
-    if Path(name).name != name:
+    if leads_out(name):
         raise ValueError(f"{name!r} leads out of the checkpoint's folder")
     return name

@@ -11,17 +11,19 @@ every sparse column (int32, or list<int32> when multi-hot), under the names give
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DataError
-from dlrm_app.files import write_json
+from dlrm_app.files import leads_out, write_json
+from dlrm_app.records import from_json
 
 MANIFEST = "manifest.json"
 FORMAT = "dlrm-dataset"
 VERSION = 1
 SPLITS = ("train", "val", "test")
+SUGGESTION = "delete the folder and preprocess again"
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Source:
     bytes: int
     checksum: str
     rows: int
+    modified_ns: int | None = None
+    """None in datasets of early versions."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,9 @@ class Manifest:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+_KEYS = {each.name for each in fields(Manifest)} - {"path"}
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes DATASET/manifest.json, whole or not at all: the last act of preprocessing."""
     value = asdict(manifest)
@@ -156,33 +163,32 @@ def read_manifest(folder: Path) -> Manifest:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(
-            f"{path} is not JSON ({error}): it was damaged after it was written; preprocess again"
+            f"{path} is not JSON ({error}): it was damaged after it was written; {SUGGESTION}"
         ) from error
-    if value.get("format") != FORMAT or value.get("version") != VERSION:
+    if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+        written = value if isinstance(value, dict) else {}
         raise DataError(
-            f"{path} is {value.get('format')!r} version {value.get('version')!r}, this program reads "
-            f"{FORMAT!r} version {VERSION}: preprocess again with this version"
+            f"{path} is {written.get('format')!r} version {written.get('version')!r}, this program reads "
+            f"{FORMAT!r} version {VERSION}: {SUGGESTION}"
         )
-    return _parse(value, folder)
-
-
-def _parse(value: dict[str, Any], folder: Path) -> Manifest:
     try:
-        return Manifest(
-            dataset=value["dataset"],
-            label=value["label"],
-            dense=[DenseColumn(**column) for column in value["dense"]],
-            sparse=[SparseColumn(**column) for column in value["sparse"]],
-            splits={
-                name: Split(**{**split, "shards": [Shard(**shard) for shard in split["shards"]]})
-                for name, split in value["splits"].items()
-            },
-            sources=[Source(**source) for source in value["sources"]],
-            config=value["config"],
-            best=value.get("best"),
-            path=folder,
-        )
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder / MANIFEST} lacks or has too many fields ({error}): preprocess again"
-        ) from error
+        manifest = from_json(Manifest, {key: value[key] for key in _KEYS & value.keys()})
+    except ValueError as error:
+        raise DataError(f"{path} lacks a field or has a wrong one ({error}): {SUGGESTION}") from error
+    if faults := _faults(manifest):
+        raise DataError(f"{path} is damaged: {', '.join(faults)}: {SUGGESTION}")
+    return replace(manifest, path=folder)
+
+
+def _faults(manifest: Manifest) -> list[str]:
+    """What types don't tell: how columns are encoded, and whether all files are in the folder."""
+    rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
+    faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
+    names = [
+        column.encoding.get("file") for column in manifest.sparse if column.encoding.get("kind") == "vocab"
+    ]
+    names += [shard.path for shard in manifest.shards]
+    faults += [f"{name!r} is no file" for name in names if not isinstance(name, str)]
+    return faults + [
+        f"{name!r} leads out of the folder" for name in names if isinstance(name, str) and leads_out(name)
+    ]

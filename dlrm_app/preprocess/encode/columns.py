@@ -1,5 +1,6 @@
 """The columns of the dataset to be: what the configuration says of each, in the manifest's words."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID
 from dlrm_app.preprocess.encode.vocabulary import VocabularySize, vocabulary_file
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.statistics.moments import Moments
+
+logger = logging.getLogger(__name__)
 
 
 def check_columns(config: PreprocessConfig, spec: Spec) -> None:
@@ -34,6 +37,19 @@ def check_columns(config: PreprocessConfig, spec: Spec) -> None:
     if encoding.kind == "from_dataset":
         problems += _from_dataset_faults(config, spec)
     refuse_if(problems)
+
+
+def with_known_transform(config: PreprocessConfig) -> PreprocessConfig:
+    """``config``, with the dense transform of the dataset at encoding.path where it takes its encoding."""
+    if config.encoding.kind != "from_dataset":
+        return config
+    manifest = read_manifest(Path(config.encoding.path or ""))
+    kind = next((column.transform["kind"] for column in manifest.dense), config.dense.transform)
+    if kind != config.dense.transform:
+        logger.warning(
+            f"dense.transform={config.dense.transform} is not used: the dataset at encoding.path has {kind}"
+        )
+    return replace(config, dense=replace(config.dense, transform=kind))
 
 
 def per_column(value: Any, names: Sequence[str]) -> list[Any]:
@@ -161,6 +177,11 @@ def _from_dataset_faults(config: PreprocessConfig, spec: Spec) -> list[str]:
         for c in manifest.sparse
         if "raw" in c.encoding
     }
+    if manifest.dataset != spec.name:
+        logger.warning(
+            f"the ids of {manifest.path} were made of dataset={manifest.dataset}, this is dataset={spec.name}: "
+            "a column is given those of the one of the same name there"
+        )
     wanted = {column.name: (column.kind, column.separator is not None) for column in spec.sparse}
     if dense != [column.name for column in spec.dense] or list(sparse.items()) != list(wanted.items()):
         faults.append(

@@ -35,7 +35,10 @@ def finish(
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
     empty = [name for name, split in splits.items() if split.rows == 0]
     if empty:
-        raise DataError(f"the {empty[0]} split has no rows: give an input with some, or a larger share")
+        raise DataError(
+            f"the {empty[0]} split has no rows, for all {splits[empty[0]].rejects:,} lines of it are malformed: "
+            f"correct its input, then delete {plan.output} and start again"
+        )
     for name, split in splits.items():
         _move(plan.output, [path for path, _ in shards[name]], split.shards)
     with written_whole(plan.output / REJECTS) as temporary:
@@ -104,7 +107,12 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
             if unit.text.source == source.index:
                 crc = isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size)
                 rows += unit.rows
-        sources.append(ManifestSource(source.path, source.split, source.bytes, f"crc32:{crc:08x}", rows))
+        checksum = f"crc32:{crc:08x}"
+        sources.append(
+            ManifestSource(
+                source.path, source.split, source.bytes, checksum, rows, modified_ns=source.modified_ns
+            )
+        )
     return sources
 
 

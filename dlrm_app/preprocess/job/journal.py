@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from dlrm_app.errors import DataError
 from dlrm_app.files import give_name, sync_folder, temporary_name, write_json
-from dlrm_app.preprocess.job.records import from_json
+from dlrm_app.records import from_json
 
 R = TypeVar("R")
 """The record of a pass: a frozen dataclass."""

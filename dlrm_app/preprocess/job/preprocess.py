@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,23 +12,31 @@ from typing import Any
 
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.errors import ConfigError
+from dlrm_app.data.shard_files import verify_shards
+from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import explained_disk_errors
-from dlrm_app.preprocess.encode.columns import check_columns
+from dlrm_app.preprocess.encode.columns import (
+    check_columns,
+    refuse_missing_vocabularies,
+    with_known_transform,
+)
 from dlrm_app.preprocess.job.executor import Executor, LocalExecutor
+from dlrm_app.preprocess.job.reject_limit import refuse_too_many_rejects
 from dlrm_app.preprocess.job.stages import Stages
 from dlrm_app.preprocess.job.summary import report
 from dlrm_app.preprocess.job.work_folder import (
     WORK,
     RunRecord,
     locked,
+    open_keys,
     read_run,
+    redo_vocabularies,
     remove_temporary_files,
     write_run,
 )
 from dlrm_app.preprocess.job.work_plan import Plan, identity, make_plan, refuse_other_config
 from dlrm_app.preprocess.read.first_line import check_first_lines
-from dlrm_app.preprocess.read.source import find_sources, refuse_other_input
+from dlrm_app.preprocess.read.source import Source, find_sources, refuse_other_input
 from dlrm_app.preprocess.read.spec import read_spec
 
 logger = logging.getLogger(__name__)
@@ -43,6 +51,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     """
     spec = read_spec(config.dataset)
     check_columns(config, spec)
+    config = with_known_transform(config)
     plan = make_plan(config, spec, find_sources(config.input))
     finished = _finished(config, plan)
     if finished is not None:
@@ -79,18 +88,31 @@ def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
             raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
         return None
     manifest = read_manifest(output)
-    refuse_other_config(manifest.config, _identity(config), output, "a finished dataset")
-    before = [(source.path, source.split, source.bytes) for source in manifest.sources]
-    if before != [(source.path, source.split, source.bytes) for source in plan.sources]:
-        raise ConfigError(
-            [
-                f"output={output} holds a finished dataset of other input files: give another output=, or delete it"
-            ]
-        )
+    state = "a finished dataset"
+    refuse_other_config(manifest.config, _identity(config), output, state, ["rejects.max_fraction"])
+    refuse_other_input(_known_sources(manifest, plan.sources), plan.sources, (), output, state)
+    try:
+        verify_shards(manifest)
+        refuse_missing_vocabularies(manifest)
+    except DlrmError as error:
+        raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
+    refuse_too_many_rejects(manifest, config.rejects.max_fraction)
     shutil.rmtree(output / WORK, ignore_errors=True)  # a run that ended between its last two acts
     logger.info(f"{output} is finished already; nothing to do")
     report(manifest, None)
     return manifest
+
+
+def _known_sources(manifest: Manifest, now: Sequence[Source]) -> list[Source]:
+    """The input of a finished dataset; what its manifest does not tell is taken from the files as they are now."""
+    files = {source.path: source for source in now}
+    known = []
+    for index, source in enumerate(manifest.sources):
+        file = files.get(source.path)
+        modified_ns = source.modified_ns or (file.modified_ns if file else 0)
+        is_gzip = file.is_gzip if file else False
+        known.append(Source(index, source.path, source.split, source.bytes, modified_ns, is_gzip))
+    return known
 
 
 def _identity(config: PreprocessConfig) -> dict[str, Any]:
@@ -109,12 +131,15 @@ def _open_work(config: PreprocessConfig, plan: Plan) -> bool:
     if before is None:
         write_run(plan.output, now)
         return False
-    refuse_other_config(before.config, _identity(config), plan.output, "an unfinished dataset")
-    refuse_other_input(before.sources, plan.sources, before.damaged, plan.output)
+    state = "an unfinished dataset"
+    refuse_other_config(before.config, _identity(config), plan.output, state, open_keys(plan.output, before))
+    refuse_other_input(before.sources, plan.sources, before.damaged, plan.output, state)
     if before.encoding != encoding:
         hint = f"delete {plan.output} to start again"
         raise ConfigError([f"the dataset at encoding.path={config.encoding.path} has changed: {hint}"])
     logger.info(f"{plan.output} is unfinished: going on where it stopped")
     remove_temporary_files(plan.output)
-    write_run(plan.output, replace(before, sources=plan.sources, damaged=()))
+    if before.config["encoding"] != _identity(config)["encoding"]:
+        redo_vocabularies(plan.output)
+    write_run(plan.output, replace(before, config=identity(config), sources=plan.sources, damaged=()))
     return True

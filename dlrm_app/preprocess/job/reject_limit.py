@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.preprocess.job.encode_pass import EncodedUnit
 from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.work_plan import Plan
 from dlrm_app.preprocess.read.gzip_text import MAX_RATIO
-from dlrm_app.preprocess.read.rejects import RejectedLine, read_rejects
+from dlrm_app.preprocess.read.rejects import REJECTS, RejectedLine, read_rejects
 
 _SHOWN = 5
 
@@ -56,6 +57,17 @@ def refuse_if_many_rejects(
             ]
         )
     )
+
+
+def refuse_too_many_rejects(manifest: Manifest, max_fraction: float) -> None:
+    """Raises DataError if a finished dataset lacks more than ``max_fraction`` of its lines."""
+    rejects = sum(split.rejects for split in manifest.splits.values())
+    lines = rejects + sum(split.rows for split in manifest.splits.values())
+    if rejects > max_fraction * lines:
+        raise DataError(
+            f"{manifest.folder} is finished, without {rejects:,} of {lines:,} lines, which are malformed: more than "
+            f"rejects.max_fraction={max_fraction} allows; raise it, or look at {manifest.folder / REJECTS}"
+        )
 
 
 def rejects_of(

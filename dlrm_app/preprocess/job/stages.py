@@ -1,5 +1,6 @@
 """The passes of a run in their order, each over the units that have not landed yet."""
 
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -30,7 +31,7 @@ from dlrm_app.preprocess.job.journal import Journal, R
 from dlrm_app.preprocess.job.passes import CountedUnit, CountLines
 from dlrm_app.preprocess.job.reject_limit import RejectLimit, refuse_if_many_rejects
 from dlrm_app.preprocess.job.work_folder import expect_another_file, open_journal, passes_over
-from dlrm_app.preprocess.job.work_plan import Cuts, Plan, cut_lines, identity
+from dlrm_app.preprocess.job.work_plan import Cuts, Plan, cut_lines, identity, refuse_empty_cuts
 from dlrm_app.preprocess.read.gzip_text import DamagedFileError
 from dlrm_app.preprocess.read.source import Source
 from dlrm_app.preprocess.read.units import TextFeed, TextRange
@@ -38,6 +39,8 @@ from dlrm_app.preprocess.statistics.distinct import CountDistinct, CountedFeatur
 from dlrm_app.preprocess.statistics.moments import join_moments
 from dlrm_app.preprocess.statistics.study import StudiedUnit, Study
 from dlrm_app.preprocess.write.shuffle import Gather, GatheredShard
+
+logger = logging.getLogger(__name__)
 
 
 class UnitRecord(Protocol):
@@ -74,7 +77,10 @@ class Stages:
             return None
         work = CountLines(self.plan, open_journal(self.plan.output, "lines", CountedUnit))
         units = self._over_units(work, {"train"})
-        return cut_lines({(u.text.source, u.text.unit): u.lines for u in units}, self.plan.fractions)
+        lines = {(u.text.source, u.text.unit): u.lines for u in units}
+        if self.sample is None:
+            refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
+        return cut_lines(lines, self.plan.fractions)
 
     def make_columns(self, cuts: Cuts | None) -> tuple[list[DenseColumn], list[SparseColumn]]:
         """The columns of the dataset, their vocabularies and moments included."""
@@ -112,6 +118,12 @@ class Stages:
             open_journal(self.plan.output, "vocab", VocabularySize),
         )
         sizes = self._over_numbers(add_up, len(names))
+        rare = [size.feature for size in sizes if size.distinct and not size.kept]
+        if rare and self.sample is None:
+            logger.warning(
+                f"no value of {', '.join(rare)} is seen encoding.min_count={add_up.min_count} times: "
+                "all of them share one id; lower it"
+            )
         refuse_if_too_large(sum(size.kept for size in sizes), BYTES_PER_VALUE, memory_bytes)
         return sizes
 

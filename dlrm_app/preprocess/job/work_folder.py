@@ -6,6 +6,7 @@ OUTPUT/.work/lock        held by the process at work
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -15,10 +16,12 @@ from typing import Any
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import held_lock, write_json
 from dlrm_app.preprocess.job.journal import Journal, R
-from dlrm_app.preprocess.job.records import VERSION, from_json
 from dlrm_app.preprocess.read.source import Source
+from dlrm_app.records import from_json
 
 WORK = ".work"
+VERSION = 1
+"""Of all records of a run; raise it whenever one of them changes."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,26 @@ def write_run(output: Path, run: RunRecord) -> None:
 
 def _run_path(output: Path) -> Path:
     return output / WORK / "plan.json"
+
+
+def open_keys(output: Path, before: RunRecord) -> list[str]:
+    """The settings that may still change, for no work that is kept depends on them.
+
+    They are those that a refusal may tell to change; ``redo_vocabularies`` must follow a change of the encoding.
+    """
+    begun = {path.parent.name for path in (output / WORK).glob("*/*.json")}
+    keys = ["rejects.max_fraction"]
+    if begun <= {"lines"}:
+        keys += ["split"]
+    if begun <= {"lines", "study", "vocab"} and before.config["encoding"]["kind"] == "vocab":
+        keys += [f"encoding.{name}" for name in ("kind", "num_embeddings", "min_count", "top_k")]
+    return keys
+
+
+def redo_vocabularies(output: Path) -> None:
+    """Forgets the vocabularies; what they are made of, the counts of values, is kept."""
+    shutil.rmtree(output / WORK / "vocab", ignore_errors=True)
+    shutil.rmtree(output / "vocab", ignore_errors=True)
 
 
 def expect_another_file(output: Path, source: Source) -> None:

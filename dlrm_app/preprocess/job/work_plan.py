@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.preprocess import SPLITS, PreprocessConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.preprocess.read.source import Source
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.write.shards import ShardLayout
@@ -66,13 +66,20 @@ def identity(config: PreprocessConfig) -> dict[str, Any]:
     return {key: value for key, value in asdict(config).items() if key not in _NOT_PART_OF_THE_DATASET}
 
 
-def refuse_other_config(before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str) -> None:
-    """Raises ConfigError, naming each key that differs; ``state``: what ``output`` holds."""
+def refuse_other_config(
+    before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, open_keys: Sequence[str]
+) -> None:
+    """Raises ConfigError, naming each key that differs; ``state``: what ``output`` holds.
+
+    ``open_keys``, and the keys under them, may differ.
+    """
     old, new = _flat(before), _flat(now)
+    if old.get("encoding.kind") == "from_dataset":
+        open_keys = [*open_keys, "dense.transform"]  # comes with the encoding; early versions noted another
     problems = [
         f"{key} is {new.get(key)!r}, it was {old.get(key)!r}"
         for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
+        if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in open_keys))
     ]
     if problems:
         hint = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
@@ -116,6 +123,18 @@ class Cuts:
             if high is None or high > low:
                 segments.append(Segment(split, low, high))
         return segments
+
+
+def refuse_empty_cuts(num_lines: int, fractions: Mapping[str, float]) -> None:
+    """Raises ConfigError if one of ``fractions`` of ``num_lines`` is less than a line."""
+    refuse_if(
+        [
+            f"split.{name}={fraction} of the {num_lines:,} lines of input.train is less than one, "
+            f"so the {name} split has no rows: give split.{name}={2 / num_lines:.2g} or more"
+            for name, fraction in fractions.items()
+            if not int(num_lines * fraction)
+        ]
+    )
 
 
 def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:

@@ -5,6 +5,7 @@ from itertools import islice
 import numpy as np
 
 from dlrm_app.errors import refuse_if
+from dlrm_app.preprocess.job.passes import body
 from dlrm_app.preprocess.job.work_plan import Plan
 from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.parser import Parser
@@ -16,13 +17,25 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def check_first_lines(plan: Plan) -> None:
-    """Raises ConfigError if a file's header is not the format's, or its first line tells that labels are (not) there."""
-    problems = []
+    """Raises ConfigError for splits without lines, another header than the format's, labels that are there or not."""
+    problems = [
+        f"the {split} split has no rows: there is no line in the files of input.{split}"
+        for split in dict.fromkeys(source.split for source in plan.sources)
+        if all(_is_empty(source, plan) for source in plan.sources if source.split == split)
+    ]
+    refuse_if(problems)
     for source in plan.sources:
         fault = _header_fault(source, plan) if plan.spec.header else _label_fault(source, plan)
         if fault:
             problems.append(fault)
     refuse_if(problems)
+
+
+def _is_empty(source: Source, plan: Plan) -> bool:
+    """Whether there is no line, but for a header."""
+    for text in TextFeed(source, _BYTES, last=1).items():
+        return not any(start < stop for _, start, stop in body(text, plan.spec)) and text.finish().is_last
+    return True
 
 
 def first_line(source: Source) -> bytes:

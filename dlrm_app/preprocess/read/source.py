@@ -31,7 +31,7 @@ class Source:
         if (now.st_size, now.st_mtime_ns) != (self.bytes, self.modified_ns):
             raise DataError(
                 f"{self.path} changed while it was being read ({self.bytes:,} bytes before, {now.st_size:,} now): "
-                "preprocess again once nothing writes to it"
+                "delete the output and preprocess again once nothing writes to it"
             )
 
 
@@ -107,11 +107,11 @@ def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -
 
 
 def refuse_other_input(
-    before: Sequence[Source], now: Sequence[Source], damaged: Sequence[str], output: Path
+    before: Sequence[Source], now: Sequence[Source], damaged: Sequence[str], output: Path, state: str
 ) -> None:
-    """Raises ConfigError if the input is not that of the run being resumed, saying what is different.
+    """Raises ConfigError if the input is not that of the dataset in ``output``, saying what is different.
 
-    Files whose paths are in ``damaged`` may have been replaced.
+    Files whose paths are in ``damaged`` may have been replaced. ``state``: what ``output`` holds.
     """
     new = {source.path: source for source in now}
     before = [new.get(source.path, source) if source.path in damaged else source for source in before]
@@ -122,9 +122,10 @@ def refuse_other_input(
         if (old[path].bytes, old[path].modified_ns) != (new[path].bytes, new[path].modified_ns):
             problems.append(
                 f"{path} has changed: it had {old[path].bytes:,} bytes, it has {new[path].bytes:,} now"
+                + ", of another date" * (old[path].bytes == new[path].bytes)
             )
     if not problems and list(before) != list(now):
         problems.append("the input files come in another order or feed other splits")
     if problems:
-        hint = f"{output} holds an unfinished dataset of another input: give the same files, or delete it to start again"
+        hint = f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start again"
         raise ConfigError([*problems, hint])

@@ -79,9 +79,10 @@ def test_what_will_fail_is_said_beforehand(clicks: Path, caplog: pytest.LogCaptu
     assert "vocabularies of 100,000,000 values do not fit in memory_gib=1" in messages
 
 
-def test_an_empty_file_is_no_surprise(tmp_path: Path) -> None:
+def test_an_empty_file_is_refused_as_the_run_would(tmp_path: Path) -> None:
     (tmp_path / "empty.tsv").write_bytes(b"")
-    assert estimated(tmp_path / "empty.tsv").rows == {"train": 0}
+    with pytest.raises(ConfigError, match="the train split has no rows"):
+        estimated(tmp_path / "empty.tsv")
 
 
 def test_a_dry_run_on_a_cluster_is_refused() -> None:

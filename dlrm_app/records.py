@@ -1,0 +1,53 @@
+"""Records: frozen dataclasses that are kept as JSON."""
+
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def from_json(kind: type[T], value: Any) -> T:
+    """``value``, read from JSON, as ``kind``: the inverse of ``dataclasses.asdict``.
+
+    Knows dataclasses, ``tuple[X, ...]``, ``list[X]``, ``dict[str, X]``, ``X | None`` and what JSON itself has; fields
+    with a default may be missing. Raises ValueError, naming the field, if it has other fields or types than ``kind``.
+    """
+    converted: T = _convert(kind, value, "")
+    return converted
+
+
+def _convert(kind: Any, value: Any, name: str) -> Any:
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin is UnionType:
+        return None if value is None else _convert(parts[0], value, name)
+    if isinstance(kind, type) and is_dataclass(kind):
+        types, required = _fields(kind)
+        if not isinstance(value, dict) or not required <= set(value) <= set(types):
+            raise ValueError(f"{name}: " * bool(name) + f"expected the fields {', '.join(types)}")
+        return kind(**{key: _convert(types[key], part, f"{name}.{key}") for key, part in value.items()})
+    _check_type(list if origin is tuple else origin or kind, value, name)
+    if origin in (tuple, list):
+        if parts[0] is int and {type(part) for part in value} == {int}:
+            return origin(value)  # quickly: they can be many
+        return origin(_convert(parts[0], part, f"{name}[{index}]") for index, part in enumerate(value))
+    if origin is dict:
+        return {key: _convert(parts[1], part, f"{name}.{key}") for key, part in value.items()}
+    return value
+
+
+def _check_type(kind: type, value: Any, name: str) -> None:
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{name.lstrip('.')} must be of type {kind.__name__}, got {repr(value)[:100]}")
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """The types of all fields, and which of them have no default."""
+    required = {
+        each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING
+    }
+    return get_type_hints(kind), required

@@ -1,0 +1,167 @@
+"""A dataset that is there already, and one that was begun: what may change before the same command, and what may not."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.errors import ConfigError, DataError, DlrmError
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import content, run
+
+HASH = ("encoding.num_embeddings=100",)
+VOCAB = ("encoding=vocab", "encoding.min_count=1")
+
+
+@pytest.fixture(autouse=True)
+def _log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.tsv").write_bytes(make_clicks(300))
+
+
+def lines_of_new_values(count: int) -> bytes:
+    """Lines in which only cat_0 has the same value twice."""
+    line = b"1" + b"\t" * 14 + b"0000000a" + b"\t%08x" * 25 + b"\n"
+    return b"".join(line % tuple(range(number * 25, number * 25 + 25)) for number in range(count))
+
+
+def flip_a_label() -> None:
+    text, status = Path("log.tsv").read_bytes(), Path("log.tsv").stat()
+    Path("log.tsv").write_bytes((b"0" if text[:1] == b"1" else b"1") + text[1:])
+    os.utime("log.tsv", ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+
+
+def add_a_line() -> None:
+    with Path("log.tsv").open("ab") as file:
+        file.write(make_clicks(1))
+
+
+@pytest.mark.parametrize("change", [flip_a_label, add_a_line])
+def test_a_finished_dataset_of_input_that_has_changed_is_refused(change: object) -> None:
+    run(Path("k"), "input.train=log.tsv", *HASH)
+    before = content(Path("k"))
+    assert callable(change)
+    change()
+    with pytest.raises(
+        ConfigError, match=r"log\.tsv has changed(.|\n)*k holds a finished dataset of another"
+    ):
+        run(Path("k"), "input.train=log.tsv", *HASH)
+    assert content(Path("k")) == before
+
+
+@pytest.mark.parametrize("lost", ["train/part-00000.parquet", "vocab/cat_3.parquet"])
+def test_a_finished_dataset_that_lacks_a_file_is_refused_with_the_cure(lost: str) -> None:
+    given = ("input.train=log.tsv", *VOCAB)
+    run(Path("k"), *given)
+    run(Path("k"), *given)
+    Path("k", lost).unlink()
+    with pytest.raises(DataError) as caught:
+        run(Path("k"), *given)
+    assert lost in str(caught.value)
+    assert "delete k and run the same command" in str(caught.value)
+
+
+def test_a_dataset_of_an_early_version_that_noted_no_dates_is_still_finished() -> None:
+    run(Path("k"), "input.train=log.tsv", *HASH)
+    path = Path("k/manifest.json")
+    text = path.read_text()
+    modified_ns = read_manifest(Path("k")).sources[0].modified_ns
+    path.write_text(text.replace(f',\n      "modified_ns": {modified_ns}', ""))
+    assert "modified_ns" not in path.read_text()
+    run(Path("k"), "input.train=log.tsv", *HASH)
+
+
+def test_a_larger_share_of_rejects_is_accepted_and_a_smaller_one_is_refused_if_the_dataset_has_more() -> None:
+    Path("log.tsv").write_bytes(make_clicks(300, bad_every=10))
+    with pytest.raises(DataError, match=r"or raise rejects\.max_fraction"):
+        run(Path("k"), "input.train=log.tsv", *HASH)
+    assert (
+        run(Path("k"), "input.train=log.tsv", *HASH, "rejects.max_fraction=0.1").splits["train"].rejects == 30
+    )
+    run(Path("k"), "input.train=log.tsv", *HASH, "rejects.max_fraction=0.2")
+    with pytest.raises(DataError, match=r"30 of 300 lines, .*rejects\.max_fraction=0\.09 allows; raise it"):
+        run(Path("k"), "input.train=log.tsv", *HASH, "rejects.max_fraction=0.09")
+
+
+def test_a_split_that_is_no_line_is_told_before_encoding_and_a_larger_one_accepted() -> None:
+    given = ("input.train=log.tsv", *HASH)
+    with pytest.raises(ConfigError, match=r"split\.val=0\.003 of the 300 lines .* give split\.val=0\.0067"):
+        run(Path("k"), *given, "split.val=0.003")
+    assert {path.name for path in Path("k/.work").iterdir() if path.is_dir()} == {"lines"}
+    assert run(Path("k"), *given, "split.val=0.0067").splits["val"].rows == 2
+
+
+def test_files_without_lines_are_told_before_anything_is_written() -> None:
+    header = ",".join(["clicked", "age", "price", "user", "item", "site", "tags", "session"])
+    Path("empty.csv").write_text(header + "\n")
+    Path("empty.tsv").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"the val split has no rows: .* input\.val"):
+        run(Path("k"), "input.train=log.tsv", "input.val=empty.tsv", *HASH)
+    assert not Path("k").exists()
+    run(Path("k"), "input.train=[log.tsv,empty.tsv]", *HASH)
+
+
+def test_what_a_vocabulary_that_needs_too_much_memory_asks_for_is_accepted() -> None:
+    Path("log.tsv").write_bytes(lines_of_new_values(3000))
+    given = ("input.train=log.tsv", *VOCAB)
+    with pytest.raises(
+        ConfigError, match=r"raise memory_gib, or encoding\.min_count, or set encoding\.top_k"
+    ):
+        run(Path("k"), *given, "memory_gib=0.001", "threads=1")
+    limited = run(Path("k"), *given, "encoding.top_k=5", "memory_gib=0.001")
+    assert content(Path("k")) == content_of_one_run("whole", *given, "encoding.top_k=5")
+    assert limited.sparse[2].num_embeddings == 7
+    with pytest.raises(ConfigError, match=r"encoding\.top_k is 6, it was 5"):
+        run(Path("k"), *given, "encoding.top_k=6")
+
+
+def content_of_one_run(name: str, *given: str) -> dict[str, bytes]:
+    run(Path(name), *given)
+    return content(Path(name))
+
+
+def test_any_other_change_of_an_unfinished_dataset_is_refused() -> None:
+    Path("log.tsv").write_bytes(make_clicks(300, bad_every=10))
+    given = ("input.train=log.tsv", *VOCAB)
+    with pytest.raises(DataError):
+        run(Path("k"), *given)
+    for other in ("encoding.min_count=2", "split.val=0.1", "seed=3", "dense.transform=log3"):
+        with pytest.raises(ConfigError, match=r"it was"):
+            run(Path("k"), *given, other)
+    with pytest.raises(DlrmError, match="malformed"):
+        run(Path("k"), *given)
+
+
+def test_the_encoding_of_a_dataset_comes_with_its_transform_which_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run(Path("old"), "input.train=log.tsv", *VOCAB, "dense.transform=log3")
+    given = ("input.train=log.tsv", "encoding=from_dataset", "encoding.path=old")
+    with caplog.at_level(logging.WARNING):
+        manifest = run(Path("k"), *given)
+    assert "dense.transform=log1p is not used: the dataset at encoding.path has log3" in caplog.text
+    assert manifest.config["dense"]["transform"] == "log3"
+    assert {column.transform["kind"] for column in manifest.dense} == {"log3"}
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        run(Path("k"), *given, "dense.transform=log3")
+    assert caplog.text == ""
+
+
+def test_a_vocabulary_of_another_format_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    run(Path("old"), "input.train=log.tsv", *VOCAB)
+    given = ("input.train=log.tsv", "encoding=from_dataset", "encoding.path=old")
+    with caplog.at_level(logging.WARNING):
+        run(Path("k"), *given, "dataset=criteo_1tb")
+    assert "made of dataset=criteo_kaggle, this is dataset=criteo_1tb" in caplog.text
+
+
+def test_features_whose_values_are_all_rare_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    Path("log.tsv").write_bytes(lines_of_new_values(100))
+    with caplog.at_level(logging.WARNING):
+        run(Path("k"), "input.train=log.tsv", "encoding=vocab", "encoding.min_count=2")
+    assert "no value of cat_1, cat_2, " in caplog.text
+    assert "encoding.min_count=2" in caplog.text
+    assert "cat_0" not in caplog.text
