@@ -6,6 +6,9 @@ Files are read below ``root``, so that a test can lay out any machine. Needs not
 from collections.abc import Iterator
 from pathlib import Path
 
+UNLIMITED = 1 << 62
+"""cgroup v1 says "no limit" with the largest whole number of pages below 2^63 bytes."""
+
 
 def cpu_limits(root: Path) -> list[float]:
     """Limits of CPU time, in cores; empty without any."""
@@ -28,7 +31,7 @@ def memory_limits(root: Path) -> list[int]:
         read_text(group / ("memory.max" if is_v2 else "memory.limit_in_bytes")).strip()
         for group, is_v2 in _groups(root, "memory")
     ]
-    return [int(text) for text in texts if text.isdigit()]
+    return [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:

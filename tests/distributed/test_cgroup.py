@@ -27,6 +27,7 @@ def write(path: Path, text: str) -> None:
             {"memory/slurm/job_7/memory.limit_in_bytes": "4096\n", "memory/memory.limit_in_bytes": "8192\n"},
             [4096, 8192],
         ),
+        ("4:memory:/", {"memory/memory.limit_in_bytes": f"{2**63 - 4096}\n"}, []),  # v1 without a limit
         ("0::/user.slice", {}, []),
     ],
 )
