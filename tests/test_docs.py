@@ -72,6 +72,25 @@ def test_every_decision_is_listed() -> None:
     ] == []
 
 
+def test_no_two_pages_write_to_the_same_place() -> None:
+    """Whoever types one page after another in one clone is not refused because an output is there already."""
+    texts = {"README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
+    texts |= {
+        page: "\n".join(block.text for block in blocks_of(page) if block.language == "bash")
+        for page in [*TYPED, "extending.md"]
+    }
+    written = [
+        (output, page)
+        for page, text in texts.items()
+        for command in text.replace("\\\n", "").splitlines()
+        if "overwrite=true" not in command
+        for output in re.findall(r"(?<![\w.])output=(out/[\w/]+)", command)
+    ]
+    pages_of = {output: {page for other, page in written if other == output} for output, _ in written}
+    assert len(pages_of) >= 30
+    assert {output: pages for output, pages in pages_of.items() if len(pages) > 1} == {}
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `make demo` leaves, from fewer rows."""

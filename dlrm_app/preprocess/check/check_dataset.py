@@ -1,7 +1,6 @@
 """``dlrm-preprocess check=DIR``."""
 
 import logging
-import shlex
 import shutil
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ from dlrm_app.preprocess.check.page import render
 from dlrm_app.preprocess.check.scan import Findings, scan
 from dlrm_app.preprocess.check.summary import summary, verdict
 from dlrm_app.preprocess.job.executor import num_cores
+from dlrm_app.preprocess.job.summary import next_command
 
 PAGE = "dataset.html"
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
     seconds = time.perf_counter() - start
     rows = sum(split.rows for split in manifest.splits.values())
     logger.info(f"{folder}: {verdict([])}; {rows:,} rows read in {seconds:.1f} s")
-    logger.info(f"next: dlrm-train {shlex.quote(f'data.path={folder}')} tables=dataset trainer.epochs=1")
+    logger.info(f"next: {next_command(manifest)}")
     return findings
 
 

@@ -37,7 +37,13 @@ def report(manifest: Manifest, seconds: float | None, *, went_on: bool = False) 
         lines.append(
             f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         )
-    lines.append(
-        f"next: dlrm-train {shlex.quote(f'data.path={manifest.path}')} tables=dataset trainer.epochs=1"
-    )
+    lines.append(f"next: {next_command(manifest)}")
     logger.info("\n".join(lines))
+
+
+def next_command(manifest: Manifest) -> str:
+    """What to type on a dataset that is made: training, or evaluation where there are no rows to train on."""
+    path = shlex.quote(f"data.path={manifest.path}")
+    if "train" in manifest.splits:
+        return f"dlrm-train {path} tables=dataset trainer.epochs=1"
+    return f"dlrm-evaluate checkpoint=RUN {path} split={next(iter(manifest.splits))}"
