@@ -3,6 +3,7 @@
 import logging
 import math
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,7 +139,7 @@ def _log_next_command(config: GenerateConfig, manifest: Manifest) -> None:
 def _train_command(config: GenerateConfig) -> str:
     name = _shipped_name(config) or "FILE.yaml"
     model = name if (conf_dir() / "model" / f"{name}.yaml").is_file() else "concat"
-    return f"dlrm-train data.path={config.output} tables={name} model={model} output=run"
+    return f"dlrm-train {shlex.quote(f'data.path={config.output}')} tables={name} model={model} output=run"
 
 
 def _shipped_name(config: GenerateConfig) -> str | None:

@@ -26,7 +26,7 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
     rows = manifest.splits["train"].rows
     batch_size = config.trainer.global_batch_size
     logger.info(
-        "%d rank(s) on %s, %d thread(s) each; %s rows in %s, %s steps of %s an epoch (%d rows left out of each)",
+        "%d rank(s) on %s, %d thread(s) each; %s rows in %s, %s steps of %s an epoch (%s rows left out of each)",
         runtime.world_size,
         runtime.device.type,
         runtime.num_threads,
@@ -34,7 +34,7 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
         manifest.path,
         f"{rows // batch_size:,}",
         f"{batch_size:,}",
-        rows % batch_size,
+        f"{rows % batch_size:,}",
     )
     weights = sum(table.rows * table.dim for table in tables)
     kind = config.model.kind
