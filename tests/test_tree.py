@@ -53,7 +53,7 @@ UNTYPED = {
     "preprocess/encode/encoder.py": ENCODINGS,
     "preprocess/job/finish.py": "the command's configuration, for the manifest",
     "preprocess/job/preprocess.py": "the command's configuration, compared with that of the run before",
-    "preprocess/job/records.py": "types of the fields of any record",
+    "records.py": "types of the fields of any record",
     "preprocess/job/work_folder.py": "the command's configuration, kept beside the journal",
     "preprocess/job/work_plan.py": "the command's configuration",
     "sharding/constraints.py": SPECS,

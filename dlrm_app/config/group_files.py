@@ -41,13 +41,14 @@ def _calls(plain: Mapping[Any, Any]) -> list[str]:
     """What would have Hydra run code: a file of settings sets nothing of Hydra's."""
     if "hydra" in plain or "hydra" in str(plain.get("defaults", "")):
         return ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
-    return ["_target_ names code to call, which no setting may"] if _has_key(plain, "_target_") else []
+    return ["_target_ names code to call, which no setting may"] if has_key(plain, "_target_") else []
 
 
-def _has_key(value: Any, key: str) -> bool:
+def has_key(value: Any, key: str) -> bool:
+    """Whether ``key`` stands in a mapping anywhere within ``value``."""
     if isinstance(value, Mapping):
-        return key in value or any(_has_key(part, key) for part in value.values())
-    return isinstance(value, list) and any(_has_key(part, key) for part in value)
+        return key in value or any(has_key(part, key) for part in value.values())
+    return isinstance(value, list) and any(has_key(part, key) for part in value)
 
 
 def _faults(values: Mapping[str, Any], prefix: str, tree: DictConfig) -> list[str]:

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.group_files import register_file
+from dlrm_app.config.group_files import has_key, register_file
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
@@ -43,7 +43,7 @@ def check_overrides(
             continue
         key = override.key_or_group
         values = _values(override)
-        if "_target_" in text:
+        if "_target_" in key.split(".") or any(has_key(value, "_target_") for value in values):
             problems.append(f"{given}: _target_ names code to call, which no setting may")
         elif override.is_delete():
             problems.append(f"{given} would delete a key: give it a value, or {key}=null")

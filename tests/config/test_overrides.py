@@ -177,6 +177,13 @@ def test_no_setting_names_code_to_call() -> None:
     assert "_target_ names code to call" in problem
 
 
+def test_a_path_may_have_target_in_its_name() -> None:
+    assert check_overrides(["output=the_target_run"], TrainConfig, conf_dir(), "train") == (
+        ["output=the_target_run"],
+        [],
+    )
+
+
 @pytest.mark.parametrize("path", ["a=b", "my [1]", "it's", "~x", "(1)"])
 def test_a_path_that_needs_quotes_is_refused_with_the_quotes_that_work(path: str) -> None:
     (problem,) = problems_of(f"data.path={path}", "data.path=x")

@@ -17,8 +17,8 @@ def test_an_unknown_host_has_none() -> None:
     assert interface_towards("no-such-host.invalid") is None
 
 
-def listening() -> set[str]:
-    """The addresses, as the kernel writes them, on which this process listens."""
+def listening() -> set[tuple[str, str]]:
+    """(socket, address as the kernel writes it) of all on which this process listens."""
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     inodes = {str(link.readlink()).strip("socket:[]") for link in links if link.is_symlink()}
     rows = [
@@ -26,11 +26,11 @@ def listening() -> set[str]:
         for name in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{name}").read_text().splitlines()
     ]
-    return {row[1].split(":")[0] for row in rows[1:] if row[3] == "0A" and row[9] in inodes}
+    return {(row[9], row[1].split(":")[0]) for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
 def test_ranks_of_one_machine_listen_where_no_other_reaches_them() -> None:
     before = listening()
     with start_runtime(num_threads=1):
-        assert listening() - before == {"0100007F"}
+        assert {address for _, address in listening() - before} == {"0100007F"}
     assert "GLOO_SOCKET_IFNAME" not in os.environ

@@ -48,18 +48,24 @@ class Saved:
 
 @dataclass
 class Run:
-    """A run folder in the model: the start that logged each step, checkpoints by step, and whether it has ended."""
+    """A run folder in the model: the start that logged each step, checkpoints by step, and where it came to its end."""
 
     events: list[int] = field(default_factory=list)
     saved: dict[int, Saved] = field(default_factory=dict)
-    has_ended: bool = False
+    ended_at: int | None = None
     set_aside: list[int] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it stands where it came to its end: steps taken after that are gone, if they were never saved."""
+        return self.ended_at == len(self.events)
 
     def go_on_from(self, step: int) -> None:
         """Leaves the history after ``step``."""
         newer = sorted(number for number in self.saved if number > step)
         self.set_aside += [self.saved.pop(number).start for number in newer]
-        self.has_ended = self.has_ended and not newer and len(self.events) <= step
+        if newer or (self.ended_at or 0) > step:
+            self.ended_at = None
         del self.events[step:]
 
     def save(self, saved: Saved) -> None:
@@ -143,9 +149,8 @@ class Lineage(RuleBasedStateMachine):
             run.events.append(self.num_starts)
             if len(run.events) % 2 == 0:
                 run.save(Saved(self.num_starts, auc))
-        if num_steps:
-            run.has_ended = end == "end"
-        if run.has_ended and num_steps:
+        if num_steps and end == "end":
+            run.ended_at = len(run.events)
             run.save(Saved(self.num_starts, auc))
 
     @invariant()
