@@ -21,8 +21,7 @@ COMMANDS = ("preprocess", "train", "evaluate", "plan", "generate", "doctor")
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
 --cfg job     print the configuration and stop
---multirun    one run for each combination of comma-separated values
---hydra-help  Hydra's own options; shell completion: --shell-completion install=bash"""
+--multirun    one run for each combination of comma-separated values"""
 
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
 _WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30
