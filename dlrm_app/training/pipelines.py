@@ -3,7 +3,7 @@
 Each has ``progress(stream)``, and ``detach`` and ``attach`` around evaluations: a batch under way stays where it is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,6 +46,31 @@ class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
         if not self._model_attached:
             self.attach(self._model)
         return super().progress(dataloader_iter)
+
+
+class EarlyLookups:
+    """The pipelines that look rows up before the step of their batch, where fbgemm keeps the learning rate of the update.
+
+    What torchrec hands over in that step, in ``zero_grad``, comes too late: the rates of the first steps would be those
+    of factor 1, and all others one step behind, or two.
+    """
+
+    before_lookup: Callable[[], None] = staticmethod(lambda: None)
+    """Called once for each batch, in their order."""
+
+    def start_embedding_lookup(self, batch: Batch | None, context: EmbeddingTrainPipelineContext) -> None:
+        """Looks the rows of ``batch`` up, with the rates of its step."""
+        if batch is not None:
+            self.before_lookup()
+        super().start_embedding_lookup(batch, context)  # type: ignore[misc]  # of the pipeline behind this one
+
+
+class FusedSparseDist(EarlyLookups, TrainPipelineFusedSparseDist[Batch, StepOutput]):
+    """torchrec's, with the rates of each lookup."""
+
+
+class SemiSync(EarlyLookups, TrainPipelineSemiSync[Batch, StepOutput]):
+    """torchrec's, with the rates of each lookup."""
 
 
 class LookedUp(EmbeddingPipelinedForward):
@@ -98,13 +123,13 @@ class WithoutStreams:
         return self._model_fwd(batch)
 
 
-class FusedOnCpu(WithoutStreams, TrainPipelineFusedSparseDist[Batch, StepOutput]):
+class FusedOnCpu(EarlyLookups, WithoutStreams, TrainPipelineFusedSparseDist[Batch, StepOutput]):
     """fused_sparse_dist on CPU."""
 
     _pipelined_forward_type = LookedUp
 
 
-class SemiSyncOnCpu(WithoutStreams, TrainPipelineSemiSync[Batch, StepOutput]):
+class SemiSyncOnCpu(EarlyLookups, WithoutStreams, TrainPipelineSemiSync[Batch, StepOutput]):
     """semi_sync on CPU."""
 
     _pipelined_forward_type = LookedUpApart
@@ -120,10 +145,10 @@ def make_pipeline(
     if name == "prefetch":
         return Prefetch(model, optimizer, device)
     if name == "fused_sparse_dist":
-        fused = FusedOnCpu if on_cpu else TrainPipelineFusedSparseDist
+        fused = FusedOnCpu if on_cpu else FusedSparseDist
         return fused(model, optimizer, device)
     if name == "semi_sync":
-        semi_sync = SemiSyncOnCpu if on_cpu else TrainPipelineSemiSync
+        semi_sync = SemiSyncOnCpu if on_cpu else SemiSync
         return semi_sync(model, optimizer, device, start_batch=0)
     return TrainPipelineSparseDist(model, optimizer, device)
 

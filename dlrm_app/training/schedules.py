@@ -1,16 +1,19 @@
 """Learning rates over a run: pure functions of the step's number, and what sets them before each step."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchrec.optim.fused import FusedOptimizer
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import table_settings
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.pipelines import EarlyLookups
 
 
 def lr_factor(step: int, schedule: ScheduleSettings) -> float:
@@ -48,8 +51,9 @@ def _fit(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
 
 @dataclass(frozen=True)
 class _Group:
-    """A parameter group of some optimizer, its learning rate at factor 1, and the part it belongs to."""
+    """A parameter group of ``optimizer``, its learning rate at factor 1, and the part it belongs to."""
 
+    optimizer: KeyedOptimizer
     group: dict[str, Any]
     lr: float
     part: str
@@ -58,8 +62,9 @@ class _Group:
 class LearningRates:
     """Sets the learning rate of every optimizer, the fused ones too.
 
-    ``apply(step)`` must come before the step's forward pass: fbgemm updates tables in the backward pass with the
-    rate that the forward pass saw, which torchrec's fused optimizers hand over in ``zero_grad``.
+    fbgemm updates tables in the backward pass with the rate that the lookup saw, which torchrec's fused optimizers hand
+    over in ``zero_grad``. So ``apply(step)`` must come before the step, and a pipeline that looks rows up before that is
+    to be followed.
     """
 
     def __init__(
@@ -79,6 +84,20 @@ class LearningRates:
         factors = self._factors(step)
         for entry in self._groups:
             entry.group["lr"] = entry.lr * factors[entry.part]
+
+    def follow(self, pipeline: Any, steps_done: int) -> None:
+        """Sets the tables' rates where ``pipeline`` looks up early: its first batch is that of the step
+        after ``steps_done``."""
+        if isinstance(pipeline, EarlyLookups):
+            steps = itertools.count(steps_done + 1)
+            pipeline.before_lookup = lambda: self._apply_to_lookups(next(steps))
+
+    def _apply_to_lookups(self, step: int) -> None:
+        factor = lr_factor(step, self._schedule.sparse)
+        for entry in self._groups:
+            if isinstance(entry.optimizer, FusedOptimizer):
+                entry.group["lr"] = entry.lr * factor
+                entry.optimizer.zero_grad()
 
     def at(self, step: int) -> dict[str, float]:
         """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``; a table's own keeps its ratio."""
@@ -104,7 +123,7 @@ def _find_groups(
         else:
             lr, part = config.dense.lr, "dense"
         for group in leaf.param_groups:
-            yield _Group(group, lr, part)
+            yield _Group(leaf, group, lr, part)
 
 
 def _leaves(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:

@@ -104,6 +104,7 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
         checkpoints.wait()
     run.folder.write_start(run.config, run.manifest, run.runtime)
     run.runtime.together(lambda: run.folder.open_logs(run.config, run.progress.step))
+    run.learning_rates.follow(run.trainable.pipeline, run.progress.step)
     if run.runtime.is_first:
         write_plan(run.folder.path / "plan.yaml", run.trainable.plan)
 

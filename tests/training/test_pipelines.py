@@ -1,21 +1,18 @@
 """Train pipelines: no batch under way is lost, taken twice or seen by an evaluation."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.training.setup import build_trainable
 from dlrm_app.training.train import train
 from tests.data.dataset_fixture import write_dataset
-from tests.plain_optimizers import DENSE, RowByRow
-from tests.plain_training import BATCH, NUM_STEPS, compose_train, plain_copy, run_sharded
-from tests.random_batches import NUM_DENSE, TABLES, draw
+from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.small_run import SMALL, events, final_bytes, losses
 
 EXACT = ("base", "sparse_dist", "fused_sparse_dist")
@@ -86,35 +83,59 @@ def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path,
     assert final_bytes(cut) == final_bytes(whole)
 
 
-def test_semi_sync_reads_rows_as_they_were_one_step_before() -> None:
-    """As plain torch whose lookups miss the newest update of the tables, while the dense part never lags."""
-    config = compose_train("trainer.pipeline=semi_sync", "optimizer=adagrad")
-    steps = [draw(seed, BATCH) for seed in range(NUM_STEPS)]
-    with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
-        plain = plain_copy(trainable)
-        found = run_sharded(trainable, config, steps)
-    tables = [plain.bags[table.name].weight for table in TABLES]
-    sparse = RowByRow(tables, config.optimizer.sparse)
-    dense = DENSE[config.optimizer.dense.kind](list(plain.dense.values()), config.optimizer.dense)
-    expected, before = [], [table.detach().clone() for table in tables]
-    for rows, ids, labels in steps:
-        now = [table.detach().clone() for table in tables]
-        plain.zero_grad(set_to_none=False)
-        overwrite(tables, before)
-        loss = F.binary_cross_entropy_with_logits(plain(rows, ids), labels)
-        loss.backward()
-        overwrite(tables, now)
-        before = now
-        sparse.step()
-        dense.step()
-        expected.append(loss.detach())
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-5, atol=1e-6)
+RATES = {
+    "warm-up": lambda step: min(step / 6, 1.0),
+    "polynomial": lambda step: max(0.0, 1 - (step - 2) / 7) ** 2 if step > 2 else 1.0,
+    "step": lambda step: 0.1 ** (step > 3) * 0.1 ** (step > 6),
+}
+"""What a learning rate is multiplied with in each step, written out."""
+SCHEDULES = {
+    "warm-up": ["schedule=warmup", "{}.warmup_steps=6"],
+    "polynomial": ["schedule=polynomial", "{}.decay_start=2", "{}.decay_steps=7", "{}.power=2"],
+    "step": ["schedule=step", "{}.milestones=[3,6]", "{}.step_factor=0.1"],
+}
 
 
-def overwrite(tables: list[torch.nn.Parameter], values: list[torch.Tensor]) -> None:
-    for table, value in zip(tables, values, strict=True):
-        table.data.copy_(value)
+def schedule(name: str) -> list[str]:
+    parts = ("schedule.sparse", "schedule.dense")
+    return [key.format(part) for key in SCHEDULES[name] for part in parts]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("pipeline", ["sparse_dist", "fused_sparse_dist", "semi_sync"])
+def test_each_step_has_the_learning_rates_of_its_number(pipeline: str, name: str) -> None:
+    """As plain torch, whose lookups under semi_sync miss the newest update of the tables."""
+    config = compose_train(f"trainer.pipeline={pipeline}", "optimizer=adagrad", *schedule(name))
+    assert_trains_like_plain(
+        config,
+        rates=lambda step: dict.fromkeys(("sparse", "dense"), RATES[name](step)),
+        stale_lookups=pipeline == "semi_sync",
+    )
+
+
+@pytest.mark.parametrize("pipeline", ON_CPU)
+def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
+    pipeline: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen by the kernels, one lookup a step, from the first step, after an evaluation, a resume and in a new epoch."""
+    seen: list[float] = []
+    look_up = SplitTableBatchedEmbeddingBagsCodegen.forward
+
+    def watched(kernel: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():  # not those of evaluations
+            seen.append(kernel.get_learning_rate())
+        return look_up(kernel, *inputs, **options)
+
+    monkeypatch.setattr(SplitTableBatchedEmbeddingBagsCodegen, "forward", watched)
+    wishes = [
+        f"trainer.pipeline={pipeline}",
+        "optimizer.sparse.lr=1",
+        *schedule("warm-up"),
+        "evaluation.every_steps=2",
+    ]
+    run(dataset, tmp_path / "run", *wishes, "trainer.max_steps=4")
+    run(dataset, tmp_path / "run", *wishes, "resume=auto")
+    assert seen == pytest.approx([RATES["warm-up"](step) for step in range(1, 15)])
 
 
 def test_prefetch_on_cpu_is_refused_with_what_to_use(dataset: Path, tmp_path: Path) -> None:
