@@ -10,6 +10,7 @@ from dlrm_app.checkpoint.marker import Marker, read_marker, verify_files
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import TensorReader
 from dlrm_app.display.text import first_lines
+from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
 
@@ -29,7 +30,8 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     """
     marker = runtime.together(lambda: read_marker(folder))
     names = sorted(marker.files)[runtime.rank :: runtime.world_size]
-    runtime.together(lambda: verify_files(folder, {name: marker.files[name] for name in names}))
+    files = {name: marker.files[name] for name in names}
+    runtime.together(lambda: while_others_wait(lambda: verify_files(folder, files)))
     return Checkpoint(folder, marker)
 
 

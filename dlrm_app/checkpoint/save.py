@@ -16,7 +16,7 @@ from dlrm_app.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import INDEX, TensorWriter
 from dlrm_app.display.text import listed
-from dlrm_app.distributed.collectives import all_gather_objects
+from dlrm_app.distributed.collectives import all_gather_objects, while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
 
@@ -47,14 +47,15 @@ def save_checkpoint(
         together(lambda: make_partial(folder) if runtime.is_first else None)
         save(
             tensors,
-            storage_writer=TensorWriter(partial),
+            storage_writer=TensorWriter(partial, group),
             planner=PiecesPlanner(pieces),
             process_group=group,
         )
         names = sorted(path.name for path in partial.glob(f"__{runtime.rank}_*"))
         names += [INDEX] if runtime.is_first else []
-        by_rank = all_gather_objects(together(lambda: describe_files(partial, names)), group)
-        files = {name: entry for described in by_rank for name, entry in described.items()}
+        described = together(lambda: while_others_wait(lambda: describe_files(partial, names), group))
+        by_rank = all_gather_objects(described, group)
+        files = {name: entry for by_name in by_rank for name, entry in by_name.items()}
         together(lambda: complete(folder, replace(marker, files=files)) if runtime.is_first else None)
     except CheckpointException as error:  # DCP's: raised on every rank
         reasons = "; ".join(f"rank {rank}: {reason[0]}" for rank, reason in error.failures.items())

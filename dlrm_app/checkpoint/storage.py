@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     STORAGE_TYPES,
@@ -19,8 +20,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
+from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.errors import DataError
 from dlrm_app.files import leads_out, write_json
 
@@ -30,8 +34,13 @@ INDEX = "index.json"
 class TensorWriter(FileSystemWriter):
     """Writes every rank's tensors into files of their own and, last, index.json."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, group: dist.ProcessGroup | None) -> None:
         super().__init__(path, single_file_per_rank=True, sync_files=True, overwrite=True)
+        self._group = group
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Writes this rank's files, however long that takes."""
+        return while_others_wait(lambda: super(TensorWriter, self).write_data(plan, planner), self._group)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Called on the first rank once all have written."""
@@ -61,6 +70,10 @@ class TensorWriter(FileSystemWriter):
 
 class TensorReader(FileSystemReader):
     """Reads what TensorWriter wrote."""
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Reads this rank's part, however long that takes."""
+        return while_others_wait(lambda: super(TensorReader, self).read_data(plan, planner))
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The index. Raises DataError if it is not one."""

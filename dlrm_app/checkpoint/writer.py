@@ -6,13 +6,9 @@ and the deletion of older checkpoints come after that; its copies are of whole t
 
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from datetime import timedelta
 from threading import Thread
 
 from dlrm_app.distributed.collectives import new_group
-
-TIMEOUT = timedelta(minutes=30)
-"""How long a rank waits for another to write its part."""
 
 
 class Writer:
@@ -20,7 +16,7 @@ class Writer:
 
     def __init__(self, in_background: bool) -> None:
         self.in_background = in_background
-        self.group = new_group(TIMEOUT)
+        self.group = new_group()
         self._pending: Future[None] | None = None
 
     def start(self, work: Callable[[], None]) -> None:

@@ -3,13 +3,17 @@
 ``group``: all ranks again, over connections of their own, for messages beside those of training.
 """
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Event
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
+BEAT_SECONDS = 1.0
 
 
 def num_ranks() -> int:
@@ -71,6 +75,32 @@ def is_any(value: bool, group: dist.ProcessGroup | None = None) -> bool:
     """Whether ``value`` is true on any rank."""
     flag = torch.tensor([value], dtype=torch.int32)
     return bool(_all_reduce(flag, dist.ReduceOp.MAX, group).item())
+
+
+def while_others_wait(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Does ``work``, which may take any time on a rank whose disk is slow; returns once every rank has done its own.
+
+    Ranks tell each other that they are still there, so that one that is lost meanwhile is noticed within the timeout
+    of ``group``, and one that only takes long is waited for. ``work`` sends no messages in ``group``.
+    """
+    if num_ranks() == 1:
+        return work()
+    done = Event()
+
+    def tell() -> None:
+        while is_any(not done.wait(BEAT_SECONDS), group):
+            pass
+
+    with ThreadPoolExecutor(
+        1
+    ) as thread:  # of the messages: work may need the device that this thread has chosen
+        told = thread.submit(tell)
+        try:
+            result = work()
+        finally:
+            done.set()
+        told.result()
+    return result
 
 
 def _all_reduce(

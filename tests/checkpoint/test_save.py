@@ -1,14 +1,29 @@
 """Checkpoints written at once and beside training: the same bytes, and the same refusal when they cannot be written."""
 
+import time
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
+from dlrm_app.checkpoint.format import list_checkpoints
+from dlrm_app.checkpoint.marker import Marker
+from dlrm_app.checkpoint.pieces import local_pieces
+from dlrm_app.checkpoint.progress import LossSums, Progress
+from dlrm_app.checkpoint.save import save_checkpoint
+from dlrm_app.checkpoint.writer import Writer
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.collectives import new_group
+from dlrm_app.distributed.runtime import TIMEOUT, Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.training.train import train
 from tests.data.dataset_fixture import write_dataset
+from tests.ranks import on_ranks
 
 STEPS = 12
 
@@ -55,3 +70,58 @@ def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) 
     assert "GiB are free there" in str(refused.value)
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) < STEPS
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+PATIENCE = timedelta(seconds=3)
+
+
+def save_slowly(folder: Path, runtime: Runtime) -> float:
+    """Seconds of a save in which the second rank's disk takes longer than messages may."""
+    write = FileSystemWriter._write_data
+
+    def write_slowly(self: FileSystemWriter, *arguments: Any) -> Any:
+        time.sleep(5 * runtime.rank)
+        return write(self, *arguments)
+
+    FileSystemWriter._write_data = write_slowly  # type: ignore[assignment, method-assign]
+    started = time.monotonic()
+    save_one_tensor(folder, runtime)
+    return time.monotonic() - started
+
+
+def save_until_lost(folder: Path, runtime: Runtime) -> float:
+    """Seconds until the first rank gives up the second, which falls silent before it writes."""
+    if runtime.rank == 1:
+        time.sleep(6)
+        return 0
+    started = time.monotonic()
+    with pytest.raises(RuntimeError):
+        save_one_tensor(folder, runtime)
+    return time.monotonic() - started
+
+
+def save_one_tensor(folder: Path, runtime: Runtime) -> None:
+    tensors: Any = {"model/w": torch.ones(3, 2)}
+    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0)
+    save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, new_group(PATIENCE))
+
+
+def messages_wait_for(runtime: Runtime) -> timedelta:
+    group = Writer(in_background=False).group
+    assert group is not None
+    return group._get_backend(torch.device("cpu")).options._timeout
+
+
+def test_a_rank_with_a_slow_disk_is_waited_for(tmp_path: Path) -> None:
+    assert min(on_ranks(partial(save_slowly, tmp_path / "step-000000001"), 2)) >= 5
+    assert len(list_checkpoints(tmp_path)) == 1
+
+
+def test_a_rank_that_is_lost_during_a_save_is_given_up(tmp_path: Path) -> None:
+    waited, _ = on_ranks(partial(save_until_lost, tmp_path / "step-000000001"), 2)
+    assert 0 < waited < 6
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_messages_of_a_save_wait_as_long_as_those_of_training(tmp_path: Path) -> None:
+    assert on_ranks(messages_wait_for, 2) == [TIMEOUT, TIMEOUT]
