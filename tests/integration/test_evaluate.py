@@ -11,9 +11,11 @@ import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.report import ReportConfig
 from dlrm_app.data.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+from dlrm_app.training.comparison.compare import report
 from tests.commands import command, succeed
 from tests.data.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
@@ -182,3 +184,20 @@ def test_evaluations_that_the_data_does_not_allow_are_refused(tmp_path: Path) ->
         train_here(tmp_path / "run", *settings)
     for words in ("2 problems", "evaluation.per_epoch needs a labelled val split", "evaluation.group_by=m0"):
         assert words in str(refused.value)
+
+
+def test_the_report_of_two_runs_tests_them_as_dlrm_evaluate_does(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Difference, interval and p-value of ``against=``."""
+    monkeypatch.chdir(folder)
+    train_here(folder / "other", f"data.path={folder}/dataset", "trainer.max_steps=5")
+    found = evaluated("checkpoint=other", "against=plain", "split=test")["comparison"]
+    capsys.readouterr()
+    values = ["runs=[plain,other]", "threads=1", "output=both.html"]
+    report(compose_config("report", ReportConfig, values))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("other"))
+    difference = found["difference"]
+    shown = f"{difference['value']:+.5f}  {difference['low']:+.5f} to {difference['high']:+.5f}"
+    assert shown in line
+    assert f"{found['p_value']:.3g}" in line

@@ -106,5 +106,5 @@ def next_section(record: RunRecord) -> str:
     if record.result is None:
         words = [word for word in shlex.split(command_line(record)) if not word.startswith("resume=")]
         commands.insert(0, shlex.join([*words, "resume=auto"]))
-        commands.append(f"python -m dlrm_app.training.report {run}")
+        commands.append(f"dlrm-report {run}")
     return f"<h2>Next</h2><pre>{escape(chr(10).join(commands))}</pre>"

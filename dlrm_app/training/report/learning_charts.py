@@ -39,7 +39,7 @@ def metric_chart(
     if not train and not any(map(math.isfinite, values)):
         return None
     best = (record.dataset.get("best") or {}).get(key)
-    heights = values + _without_peaks([y for _, y in train]) + ([] if best is None else [best])
+    heights = values + without_peaks([y for _, y in train]) + ([] if best is None else [best])
     axis = linear_axis(heights, bounds=(0, 1) if key == "auc" else (-math.inf, math.inf))
     chart = Chart(title, step_axis(record), axis, note=_note_on_groups(record) if train else "")
     if best is not None:
@@ -101,7 +101,7 @@ def _train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> li
     return thin([(event.step, value(event)) for event in record.train])
 
 
-def _without_peaks(losses: Sequence[float]) -> list[float]:
+def without_peaks(losses: Sequence[float]) -> list[float]:
     """``losses`` less the highest hundredth where it would flatten all others: the first steps' mostly."""
     finite = sorted(loss for loss in losses if math.isfinite(loss))
     kept = finite[: max(1, math.ceil(0.98 * len(finite)))]
