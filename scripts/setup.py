@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dlrm_app.doctor.driver import find_driver  # noqa: E402  # not installed yet: found beside this script
+from dlrm_app.doctor.driver import WHEELS_CUDA, Driver, find_driver  # noqa: E402  # not installed yet: found beside this script
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -38,12 +38,12 @@ class SetupError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """What the choice depends on. ``driver`` says how an NVIDIA driver was seen, None: there is none."""
+    """What the choice depends on. ``driver`` None: there is no NVIDIA driver."""
 
     python: tuple[int, int]
     system: str
     processor: str
-    driver: str | None
+    driver: Driver | None
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,11 @@ def choose(machine: Machine, device: str = "auto") -> Choice:
         return Choice("cpu", "no NVIDIA driver was found (DEVICE=cuda installs CUDA wheels all the same)")
     if machine.processor != "x86_64":
         return Choice("cpu", f"fbgemm-gpu has no CUDA wheels for {machine.processor}")
+    if machine.driver.fault:
+        raise SetupError(
+            f"{machine.driver.fault}: update the driver, or install CPU wheels, which leave the GPU unused, with "
+            "make setup DEVICE=cpu"
+        )
     return Choice("cuda", f"{machine.driver} (DEVICE=cpu installs CPU wheels all the same)")
 
 
@@ -176,12 +181,18 @@ def remove_misfits(python: Path, device: str) -> None:
 def find_misfits(versions: dict[str, str], device: str) -> list[str]:
     """Distributions to uninstall. Both builds of fbgemm share one folder, so where one goes, both go."""
     misfits = []
-    if device == "cuda" and versions.get("torch", "").endswith("+cpu"):
+    if device == "cuda" and is_for_other_cuda(versions.get("torch", "")):
         misfits.append("torch")  # it would satisfy the version asked for
     unwanted = "fbgemm-gpu" if device == "cpu" else "fbgemm-gpu-cpu"
     if unwanted in versions:
         misfits += [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
     return misfits
+
+
+def is_for_other_cuda(torch: str) -> bool:
+    """Whether a version of torch, as 2.13.0+cpu or 2.13.0+cu126, is of a build for CPU or another CUDA."""
+    _, _, build = torch.partition("+")
+    return build == "cpu" or (build.startswith("cu") and not build.startswith(f"cu{WHEELS_CUDA[0]}"))
 
 
 def installed_versions(python: Path) -> dict[str, str]:
@@ -192,8 +203,20 @@ def installed_versions(python: Path) -> dict[str, str]:
 
 
 def install_for_cuda(python: Path, extras: list[str]) -> None:
+    """A source that has 2.13.0+cpu or 2.13.0+cu126 beside 2.13.0 wins by that: pip holds the longer for the newer."""
     print("installing the CUDA wheels (several GB)", flush=True)
     pip_install(python, ["-e", f"{ROOT}[{','.join(extras)}]"])
+    torch = installed_versions(python).get("torch", "")
+    if not is_for_other_cuda(torch):
+        return
+    plain = torch.partition("+")[0]
+    print(f"pip took torch {torch}, which fbgemm-gpu does not fit: taking {plain} itself", flush=True)
+    if not pip_install(python, [f"torch==={plain}"], may_lack=f"torch==={plain}"):
+        raise SetupError(
+            f"pip's sources have torch {torch}, and fbgemm-gpu needs the build for CUDA {WHEELS_CUDA[0]}, torch {plain}: "
+            "leave out the extra index (PIP_EXTRA_INDEX_URL, pip config list), or name a folder with that wheel, "
+            "PIP_FIND_LINKS=FOLDER"
+        )
 
 
 def install_for_cpu(python: Path, extras: list[str]) -> None:

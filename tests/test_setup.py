@@ -37,18 +37,30 @@ def test_without_a_driver_the_cpu_wheels_are_chosen(minor):
 
 
 def test_with_a_driver_the_cuda_wheels_are_chosen_and_the_reason_names_how_it_was_seen():
-    choice = setup.choose(machine(driver="libcuda.so.1 can be loaded"))
+    choice = setup.choose(machine(driver=setup.Driver("libcuda.so.1 can be loaded", cuda=(13, 0))))
     assert choice.device == "cuda"
     assert "libcuda.so.1" in choice.reason
 
 
-@pytest.mark.parametrize(("device", "driver"), [("cpu", "/proc/driver/nvidia is there"), ("cuda", None)])
+OLD = setup.Driver("/proc/driver/nvidia is there", "535.183.01", (12, 2))
+
+
+def test_a_driver_too_old_for_the_cuda_wheels_is_refused_with_both_ways_out():
+    with pytest.raises(setup.SetupError) as refusal:
+        setup.choose(machine(driver=OLD))
+    assert "535.183.01" in str(refusal.value)
+    assert "at least 580" in str(refusal.value)
+    assert "make setup DEVICE=cpu" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("device", "driver"), [("cpu", OLD), ("cuda", OLD), ("cuda", None)])
 def test_what_the_user_asks_for_wins_over_what_is_seen(device, driver):
     assert setup.choose(machine(driver=driver), device).device == device
 
 
 def test_an_arm_machine_with_a_driver_gets_cpu_wheels_for_fbgemm_has_no_others():
-    assert setup.choose(machine(processor="aarch64", driver="nvidia-smi is on the path")).device == "cpu"
+    driver = setup.Driver("nvidia-smi is on the path")
+    assert setup.choose(machine(processor="aarch64", driver=driver)).device == "cpu"
     with pytest.raises(setup.SetupError, match="DEVICE=cpu"):
         setup.choose(machine(processor="aarch64"), "cuda")
 
@@ -108,6 +120,8 @@ def requirement_name(text):
         ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cuda", []),
         ({"torch": "2.13.0", "fbgemm-gpu": "1.8.0"}, "cpu", ["fbgemm-gpu"]),
         ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cuda", ["torch", "fbgemm-gpu-cpu"]),
+        ({"torch": "2.13.0+cu126", "fbgemm-gpu": "1.8.0"}, "cuda", ["torch"]),
+        ({"torch": "2.13.0+cu130", "fbgemm-gpu": "1.8.0"}, "cuda", []),
         (
             {"torch": "2.13.0+cpu", "fbgemm-gpu": "1.8.0", "fbgemm-gpu-cpu": "1.8.0"},
             "cpu",
@@ -129,7 +143,7 @@ class FakePip:
         arguments = command[6:]
         self.commands.append(arguments)
         torch = arguments[-1]
-        is_torch = arguments[0] == "--no-deps" and torch.startswith("torch==")
+        is_torch = torch.startswith("torch==")
         source = "pytorch" if setup.PYTORCH_CPU_INDEX in arguments else "configured"
         if is_torch and (source, torch) in self.lacking:
             message = self.error or f"ERROR: No matching distribution found for {torch}"
@@ -177,6 +191,31 @@ def test_a_wheel_that_is_nowhere_ends_in_a_message_with_the_cure(monkeypatch):
 def test_another_failure_of_pip_is_shown_and_not_taken_for_a_missing_wheel(monkeypatch):
     with pytest.raises(setup.SetupError, match="No space left"):
         install_with(FakePip([CONFIGURED_CPU], error="OSError: No space left on device"), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        ("2.13.0", []),
+        ("2.13.0+cu130", []),
+        ("2.13.0+cu126", ["torch===2.13.0"]),
+        ("2.13.0+cpu", ["torch===2.13.0"]),
+    ],
+)
+def test_a_torch_for_another_cuda_that_pip_preferred_is_replaced(taken, expected, monkeypatch):
+    """pip holds 2.13.0+cu126 for newer than 2.13.0, and fbgemm-gpu links CUDA 13."""
+    pip = FakePip()
+    monkeypatch.setattr(setup.subprocess, "run", pip)
+    monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": taken})
+    setup.install_for_cuda(Path("python"), [])
+    assert [arguments[-1] for arguments in pip.commands[1:]] == expected
+
+
+def test_where_only_another_cudas_torch_is_to_be_had_the_cure_is_told(monkeypatch):
+    monkeypatch.setattr(setup.subprocess, "run", FakePip([("configured", "torch===2.13.0")]))
+    monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.13.0+cu126"})
+    with pytest.raises(setup.SetupError, match="PIP_EXTRA_INDEX_URL"):
+        setup.install_for_cuda(Path("python"), [])
 
 
 def test_nothing_is_done_twice(tmp_path, monkeypatch, capsys):

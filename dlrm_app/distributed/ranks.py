@@ -1,8 +1,11 @@
 """The ranks that were started, as their launcher and the machine tell it: nothing here waits for torch."""
 
-import ctypes
 import os
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from dlrm_app.doctor.driver import HIDDEN, Driver, find_driver
+from dlrm_app.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -22,22 +25,56 @@ class Ranks:
 
 
 def started_ranks() -> Ranks:
-    """What torchrun says through the environment; without it, one rank."""
+    """What torchrun says through the environment; without it, one rank.
+
+    Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for.
+    """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     return Ranks(
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         world_size=world_size,
         local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size))),
-        device_type="cuda" if _has_cuda() else "cpu",
+        device_type="cuda" if has_gpu(find_driver()) else "cpu",
     )
 
 
-def _has_cuda() -> bool:
-    try:
-        ctypes.CDLL("libcuda.so.1")  # the driver, without which torch need not be asked
-    except OSError:
+def has_gpu(driver: Driver | None) -> bool:
+    """Whether this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs, or by wheels for CPU.
+
+    Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver.
+    """
+    if driver is None or why_cpu():
         return False
     import torch
 
-    return torch.cuda.is_available()
+    if torch.cuda.is_available():
+        return True
+    raise ConfigError(
+        [
+            f"there is an NVIDIA driver ({driver}), but torch sees no GPU: {driver.fault or _why_no_gpu()}. dlrm-doctor says "
+            "what to do; to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
+        ]
+    )
+
+
+def why_cpu() -> str | None:
+    """By what the CPU was asked for in spite of a driver: hidden GPUs, or wheels for CPU. None: it was not."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden in HIDDEN:
+        return f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"
+    try:
+        version("fbgemm-gpu-cpu")
+    except PackageNotFoundError:
+        return None
+    return "fbgemm-gpu-cpu is installed, which is made for CPU (make setup DEVICE=cuda replaces it)"
+
+
+def _why_no_gpu() -> str:
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch is a build for CPU
+        return str(error).splitlines()[0].rstrip(".")
+    return "it does not say why"

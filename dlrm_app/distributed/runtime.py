@@ -22,8 +22,9 @@ from torch.distributed import HashStore, TCPStore, distributed_c10d
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, keep_to
 from dlrm_app.distributed.network import interface_towards, loopback
-from dlrm_app.distributed.ranks import Ranks, started_ranks
+from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
 from dlrm_app.distributed.rendezvous import fresh_store
+from dlrm_app.doctor.driver import find_driver
 from dlrm_app.errors import DlrmError, SharedError
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ def start_runtime(
             "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             binding.why,
         )
+        if runtime.device.type == "cpu" and find_driver() is not None:
+            logger.warning("there is an NVIDIA driver, but this computes on the CPU: %s", why_cpu())
     given_interface = os.environ.get("GLOO_SOCKET_IFNAME")
     _join(runtime, timeout)
     try:

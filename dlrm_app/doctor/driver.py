@@ -1,22 +1,97 @@
-"""Whether there is an NVIDIA driver. Standard library only: scripts/setup.py asks before anything is installed."""
+"""The NVIDIA driver: whether there is one, and whether the CUDA wheels run on it. Standard library only:
+scripts/setup.py asks before anything is installed."""
 
 from __future__ import (
     annotations,
 )  # setup.py is to refuse old Pythons with a message, not with a syntax error
 
 import ctypes
+import re
 import shutil
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
+WHEELS_CUDA = (13, 0)
+"""What torch 2.13's and fbgemm-gpu 1.8's CUDA wheels are built for (their libraries link libcudart.so.13)."""
+OLDEST_DRIVER = 580
+"""The first whose CUDA is 13.0 (NVIDIA's CUDA 13.0 release notes, table 3)."""
 
-def find_driver() -> str | None:
-    """How an NVIDIA driver shows itself; None where it does not."""
-    if Path("/proc/driver/nvidia").is_dir():
-        return "/proc/driver/nvidia is there"
+HIDDEN = ("", "-1")
+"""Values of CUDA_VISIBLE_DEVICES that ask for the CPU."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """``seen``: how it shows itself. ``version``: as 580.65.06. ``cuda``: the newest that it runs, as (13, 0)."""
+
+    seen: str
+    version: str | None = None
+    cuda: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        parts = [self.version, f"CUDA up to {_dotted(self.cuda)}" if self.cuda else None, self.seen]
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def fault(self) -> str | None:
+        """Why the CUDA wheels don't run on it; None if they do, or if that cannot be told."""
+        major = int(self.version.split(".")[0]) if self.version else None
+        is_old = self.cuda < WHEELS_CUDA if self.cuda else major is not None and major < OLDEST_DRIVER
+        if is_old:
+            known = f"driver {self.version}" if self.version else "the NVIDIA driver"
+            runs = f" runs CUDA up to {_dotted(self.cuda)}" if self.cuda else " is older"
+            return f"{known}{runs}; the CUDA wheels need CUDA {_dotted(WHEELS_CUDA)}, a driver of at least {OLDEST_DRIVER}"
+        return None
+
+
+def find_driver(root: Path = Path("/")) -> Driver | None:
+    """The NVIDIA driver; None where there is none."""
+    cuda = library_cuda()
+    version = kernel_version(root) or (None if cuda else _asked_version())
+    if (root / "proc/driver/nvidia").is_dir():
+        return Driver("/proc/driver/nvidia is there", version, cuda)
     if shutil.which("nvidia-smi"):
-        return "nvidia-smi is on the path"
+        return Driver("nvidia-smi is on the path", version, cuda)
+    if cuda is not None:
+        return Driver("libcuda.so.1 can be loaded", version, cuda)
+    return None
+
+
+def kernel_version(root: Path = Path("/")) -> str | None:
+    """The version of the loaded kernel module, by its own file; None where there is none."""
     try:
-        ctypes.CDLL("libcuda.so.1")
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return "libcuda.so.1 can be loaded"
+    match = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match.group(1) if match else None
+
+
+def _asked_version() -> str | None:
+    """What nvidia-smi says, where neither /proc nor the driver's library says it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.match(r"\d+\.\d+(?:\.\d+)?", done.stdout.strip())
+    return match.group(0) if match else None
+
+
+def library_cuda() -> tuple[int, int] | None:
+    """The newest CUDA that the driver's library runs, by itself (cuDriverGetVersion); None where it cannot be loaded.
+
+    A container may have a newer library than the machine's driver (NVIDIA's forward compatibility): the library counts.
+    """
+    number = ctypes.c_int(0)
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return number.value // 1000, number.value % 1000 // 10
+
+
+def _dotted(version: tuple[int, int] | None) -> str:
+    return ".".join(map(str, version or ()))

@@ -1,11 +1,14 @@
 """All checks in order; a later one is not tried where an earlier one rules it out."""
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dlrm_app.distributed.cgroup import memory_limits
-from dlrm_app.doctor.driver import find_driver
+from dlrm_app.doctor.capability import explain_missing, has_kernels
+from dlrm_app.doctor.driver import HIDDEN, Driver, find_driver
 from dlrm_app.doctor.finding import Finding, State
 from dlrm_app.doctor.probe import Answer, probe
 from dlrm_app.doctor.versions import (
@@ -18,22 +21,53 @@ from dlrm_app.doctor.versions import (
     wanted_versions,
 )
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+SHARED_MEMORY = 512 * MIB
+UPDATE_DRIVER = "update the NVIDIA driver (nvidia-smi shows it); or for CPU wheels: make setup DEVICE=cpu"
+HIDE_GPUS = "use another GPU, or train on the CPU: CUDA_VISIBLE_DEVICES= dlrm-train …"
+FIND_GPUS = "nvidia-smi -L (lists the GPUs; in a container: docker run --gpus all, in Slurm: --gpus-per-node)"
 
 
 def examine(timeout: float) -> Iterator[Finding]:
     """Gives each finding as soon as there is one; every probe gets ``timeout`` seconds."""
     versions, wanted, driver = installed_versions(), wanted_versions(), find_driver()
     yield check_python()
-    yield Finding("NVIDIA driver", State.OK, driver or "none")
-    yield from check_versions(versions, wanted, driver is not None)
+    is_for_gpus = "fbgemm-gpu" in versions
+    has_driver = driver is not None and (driver.fault is None or is_for_gpus)
+    yield _judge_driver(driver, is_for_gpus)
+    yield from check_versions(versions, wanted, has_driver)
     yield from check_others(versions, requirements_of_app())
     yield Finding("memory", State.OK, describe_memory())
     yield Finding("CPU cores", State.OK, str(len(os.sched_getaffinity(0))))
-    yield from _try_libraries(install_command(wanted, "cuda" if driver else "cpu"), timeout)
+    yield Finding("shared memory", *_judge_shared_memory())
+    fix = install_command(wanted, "cuda" if has_driver else "cpu")
+    yield from _try_libraries(fix, driver if is_for_gpus else None, timeout)
 
 
-def _try_libraries(fix: str, timeout: float) -> Iterator[Finding]:
+def _judge_driver(driver: Driver | None, is_for_gpus: bool) -> Finding:
+    if driver is None:
+        return Finding("NVIDIA driver", State.OK, "none")
+    if driver.fault is None:
+        return Finding("NVIDIA driver", State.OK, str(driver))
+    return Finding("NVIDIA driver", State.WRONG if is_for_gpus else State.NOTE, driver.fault, UPDATE_DRIVER)
+
+
+def _judge_shared_memory() -> tuple[State, str]:
+    """NCCL's ranks of one machine meet there; containers often have 64 MiB."""
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return State.NOTE, "/dev/shm is not there: NCCL between GPUs of this machine needs it"
+    if free < SHARED_MEMORY:
+        return (
+            State.NOTE,
+            f"{free / MIB:.0f} MiB free in /dev/shm, too little for NCCL: docker run --shm-size=1g",
+        )
+    return State.OK, f"{free / GIB:.1f} GiB free in /dev/shm"
+
+
+def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[Finding]:
+    """``driver``: None where there is none, or the wheels are for CPU."""
     torch = probe("load", "torch", timeout=timeout)
     yield _judge_loading("torch loads", torch, fix)
     if torch.fault:
@@ -41,9 +75,9 @@ def _try_libraries(fix: str, timeout: float) -> Iterator[Finding]:
             yield Finding(check, State.NOTE, "not tried, for torch does not load")
         return
     gpus = torch.facts.get("gpus", [])
-    for index, gpu in enumerate(gpus):
-        memory = f"{gpu['free'] / GIB:.1f} GiB free of {gpu['total'] / GIB:.1f}"
-        yield Finding(f"cuda:{index}", State.OK, f"{gpu['name']}, {memory}")
+    yield from map(_describe_gpu, range(len(gpus)), gpus)
+    if driver is not None and not gpus:
+        yield _judge_no_gpu(driver, torch)
     fbgemm = probe("load", "fbgemm_gpu", timeout=timeout)
     yield _judge_loading("fbgemm loads", fbgemm, fix)
     if not fbgemm.fault:
@@ -56,6 +90,26 @@ def _try_libraries(fix: str, timeout: float) -> Iterator[Finding]:
         yield _judge_exchange("nccl", probe("exchange", "nccl", num_processes, timeout=timeout))
     else:
         yield Finding("nccl", State.OK, "not tried: no GPU")
+
+
+def _describe_gpu(index: int, gpu: Mapping[str, Any]) -> Finding:
+    memory = f"{gpu['free'] / GIB:.1f} GiB free of {gpu['total'] / GIB:.1f}"
+    major, minor = gpu["capability"]
+    if not has_kernels((major, minor)):
+        text = f"{gpu['name']}, {explain_missing((major, minor))}"
+        return Finding(f"cuda:{index}", State.NOTE, text, HIDE_GPUS)
+    return Finding(f"cuda:{index}", State.OK, f"{gpu['name']}, compute capability {major}.{minor}, {memory}")
+
+
+def _judge_no_gpu(driver: Driver, torch: Answer) -> Finding:
+    if torch.facts.get("cuda") is None:
+        return Finding("GPUs", State.OK, "not tried: torch is a build for CPU")
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden in HIDDEN:
+        return Finding("GPUs", State.NOTE, f"hidden by CUDA_VISIBLE_DEVICES={hidden}")
+    reason = torch.facts.get("why_no_gpu") or "it does not say why"
+    fix = UPDATE_DRIVER if driver.fault else FIND_GPUS
+    return Finding("GPUs", State.WRONG, f"there is a driver, but torch sees no GPU: {reason}", fix)
 
 
 def _judge_loading(check: str, answer: Answer, fix: str) -> Finding:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distributions, requires
 
+from dlrm_app.doctor.driver import WHEELS_CUDA
 from dlrm_app.doctor.finding import Finding, State
 
 # torch's minor version: the fbgemm and torchrec built against it; any other pair ends in an undefined symbol
@@ -88,6 +89,9 @@ def find_fault(versions: Mapping[str, str], wanted: Mapping[str, str], has_drive
         return "fbgemm-gpu needs an NVIDIA driver, and there is none"
     if builds == ["fbgemm-gpu"] and versions["torch"].endswith("+cpu"):
         return "fbgemm-gpu needs a torch with CUDA, this one is for CPU"
+    build = versions["torch"].partition("+")[2]
+    if builds == ["fbgemm-gpu"] and build.startswith("cu") and not build.startswith(f"cu{WHEELS_CUDA[0]}"):
+        return f"fbgemm-gpu is built for CUDA {WHEELS_CUDA[0]}, this torch for {build} (pip takes such a build where an index has it)"
     return _find_mismatch(minor(versions["torch"]), versions[builds[0]], versions["torchrec"], wanted)
 
 
@@ -128,7 +132,8 @@ def install_command(wanted: Mapping[str, str], device: str) -> str:
     remove = f"{pip()} uninstall -y torch torchrec fbgemm-gpu fbgemm-gpu-cpu"
     torch, fbgemm, torchrec = wanted["torch"], wanted["fbgemm"], wanted["torchrec"]
     if device == "cuda":
-        return f"{remove} && {pip()} install torch=={torch}.* fbgemm-gpu=={fbgemm} torchrec=={torchrec}"
+        # === : a build for CPU or another CUDA, which an index may have beside it, is not taken
+        return f"{remove} && {pip()} install torch==={torch}.0 fbgemm-gpu=={fbgemm} torchrec=={torchrec}"
     return (
         f"{remove} && {pip()} install --extra-index-url {PYTORCH_CPU_INDEX} torch=={torch}.0+cpu "
         f"&& {pip()} install --no-deps fbgemm-gpu-cpu=={fbgemm} torchrec=={torchrec}"

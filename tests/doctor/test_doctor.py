@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from dlrm_app.doctor import examine
+from dlrm_app.doctor.driver import Driver
+from dlrm_app.doctor.finding import State
+from dlrm_app.doctor.probe import PROBES, Answer
 from tests.bare_venv import make_bare_venv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +26,15 @@ class cuda:
 def get_num_threads():
     return 1
 """
+
+
+OLD_DRIVER = """
+def init():
+    raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020). Update it.")
+cuda.init = staticmethod(init)
+"""
+
+DRIVER = Driver("/proc/driver/nvidia is there", "580.65.06", (13, 0))
 
 
 def run_doctor(folder, python=sys.executable, **packages):
@@ -72,6 +85,52 @@ def test_mismatched_versions_are_named_with_those_that_fit(tmp_path):
     code, table, _ = run_doctor(tmp_path, torch="raise ImportError('stop here')")
     assert code == 1
     assert "torch 2.12 goes with fbgemm 1.7.0 and torchrec 1.7.0" in row(table, "the three together")
+
+
+def test_a_driver_without_a_device_is_wrong_with_what_torch_says(tmp_path, monkeypatch):
+    found = judge_no_gpu(DRIVER, cuda="13.0", why_no_gpu="No CUDA GPUs are available")
+    assert found.state is State.WRONG
+    assert "torch sees no GPU: No CUDA GPUs are available" in found.result
+    assert "--gpus all" in found.fix
+    old = judge_no_gpu(Driver("seen", "535.183.01", (12, 2)), cuda="13.0", why_no_gpu="too old")
+    assert "update the NVIDIA driver" in old.fix
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert judge_no_gpu(DRIVER, cuda="13.0", why_no_gpu="").state is State.NOTE
+    assert judge_no_gpu(DRIVER, cuda=None, why_no_gpu=None).state is State.OK
+
+
+def judge_no_gpu(driver, **facts):
+    return examine._judge_no_gpu(driver, Answer(facts))
+
+
+def test_a_driver_too_old_is_wrong_under_wheels_for_cuda_and_worth_a_note_under_those_for_cpu():
+    old = Driver("seen", "535.183.01", (12, 2))
+    assert [examine._judge_driver(old, is_for_gpus).state for is_for_gpus in (True, False)] == [
+        State.WRONG,
+        State.NOTE,
+    ]
+    assert examine._judge_driver(DRIVER, True).state is State.OK
+
+
+def test_a_gpu_without_kernels_is_told_by_its_capability():
+    memory = {"free": 2**30, "total": 2**31}
+    turing = examine._describe_gpu(0, {"name": "Tesla T4", "capability": [7, 5], **memory})
+    assert (turing.check, turing.state) == ("cuda:0", State.NOTE)
+    assert "compute capability 7.5: fbgemm-gpu's wheels have kernels for 8.x" in turing.result
+    ampere = examine._describe_gpu(1, {"name": "NVIDIA A100", "capability": [8, 0], **memory})
+    assert (ampere.state, ampere.result) == (
+        State.OK,
+        "NVIDIA A100, compute capability 8.0, 1.0 GiB free of 2.0",
+    )
+
+
+def test_a_torch_that_sees_no_gpu_says_why(tmp_path):
+    """Its probe asks it to use one; the fake one answers as torch does on an old driver."""
+    (tmp_path / "torch.py").write_text(LIGHT_TORCH.replace("cuda = None", "cuda = '13.0'", 1) + OLD_DRIVER)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(PROBES / "load.py"), "torch"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert "driver on your system is too old (found version 12020)" in done.stdout
 
 
 def test_it_works_where_torch_fbgemm_and_torchrec_are_missing(tmp_path):

@@ -44,6 +44,7 @@ def without(versions, name):
         ({**CPU, "fbgemm-gpu": "1.8.0"}, True, "both installed"),
         (CUDA, False, "needs an NVIDIA driver"),
         ({**CUDA, "torch": "2.13.0+cpu"}, True, "needs a torch with CUDA"),
+        ({**CUDA, "torch": "2.13.0+cu126"}, True, "built for CUDA 13, this torch for cu126"),
         ({**CPU, "torch": "2.12.0+cpu"}, False, "torch 2.12 goes with fbgemm 1.7.0"),
         ({**CPU, "fbgemm-gpu-cpu": "1.7.0"}, False, "torch 2.13 goes with fbgemm 1.8.0"),
         ({**CPU, "torchrec": "1.6.1"}, False, "torch 2.13 goes with fbgemm 1.8.0 and torchrec 1.8.0"),
