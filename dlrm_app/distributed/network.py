@@ -1,11 +1,30 @@
-"""The network interface by which this machine speaks to the others."""
+"""The network interface by which this machine speaks to the others, and how gloo and NCCL are told."""
 
 import fcntl
 import socket
 import struct
+from collections.abc import MutableMapping
+
+from dlrm_app.distributed.ranks import Ranks
 
 SIOCGIFADDR = 0x8915
 """Linux's request for an interface's IPv4 address (netdevice(7))."""
+
+
+def name_interfaces(ranks: Ranks, environment: MutableMapping[str, str]) -> list[str]:
+    """Tells gloo and NCCL the interface towards MASTER_ADDR, or loopback between ranks of one machine, where nobody has.
+
+    Gives the names of the variables that it set in ``environment``.
+    """
+    is_one_machine = ranks.world_size == ranks.local_world_size
+    interface = loopback() if is_one_machine else interface_towards(environment["MASTER_ADDR"])
+    if interface is None:
+        return []
+    # NCCL takes a name for a prefix, and "=" for all of it
+    wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    missing = [variable for variable in wanted if variable not in environment]
+    environment.update({variable: wanted[variable] for variable in missing})
+    return missing
 
 
 def interface_towards(host: str) -> str | None:

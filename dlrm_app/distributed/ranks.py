@@ -74,7 +74,7 @@ def _why_no_gpu() -> str:
     import torch
 
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no types for it
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch is a build for CPU
         return str(error).splitlines()[0].rstrip(".")
     return "it does not say why"

@@ -6,7 +6,6 @@ WORLD_SIZE and LOCAL_WORLD_SIZE.
 
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,13 +14,15 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import pyarrow
 import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore, distributed_c10d
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, keep_to
-from dlrm_app.distributed.network import interface_towards, loopback
+from dlrm_app.distributed.failures import mendable, print_failure
+from dlrm_app.distributed.network import name_interfaces
 from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
 from dlrm_app.distributed.rendezvous import fresh_store
 from dlrm_app.doctor.driver import find_driver
@@ -98,6 +99,7 @@ def start_runtime(
     if binding.cores is not None:
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
+    pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
     if runtime.device.type == "cuda":
         torch.cuda.set_device(runtime.device)
     if runtime.is_first:
@@ -110,14 +112,14 @@ def start_runtime(
         )
         if runtime.device.type == "cpu" and find_driver() is not None:
             logger.warning("there is an NVIDIA driver, but this computes on the CPU: %s", why_cpu())
-    given_interface = os.environ.get("GLOO_SOCKET_IFNAME")
+    named = name_interfaces(runtime, os.environ)
     _join(runtime, timeout)
     try:
         yield runtime
         if runtime.world_size > 1:
             dist.barrier()  # no rank leaves while another still sends
     except BaseException as error:
-        failure = _out_of_memory(error) or error
+        failure = mendable(error) or error
         if runtime.world_size > 1 and not isinstance(error, SharedError):
             _end_now(failure, runtime)
         if failure is not error:
@@ -125,8 +127,8 @@ def start_runtime(
         raise
     finally:
         dist.destroy_process_group()
-        if given_interface is None:
-            os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        for variable in named:
+            os.environ.pop(variable, None)
 
 
 def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
@@ -135,7 +137,7 @@ def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding
     if ranks.device_type == "cuda":
         if ranks.local_rank >= torch.cuda.device_count():
             raise DlrmError(
-                f"rank {ranks.rank} is the {ranks.local_rank + 1}th on this machine, which has {torch.cuda.device_count()} GPUs: "
+                f"{ranks.local_world_size} ranks were started on this machine, which has {torch.cuda.device_count()} GPUs: "
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
         on_machine = min(ranks.local_world_size, torch.cuda.device_count())
@@ -161,11 +163,6 @@ def _join(runtime: Runtime, timeout: timedelta) -> None:
     backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
     # groups that libraries make later get torch's default, half an hour, unless told otherwise
     distributed_c10d.default_pg_timeout = timeout
-    if "GLOO_SOCKET_IFNAME" not in os.environ:
-        is_one_machine = runtime.world_size == runtime.local_world_size
-        interface = loopback() if is_one_machine else interface_towards(os.environ["MASTER_ADDR"])
-        if interface is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = interface
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         shared = TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
@@ -182,46 +179,7 @@ def _join(runtime: Runtime, timeout: timedelta) -> None:
 
 def _end_now(error: BaseException, runtime: Runtime) -> None:
     """Ends this process without destructors, after saying why, so that the launcher ends the other ranks."""
-    if isinstance(error, DlrmError):
-        print(f"error (rank {runtime.rank}): {error}", file=sys.stderr)
-        code = error.exit_code
-    elif _is_lost_peer(error):
-        print(
-            f"rank {runtime.rank} lost contact with another rank: that one's last message says why; "
-            "if it has none, look at its machine and the network",
-            file=sys.stderr,
-        )
-        code = 1
-    elif isinstance(error, KeyboardInterrupt):
-        code = 130
-    else:
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
+    code = print_failure(error, runtime)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-_NO_MEMORY = re.compile("can't allocate memory|out of memory|Unable to allocate")
-_LOST_PEER = (
-    "Connection closed by peer",
-    "Connection reset",
-    "gloo/transport",
-    "Application timeout",  # gloo, of a connection that an earlier collective has given up
-    "NCCL",
-)
-
-
-def _out_of_memory(error: BaseException) -> DlrmError | None:
-    """What to do about an allocation that failed (on CPU torch has no class for it)."""
-    if isinstance(error, MemoryError | RuntimeError) and _NO_MEMORY.search(str(error)):
-        return DlrmError(
-            f"out of memory: {_NO_MEMORY.split(str(error))[-1].strip(' :.')[:100]}; lower the batch sizes, the tables' dim "
-            "or the widths of the MLPs, or use more ranks"
-        )
-    return None
-
-
-def _is_lost_peer(error: BaseException) -> bool:
-    """Whether ``error`` is a collective's complaint that its other end is gone (gloo has no class for it)."""
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST_PEER)

@@ -4,7 +4,8 @@ import os
 import socket
 from pathlib import Path
 
-from dlrm_app.distributed.network import interface_towards
+from dlrm_app.distributed.network import interface_towards, name_interfaces
+from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.runtime import start_runtime
 
 
@@ -15,6 +16,37 @@ def test_it_is_an_interface_of_this_machine_that_is_found_even_where_the_way_lea
 
 def test_an_unknown_host_has_none() -> None:
     assert interface_towards("no-such-host.invalid") is None
+
+
+def ranks(world_size: int, local_world_size: int) -> Ranks:
+    return Ranks(0, 0, world_size, local_world_size, "cuda")
+
+
+def test_gloo_and_nccl_are_told_the_same_interface() -> None:
+    """NCCL exactly that one: without "=" a name is a prefix, and eth1 is eth10 too."""
+    environment = {"MASTER_ADDR": "127.0.0.1"}
+    assert name_interfaces(ranks(16, 8), environment) == ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+    interface = interface_towards("127.0.0.1")
+    assert environment["GLOO_SOCKET_IFNAME"] == interface
+    assert environment["NCCL_SOCKET_IFNAME"] == f"={interface}"
+
+
+def test_ranks_of_one_machine_meet_on_loopback_alone() -> None:
+    environment: dict[str, str] = {}
+    name_interfaces(ranks(8, 8), environment)
+    assert environment == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+
+
+def test_what_the_user_names_stays() -> None:
+    environment = {"MASTER_ADDR": "127.0.0.1", "NCCL_SOCKET_IFNAME": "ib"}
+    assert name_interfaces(ranks(16, 8), environment) == ["GLOO_SOCKET_IFNAME"]
+    assert environment["NCCL_SOCKET_IFNAME"] == "ib"
+
+
+def test_where_no_way_leads_to_the_others_the_libraries_choose() -> None:
+    environment = {"MASTER_ADDR": "no-such-host.invalid"}
+    assert name_interfaces(ranks(16, 8), environment) == []
+    assert environment == {"MASTER_ADDR": "no-such-host.invalid"}
 
 
 def listening() -> set[tuple[str, str]]:
@@ -33,4 +65,4 @@ def test_ranks_of_one_machine_listen_where_no_other_reaches_them() -> None:
     before = listening()
     with start_runtime(num_threads=1):
         assert {address for _, address in listening() - before} == {"0100007F"}
-    assert "GLOO_SOCKET_IFNAME" not in os.environ
+    assert not {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} & set(os.environ)

@@ -4,10 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow
 import pytest
 import torch
 
-from dlrm_app.distributed.runtime import _is_lost_peer, start_runtime
+from dlrm_app.distributed import runtime as module
+from dlrm_app.distributed.failures import is_lost_peer
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DlrmError
 
 SILENT_PEER = """
@@ -45,14 +49,61 @@ def test_a_rank_whose_peer_was_silent_and_the_peer_itself_know_that_they_lost_ea
     for lines in said:
         assert len(lines.splitlines()) == 2
         for line in lines.splitlines():
-            assert _is_lost_peer(RuntimeError(line)), line
+            assert is_lost_peer(RuntimeError(line)), line
 
 
 def test_an_error_of_one_s_own_is_not_taken_for_a_lost_peer() -> None:
-    assert not _is_lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x3)"))
-    assert not _is_lost_peer(ValueError("Connection reset"))
+    assert not is_lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 4x3)"))
+    assert not is_lost_peer(ValueError("Connection reset"))
 
 
 def test_an_allocation_that_fails_is_told_with_what_to_do() -> None:
     with pytest.raises(DlrmError, match=r"out of memory: .*; lower the batch sizes"), start_runtime(1):
         torch.empty(2**58)
+
+
+def test_arrow_decodes_with_the_rank_s_threads_and_not_with_openmp_s() -> None:
+    """torchrun sets OMP_NUM_THREADS=1, which Arrow takes for its own."""
+    pyarrow.set_cpu_count(1)
+    with start_runtime(3):
+        assert pyarrow.cpu_count() == 3
+
+
+def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_each_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL makes its communicator on the current device: chosen later, every rank would be on GPU 0."""
+    calls: list[tuple[object, ...]] = []
+    place = Ranks(rank=5, local_rank=1, world_size=8, local_world_size=4, device_type="cuda")
+    monkeypatch.setattr(module, "started_ranks", lambda: place)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(module, "_pci_address", lambda gpu: f"0000:0{gpu}:00.0")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set_device", device)))
+
+    def init(backend: str, **options: object) -> None:
+        calls.append(("init", backend, options["timeout"]))
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", init)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: calls.append(("barrier",)))
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append(("destroy",)))
+    for key, value in {"RANK": "5", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(key, value)
+    with start_runtime(1, numa=False) as runtime:
+        assert runtime.device == torch.device("cuda", 1)
+    assert calls == [
+        ("set_device", torch.device("cuda", 1)),
+        ("init", "cpu:gloo,cuda:nccl", module.TIMEOUT),
+        ("barrier",),
+        ("destroy",),
+    ]
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Ranks(rank=2, local_rank=2, world_size=4, local_world_size=4, device_type="cuda")
+    monkeypatch.setattr(module, "started_ranks", lambda: place)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with (
+        pytest.raises(DlrmError, match="4 ranks were started on this machine, which has 2 GPUs: start one"),
+        start_runtime(1),
+    ):
+        pass

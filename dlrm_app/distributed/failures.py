@@ -1,0 +1,108 @@
+"""What the libraries' errors mean to whoever reads a rank's last message: memory, a lost peer, NCCL's own trouble."""
+
+import re
+import sys
+
+import torch
+
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.doctor.capability import explain_missing
+from dlrm_app.errors import DlrmError
+
+_NO_MEMORY = re.compile(
+    "can't allocate memory|out of memory|Unable to allocate|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+)
+_OF_GPU = re.compile("CUDA|CUBLAS|CUDNN|NCCL")
+_LOST_PEER = (
+    # gloo
+    "Connection closed by peer",
+    "Connection reset",
+    "Broken pipe",
+    "Timed out waiting",
+    "Application timeout",  # of a connection that an earlier collective has given up
+    # NCCL and the process group around it
+    "ncclRemoteError",
+    "Connection closed by remote peer",  # NCCL turns some remote errors into internal ones, and keeps this text
+    "remote process exited",
+    "collective operation timeout",
+    "timed out in blocking wait",
+    "NCCL communicator was aborted",
+    # the store, once the rank that has it is gone
+    "failed to recv, got 0 bytes",
+    "DistStoreError",
+)
+_NCCL_HINTS = (
+    ("Duplicate GPU", "two ranks use one GPU: start one rank per GPU (torchrun --nproc-per-node gpu)"),
+    ("shared memory segment", "/dev/shm is too small or full: docker run --shm-size=1g, or --ipc=host"),
+    ("/dev/shm", "/dev/shm is too small or full: docker run --shm-size=1g, or --ipc=host"),
+    (
+        "ocket",
+        "NCCL may have taken a network interface that does not lead to the other machines: name the one that does, "
+        "NCCL_SOCKET_IFNAME=eth0 (`ip -o addr` lists them)",
+    ),
+    (
+        "NET/IB",
+        "InfiniBand fails: look at `ibstat`, name the cards with NCCL_IB_HCA, or leave it out, NCCL_IB_DISABLE=1",
+    ),
+    ("driver version is insufficient", "the NVIDIA driver is too old: dlrm-doctor"),
+)
+_CUDA_MEMORY = (
+    "what helps, on every rank: a smaller trainer.global_batch_size or evaluation.batch_size; more ranks; a larger "
+    "topology.reserved_share, which keeps tables off full GPUs; 'sharding.tables={*:{kernels:[fused_uvm_caching]}}', "
+    "which keeps them in host memory. If much is reserved but not allocated: PYTORCH_ALLOC_CONF=expandable_segments:True. "
+    "trainer.probe_memory=true finds this before the first epoch"
+)
+_CPU_MEMORY = "lower the batch sizes, the tables' dim or the widths of the MLPs, or use more ranks"
+
+
+def mendable(error: BaseException) -> DlrmError | None:
+    """The failure as an error that says what to type; None where only its own text can tell."""
+    if not isinstance(error, MemoryError | RuntimeError):
+        return None
+    text = " ".join(str(error).split())
+    if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY.search(text):
+        on_gpu = isinstance(error, torch.OutOfMemoryError) or bool(_OF_GPU.search(text))
+        said = text.split(" If reserved")[0] if on_gpu else _NO_MEMORY.split(text)[-1].strip(" :.")[:100]
+        return DlrmError(f"out of memory: {said.rstrip('.')}; {_CUDA_MEMORY if on_gpu else _CPU_MEMORY}")
+    if "no kernel image is available" in text and torch.cuda.is_available():
+        return DlrmError(
+            f"{torch.cuda.get_device_name()}, {explain_missing(torch.cuda.get_device_capability())}"
+        )
+    return None
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether ``error`` is a collective's complaint that its other end is gone or silent (no library has a class for it)."""
+    return isinstance(error, RuntimeError) and any(
+        sign in f"{type(error).__name__}: {error}" for sign in _LOST_PEER
+    )
+
+
+def nccl_hint(error: BaseException) -> str | None:
+    """What to do about an error of NCCL's own; None for other errors."""
+    text = str(error)
+    if "NCCL" not in text and "nccl" not in text:
+        return None
+    hints = (hint for sign, hint in _NCCL_HINTS if sign in text)
+    return next(hints, "NCCL_DEBUG=INFO in front of the command shows what NCCL meets")
+
+
+def print_failure(error: BaseException, ranks: Ranks) -> int:
+    """Says why this rank ends, whatever the library said included, and gives its exit code."""
+    rank = f"rank {ranks.rank}"
+    if isinstance(error, DlrmError):
+        print(f"error ({rank}): {error}", file=sys.stderr)
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if is_lost_peer(error):
+        print(
+            f"{rank} lost contact with another rank: that one's last message says why; "
+            f"if it has none, look at its machine and the network. What was said here: {' '.join(str(error).split())}",
+            file=sys.stderr,
+        )
+        return 1
+    sys.excepthook(type(error), error, error.__traceback__)
+    if hint := nccl_hint(error):
+        print(f"error ({rank}): {hint}", file=sys.stderr)
+    return 1

@@ -1,0 +1,142 @@
+"""What the libraries say, as users have met it, and what they are told."""
+
+import pytest
+import torch
+
+from dlrm_app.distributed.failures import is_lost_peer, mendable, nccl_hint, print_failure
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.errors import DlrmError
+
+NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {kind} (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{name}: {meaning}\nLast error:\n{last}"
+DUPLICATE = NCCL.format(
+    kind="invalid usage",
+    name="ncclInvalidUsage",
+    meaning="This usually reflects invalid usage of NCCL library.",
+    last="Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+)
+SHARED_MEMORY = NCCL.format(
+    kind="unhandled system error",
+    name="ncclSystemError",
+    meaning="System call (e.g. socket, malloc) or external library call failed or device error. ",
+    last="Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)",
+)
+BAD_NIC = NCCL.format(
+    kind="unhandled system error",
+    name="ncclSystemError",
+    meaning="System call (e.g. socket, malloc) or external library call failed or device error. ",
+    last="socketStartConnect: Connect to 172.17.0.1<45763> failed : Connection refused",
+)
+INTERNAL = NCCL.format(
+    kind="internal error",
+    name="ncclInternalError",
+    meaning="Internal check failed.",
+    last="Cuda failure 999 'unknown error'",
+)
+REMOTE = NCCL.format(
+    kind="remote process exited or there was a network error",
+    name="ncclRemoteError",
+    meaning="A call failed possibly due to a network error or a remote process exiting prematurely.",
+    last="socketProgress: Connection closed by remote peer node1<57557>",
+)
+REMOTE_TOLD_AS_INTERNAL = NCCL.format(
+    kind="internal error",
+    name="ncclInternalError",
+    meaning="Internal check failed.",
+    last="Net : Connection closed by remote peer node1<47861>",
+)
+TIMEOUT = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLTOALL_BASE, NumelIn=131072, "
+    "NumelOut=131072, Timeout(ms)=600000) ran for 600081 milliseconds before timing out."
+)
+GLOO_RESET = (
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:35441"
+)
+GLOO_SETUP = "[../third_party/gloo/gloo/transport/tcp/device.cc:83] Unable to find address for: eth7"
+CUDA_MEMORY = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.21 GiB is free. "
+    "Including non-PyTorch memory, this process has 77.93 GiB memory in use. Of the allocated memory 70.11 GiB is allocated "
+    "by PyTorch, and 6.02 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+RANK = Ranks(rank=3, local_rank=3, world_size=8, local_world_size=8, device_type="cuda")
+
+
+@pytest.mark.parametrize("text", [REMOTE, REMOTE_TOLD_AS_INTERNAL, TIMEOUT, GLOO_RESET])
+def test_remote_errors_resets_and_timeouts_are_a_lost_peer_and_keep_their_text(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = RuntimeError(text)
+    assert is_lost_peer(error)
+    assert print_failure(error, RANK) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("rank 3 lost contact with another rank")
+    assert " ".join(text.split()) in told
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        (DUPLICATE, "one rank per GPU"),
+        (SHARED_MEMORY, "--shm-size=1g"),
+        (BAD_NIC, "NCCL_SOCKET_IFNAME"),
+        (INTERNAL, "NCCL_DEBUG=INFO"),
+        (GLOO_SETUP, None),
+    ],
+)
+def test_an_error_of_this_rank_s_own_is_no_lost_peer_and_its_text_is_printed_with_a_cure(
+    text: str, cure: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = RuntimeError(text)
+    assert not is_lost_peer(error)
+    assert print_failure(error, RANK) == 1
+    told = capsys.readouterr().err
+    assert text in told
+    assert (cure or "") in told
+    assert (nccl_hint(error) is None) == (cure is None)
+
+
+def test_memory_that_a_gpu_lacks_is_told_on_its_rank_with_the_keys_that_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    failure = mendable(torch.OutOfMemoryError(CUDA_MEMORY))
+    assert isinstance(failure, DlrmError)
+    assert print_failure(failure, RANK) == 1
+    told = capsys.readouterr().err
+    for part in (
+        "error (rank 3): out of memory",
+        "Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.21 GiB is free",
+        "trainer.global_batch_size",
+        "topology.reserved_share",
+        "fused_uvm_caching",
+        "PYTORCH_ALLOC_CONF",
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "NCCL error: unhandled cuda error, Last error: Cuda failure 2 'out of memory'",
+    ],
+)
+def test_memory_that_other_libraries_lack_on_a_gpu_is_told_as_such(text: str) -> None:
+    failure = mendable(RuntimeError(text))
+    assert failure is not None
+    assert text.split(",")[0] in str(failure)
+    assert "topology.reserved_share" in str(failure)
+
+
+def test_a_gpu_without_kernels_is_told_by_its_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    failure = mendable(error)
+    assert str(failure).startswith("Tesla T4, compute capability 7.5: fbgemm-gpu's wheels have kernels")
+
+
+def test_other_errors_are_nobody_s_to_mend() -> None:
+    assert mendable(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
+    assert mendable(ValueError("out of memory")) is None
