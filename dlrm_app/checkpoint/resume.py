@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from dlrm_app.checkpoint.format import list_checkpoints
@@ -10,10 +10,11 @@ from dlrm_app.checkpoint.load import Checkpoint, open_checkpoint
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.batch_order import enough_lanes
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.text import listed
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, DlrmError, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
 from dlrm_app.tables.specs import Table, resolve_tables
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,27 @@ def find_checkpoint(config: TrainConfig, runtime: Runtime) -> Checkpoint | None:
     return open_checkpoint(folder, runtime)
 
 
+def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: int) -> TrainConfig:
+    """``config`` with a number in data.lanes: its own, or that of the run that goes on, or enough for the ranks.
+
+    Raises ConfigError if the ranks do not divide the lanes of the run that goes on.
+    """
+    if config.data.lanes is not None:
+        return config
+    lanes = enough_lanes(num_ranks)
+    if checkpoint is not None:
+        lanes = _saved_config(checkpoint).data.lanes or lanes
+        if lanes % num_ranks:
+            fitting = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
+            raise ConfigError(
+                [
+                    f"{num_ranks} ranks do not divide data.lanes, which is {lanes} in the run that {checkpoint.folder} goes on "
+                    f"with: use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
+                ]
+            )
+    return replace(config, data=replace(config.data, lanes=lanes))
+
+
 def check_resumable(
     checkpoint: Checkpoint, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
 ) -> TrainConfig:
@@ -59,11 +81,7 @@ def check_resumable(
 
     Raises an error naming all that makes the run under ``config``, with ``tables``, another one.
     """
-    folder = checkpoint.folder
-    try:
-        saved = read_saved_config(checkpoint.marker.config)
-    except DataError as error:
-        raise DataError(f"checkpoint {folder}: {error}") from error
+    folder, saved = checkpoint.folder, _saved_config(checkpoint)
     if checkpoint.marker.dataset != manifest.fingerprint():
         raise DataError(
             f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
@@ -86,3 +104,10 @@ def check_resumable(
         )
     refuse_if(problems)
     return saved
+
+
+def _saved_config(checkpoint: Checkpoint) -> TrainConfig:
+    try:
+        return read_saved_config(checkpoint.marker.config)
+    except DataError as error:
+        raise DataError(f"checkpoint {checkpoint.folder}: {error}") from error

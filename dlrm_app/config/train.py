@@ -18,7 +18,7 @@ PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync"
 @dataclass(slots=True)
 class DataConfig:
     path: str = MISSING
-    lanes: int = MISSING
+    lanes: int | None = None
     shuffle: bool = MISSING
     prefetch_batches: int = MISSING
     verify: bool = MISSING

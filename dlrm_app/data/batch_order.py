@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+USUAL_LANES = 64
 GROUP_ORDER, ROW_ORDER = 0, 1
 """What a permutation is for: the two must not share random numbers."""
 
@@ -153,6 +154,11 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
     return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+
+def enough_lanes(world_size: int) -> int:
+    """The least multiple of ``world_size`` from USUAL_LANES on: USUAL_LANES for whoever divides it."""
+    return -(-USUAL_LANES // world_size) * world_size
 
 
 def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:

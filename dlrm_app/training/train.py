@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.checkpoint.format import resume_hint
 from dlrm_app.checkpoint.progress import Evaluation, Progress
-from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint
+from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
 from dlrm_app.data.manifest import Manifest
@@ -65,10 +65,11 @@ def train(config: TrainConfig) -> RunResult:
 
 
 def prepare(
-    config: TrainConfig, manifest: Manifest, tables: list[Table], folder: RunFolder, runtime: Runtime
+    given: TrainConfig, manifest: Manifest, tables: list[Table], folder: RunFolder, runtime: Runtime
 ) -> TrainingRun:
     """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank."""
-    checkpoint = find_checkpoint(config, runtime)
+    checkpoint = find_checkpoint(given, runtime)
+    config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
     if checkpoint is not None:
         before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     log_start(config, manifest, tables, runtime)
@@ -258,11 +259,13 @@ def epoch_bar(run: TrainingRun, first_batch: int, num_batches: int) -> Any:
 
 def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's batches of the current epoch."""
+    lanes = run.config.data.lanes
+    assert lanes is not None
     return TrainBatches(
         run.manifest,
         run.trainable.features,
         global_batch_size=run.config.trainer.global_batch_size,
-        lanes=run.config.data.lanes,
+        lanes=lanes,
         seed=run.config.trainer.seed,
         epoch=run.progress.epoch,
         ensemble_size=run.config.model.ensemble_size,

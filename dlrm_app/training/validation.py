@@ -13,7 +13,7 @@ from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
-from dlrm_app.data.batch_order import check_lanes
+from dlrm_app.data.batch_order import check_lanes, enough_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.display.numbers import count
 from dlrm_app.distributed.ranks import Ranks
@@ -77,7 +77,7 @@ def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
     batch_size = config.trainer.global_batch_size
     rows_per_rank = batch_size // num_ranks * config.model.ensemble_size
     return [
-        *check_lanes(batch_size, config.data.lanes, num_ranks, rows),
+        *check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows),
         *collective_problems(config.sharding.collectives, rows_per_rank, config.evaluation.batch_size),
     ]
 

@@ -13,6 +13,7 @@ from dlrm_app.data.batch_order import (
     Order,
     Piece,
     check_lanes,
+    enough_lanes,
     eval_order,
     permutation,
     train_order,
@@ -40,6 +41,19 @@ def layouts(draw: st.DrawFn) -> dict[str, int]:
     world_size = draw(st.sampled_from([n for n in range(1, lanes + 1) if lanes % n == 0]))
     batch_size = lanes * draw(st.integers(1, 4))
     return {"lanes": lanes, "world_size": world_size, "global_batch_size": batch_size}
+
+
+@given(st.integers(1, 5000))
+def test_there_are_enough_lanes_for_any_number_of_ranks_and_64_for_those_that_divide_it(ranks: int) -> None:
+    lanes = enough_lanes(ranks)
+    assert lanes % ranks == 0
+    assert 64 <= lanes < max(64, ranks) + ranks
+    assert (lanes == 64) == (64 % ranks == 0)
+
+
+@pytest.mark.parametrize("ranks", [128, 1024])
+def test_a_thousand_ranks_are_dealt_a_batch_by_default(ranks: int) -> None:
+    assert check_lanes(65_536, enough_lanes(ranks), ranks, rows=10**9) == []
 
 
 @given(group_sizes, layouts(), seeds, st.integers(0, 100), st.booleans())
