@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlrm_app.checkpoint.progress import Progress
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
@@ -58,7 +59,7 @@ def plain_copy(trainable: Trainable, kind: str = "dlrm") -> PlainModel:
 def run_sharded(trainable: Trainable, config: TrainConfig, steps: Sequence[Any]) -> torch.Tensor:
     """Losses of the application's steps, with its schedule as if the run ended with them."""
     rates = LearningRates(
-        trainable.optimizer, trainable.tables, config.optimizer, config.schedule, len(steps)
+        trainable.optimizer, trainable.tables, config.optimizer, config.schedule, len(steps), Progress()
     )
     rates.follow(trainable.pipeline, steps_done=0)
     stream = iter([to_batch(*step) for step in steps])

@@ -12,7 +12,8 @@ from dlrm_app.config.checks import above_zero, at_least_zero, one_of, positive, 
 from dlrm_app.errors import ConfigError
 
 DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
-SCHEDULES = ("constant", "polynomial", "cosine", "step")
+SCHEDULES = ("constant", "polynomial", "cosine", "step", "plateau")
+PLATEAU_METRICS = ("auc", "logloss")
 
 
 @dataclass(slots=True)
@@ -104,6 +105,9 @@ class ScheduleSettings:
     end_factor: float = 0.0
     milestones: list[int] | None = None
     step_factor: float = 0.1
+    metric: str = "auc"
+    patience: int = 0
+    threshold: float = 0.0
 
     @property
     def first_decay_step(self) -> int:
@@ -147,14 +151,23 @@ def _schedule_problems(prefix: str, schedule: ScheduleSettings) -> list[str]:
         *above_zero(f"{prefix}.power", schedule.power),
         *within(f"{prefix}.end_factor", schedule.end_factor, 0, 1),
         *above_zero(f"{prefix}.step_factor", schedule.step_factor),
+        *one_of(f"{prefix}.metric", schedule.metric, PLATEAU_METRICS),
+        *at_least_zero(f"{prefix}.patience", schedule.patience),
+        *at_least_zero(f"{prefix}.threshold", schedule.threshold),
         *_needless(prefix, "decay_start", schedule.decay_start, schedule.kind, falling),
         *_needless(prefix, "decay_steps", schedule.decay_steps, schedule.kind, falling),
         *_needless(prefix, "milestones", schedule.milestones, schedule.kind, ("step",)),
+        *_needless(prefix, "patience", schedule.patience, schedule.kind, ("plateau",)),
+        *_needless(prefix, "threshold", schedule.threshold, schedule.kind, ("plateau",)),
     ]
     if schedule.decay_start is not None and schedule.decay_start < schedule.warmup_steps:
         problems.append(
             f"{prefix}.decay_start must not come before the warm-up ends at step {schedule.warmup_steps}, "
             f"got {schedule.decay_start}: raise it, or lower {prefix}.warmup_steps"
+        )
+    if schedule.kind == "plateau" and schedule.step_factor >= 1:
+        problems.append(
+            f"{prefix}.step_factor must be below 1 with kind=plateau, for the rate is to fall, got {schedule.step_factor}"
         )
     if schedule.kind == "step":
         problems += _milestone_problems(f"{prefix}.milestones", schedule)

@@ -17,7 +17,7 @@ def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Se
     features = [name for table in tables for name in table.features]
     if problem := group_problem(manifest, features, config.group_by):
         problems.append(f"evaluation.{problem}")
-    has_val = "val" in manifest.splits and manifest.splits["val"].positives is not None
+    has_val = has_labelled_val(manifest)
     for key in ("every_steps", "per_epoch", "target_auc", "patience"):
         if getattr(config, key) is not None and not has_val:
             problems.append(
@@ -25,6 +25,11 @@ def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Se
                 "or preprocess with split.val=0.1"
             )
     return problems
+
+
+def has_labelled_val(manifest: Manifest) -> bool:
+    """Whether a training run can be evaluated on val."""
+    return "val" in manifest.splits and manifest.splits["val"].positives is not None
 
 
 def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | None) -> str | None:

@@ -72,10 +72,15 @@ class TrainingRun:
 
     @cached_property
     def learning_rates(self) -> LearningRates:
-        """What sets the learning rates before each step: a function of the step's number alone."""
+        """What sets the learning rates before each step: a function of the step's number and the evaluations so far."""
         config = self.config
         return LearningRates(
-            self.trainable.optimizer, self.trainable.tables, config.optimizer, config.schedule, self.num_steps
+            self.trainable.optimizer,
+            self.trainable.tables,
+            config.optimizer,
+            config.schedule,
+            self.num_steps,
+            self.progress,
         )
 
     @cached_property

@@ -1,4 +1,5 @@
-"""Learning rates over a run: pure functions of the step's number, and what sets them before each step."""
+"""Learning rates over a run: pure functions of the step's number and of past evaluations, and what sets them before
+each step."""
 
 import itertools
 import math
@@ -9,6 +10,7 @@ from typing import Any
 from torchrec.optim.fused import FusedOptimizer
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
+from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import table_settings
@@ -16,12 +18,12 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.training.pipelines import EarlyLookups
 
 
-def lr_factor(step: int, schedule: ScheduleSettings) -> float:
+def lr_factor(step: int, schedule: ScheduleSettings, evals: Sequence[Evaluation] = ()) -> float:
     """What the learning rate is multiplied with in ``step``, of which the first is 1.
 
     Warm-up: step / warmup_steps. Then 1 up to and with the last step before the decay; from there, with x the share
     of ``decay_steps`` done, end_factor + (1 - end_factor) times (1 - x)^power (polynomial) or (1 + cos πx) / 2
-    (cosine). step: step_factor once for each milestone left behind.
+    (cosine). step: step_factor once for each milestone left behind. plateau: see ``plateau_factor``, of ``evals``.
 
     The polynomial is MLPerf DLRM's (LRPolicyScheduler in facebookresearch/dlrm), which stays at the warm-up's last
     but one value between warm-up and decay, a (1 / warmup_steps)th lower than here.
@@ -32,10 +34,31 @@ def lr_factor(step: int, schedule: ScheduleSettings) -> float:
         return schedule.step_factor ** sum(step > milestone for milestone in schedule.milestones or ())
     if schedule.kind == "constant":
         return 1.0
+    if schedule.kind == "plateau":
+        return plateau_factor([each for each in evals if each.split == "val"], schedule)
     assert schedule.decay_steps is not None  # fit_to_run gives one
     share = min(1.0, max(0.0, (step - schedule.first_decay_step) / schedule.decay_steps))
     rest = (1 + math.cos(math.pi * share)) / 2 if schedule.kind == "cosine" else (1 - share) ** schedule.power
     return schedule.end_factor + (1 - schedule.end_factor) * rest
+
+
+def plateau_factor(evals: Sequence[Evaluation], schedule: ScheduleSettings) -> float:
+    """step_factor once for every ``patience`` + 1 evaluations in a row that brought nothing better, at least end_factor.
+
+    As torch's ReduceLROnPlateau with an absolute threshold, which goes on counting from 0 after each fall. A function of
+    all evaluations so far, so a run that goes on from a checkpoint has nothing else to remember.
+    """
+    sign = 1.0 if schedule.metric == "auc" else -1.0
+    best, num_worse, factor = -math.inf, 0, 1.0
+    for each in evals:
+        value = sign * each.metrics[schedule.metric]
+        if value > best + schedule.threshold:
+            best, num_worse = value, 0
+        else:
+            num_worse += 1
+        if num_worse > schedule.patience:
+            factor, num_worse = max(schedule.end_factor, factor * schedule.step_factor), 0
+    return factor
 
 
 def fit_to_run(schedule: ScheduleConfig, num_steps: int) -> ScheduleConfig:
@@ -60,7 +83,7 @@ class _Group:
 
 
 class LearningRates:
-    """Sets the learning rate of every optimizer, the fused ones too.
+    """Sets the learning rate of every optimizer, the fused ones too; ``progress`` tells what was evaluated so far.
 
     fbgemm updates tables in the backward pass with the rate that the lookup saw, which torchrec's fused optimizers hand
     over in ``zero_grad``. So ``apply(step)`` must come before the step, and a pipeline that looks rows up before that is
@@ -74,7 +97,9 @@ class LearningRates:
         config: OptimizerConfig,
         schedule: ScheduleConfig,
         num_steps: int,
+        progress: Progress,
     ) -> None:
+        self._progress = progress
         self._schedule = fit_to_run(schedule, num_steps)
         self._lr = {"sparse": config.sparse.lr, "dense": config.dense.lr}
         self._groups = list(_find_groups(optimizer, tables, config))
@@ -93,7 +118,7 @@ class LearningRates:
             pipeline.before_lookup = lambda: self._apply_to_lookups(next(steps))
 
     def _apply_to_lookups(self, step: int) -> None:
-        factor = lr_factor(step, self._schedule.sparse)
+        factor = self._factors(step)["sparse"]
         for entry in self._groups:
             if isinstance(entry.optimizer, FusedOptimizer):
                 entry.group["lr"] = entry.lr * factor
@@ -104,9 +129,10 @@ class LearningRates:
         return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
 
     def _factors(self, step: int) -> dict[str, float]:
+        evals = self._progress.evals
         return {
-            "sparse": lr_factor(step, self._schedule.sparse),
-            "dense": lr_factor(step, self._schedule.dense),
+            "sparse": lr_factor(step, self._schedule.sparse, evals),
+            "dense": lr_factor(step, self._schedule.dense, evals),
         }
 
 

@@ -18,7 +18,7 @@ from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.display.numbers import count
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
-from dlrm_app.evaluation.problems import evaluation_problems
+from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems
@@ -120,6 +120,25 @@ def early_lookup_problems(name: str, dense_tables: Sequence[str]) -> list[str]:
     ]
 
 
+def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
+    """Why a schedule cannot follow the evaluations on val."""
+    problems = []
+    for part, settings in (("sparse", config.schedule.sparse), ("dense", config.schedule.dense)):
+        if settings.kind != "plateau":
+            continue
+        if not has_labelled_val(manifest):
+            problems.append(
+                f"schedule.{part}.kind=plateau needs a labelled val split, which {manifest.path} has not: choose another "
+                "schedule, or preprocess with split.val=0.1"
+            )
+        if part == "sparse" and config.trainer.pipeline in LOOKS_UP_EARLY:
+            problems.append(
+                f"schedule.sparse.kind=plateau cannot lower the rate of rows that trainer.pipeline="
+                f"{config.trainer.pipeline} looked up before the evaluation: use trainer.pipeline=sparse_dist"
+            )
+    return problems
+
+
 def _read_trainable(folder: str) -> Manifest:
     if not folder:
         raise ConfigError([required("data.path")])
@@ -166,6 +185,7 @@ class _Checks:
         if manifest is not None:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
+            self.add(lambda: plateau_problems(config, manifest), ["schedule", "trainer.pipeline"])
 
     def tables(self, manifest: Manifest | None, device_type: str | None) -> list[Table] | None:
         """The tables, which are to fit the dataset and the device as far as these are known."""

@@ -101,3 +101,14 @@ def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path)
         "no dataset at",
     ):
         assert part in text
+
+
+def test_a_plateau_needs_evaluations_and_rows_that_are_not_looked_up_early(dataset: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(dataset, "schedule=plateau", "trainer.pipeline=semi_sync", "trainer.global_batch_size=16")
+    starts = (
+        "schedule.sparse.kind=plateau needs a labelled val",
+        "schedule.sparse.kind=plateau cannot lower",
+    )
+    for start in (*starts, "schedule.dense.kind=plateau needs a labelled val"):
+        assert any(problem.startswith(start) for problem in caught.value.problems), (start, caught.value)
