@@ -107,6 +107,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    profiler: bool = MISSING
     resume: str = MISSING
     output: str | None = None
 

@@ -25,15 +25,18 @@ from dlrm_app.training.run_folder.folder import RunFolder
 from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.seed import random_state, set_random_state
 from dlrm_app.training.setup import Trainable
+from dlrm_app.training.speed.bottleneck import Adviser
+from dlrm_app.training.speed.step_parts import StepParts
+from dlrm_app.training.speed.throughput import Throughput
+from dlrm_app.training.speed.trace import Trace
 from dlrm_app.training.table_health.health import TableHealth
-from dlrm_app.training.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Everything that the steps of one run share; only ``progress``, ``meter`` and ``throughput`` change."""
+    """Everything that the steps of one run share; only ``progress`` and what measures steps change."""
 
     config: TrainConfig
     runtime: Runtime
@@ -45,6 +48,9 @@ class TrainingRun:
     progress: Progress
     meter: LossMeter
     throughput: Throughput
+    parts: StepParts
+    adviser: Adviser
+    trace: Trace
     started: float = field(default_factory=time.perf_counter)
     """When this process began the run, by time.perf_counter."""
 

@@ -15,6 +15,7 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.run_folder.events import RunResult, TrainEvent
+from dlrm_app.training.speed.bottleneck import largest_part
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +49,14 @@ def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> No
     """One line for the steps since the last; it stays where a progress bar does not, in a log file."""
     progress, trainer = run.progress, run.config.trainer
     logger.info(
-        "epoch %d/%d, step %s/%s: loss %.5f, %s samples/s, %s of training left",
+        "epoch %d/%d, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
         progress.epoch + 1,
         trainer.epochs,
         f"{progress.step:,}",
         f"{run.num_steps:,}",
         event.loss,
         f"{event.samples_per_second:,.0f}",
+        largest_part(event.step_ms),
         duration(seconds_per_step * (run.num_steps - progress.step)),
     )
 

@@ -38,9 +38,12 @@ from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEven
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 from dlrm_app.training.seed import set_seed
 from dlrm_app.training.setup import build_trainable, open_dataset
+from dlrm_app.training.speed.bottleneck import Adviser
+from dlrm_app.training.speed.step_parts import StepParts
+from dlrm_app.training.speed.throughput import Throughput
+from dlrm_app.training.speed.trace import Trace
 from dlrm_app.training.summary import log_evaluation, log_start, log_step, print_end
 from dlrm_app.training.table_health.health import TableHealth
-from dlrm_app.training.throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +92,11 @@ def prepare(
         progress=Progress(),
         meter=LossMeter(runtime),
         throughput=Throughput(config.trainer.global_batch_size),
+        parts=StepParts(
+            trainable.model, trainable.optimizer, trainable.pipeline, runtime.device, runtime.world_size == 1
+        ),
+        adviser=Adviser(config, runtime.world_size),
+        trace=Trace(config.profiler, folder.path, runtime),
     )
     if checkpoint is not None:
         restore(run, checkpoint)
@@ -145,7 +153,8 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
     run.throughput.restart()
     started = time.perf_counter()
     with batches, epoch_bar(run, progress.batch, progress.batch + num_steps) as bar:
-        stream = islice(batches, num_steps)  # a pipeline that prefetches drains there
+        # a pipeline that prefetches drains where the stream ends
+        stream = run.parts.waiting(islice(batches, num_steps))
         for left in reversed(range(num_steps)):
             take_step(run, stream, bar)
             if run.guard.has_skipped:
@@ -181,7 +190,10 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     """Forward, backward and update on the next global batch."""
     progress, global_batch_size = run.progress, run.config.trainer.global_batch_size
     run.learning_rates.apply(progress.step + 1)
-    loss, _, _ = run.trainable.pipeline.progress(stream)
+    run.trace.before_step()
+    with run.parts.step():
+        loss, _, _ = run.trainable.pipeline.progress(stream)
+    run.trace.after_step()
     progress.step += 1
     progress.batch += 1
     progress.samples += global_batch_size
@@ -285,10 +297,12 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     samples_per_second, seconds_per_step = run.throughput.read()
     progress = run.progress
     lr = run.learning_rates.at(progress.step)
-    event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr)
+    step_ms = run.parts.mean_ms(run.runtime)
+    event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms)
     run.folder.log(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)
+    run.adviser.look_at(step_ms)
     run.trainable.measured.log_once(run.trainable.plan, seconds_per_step)
 
 
@@ -330,6 +344,7 @@ def report_unfinished(run: TrainingRun) -> None:
 
 def finish(run: TrainingRun) -> RunResult:
     """Evaluates on test, writes result.json and says how the run ended."""
+    run.trace.close()
     evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()

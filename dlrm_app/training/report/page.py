@@ -18,6 +18,7 @@ from dlrm_app.training.report.health_section import health_section
 from dlrm_app.training.report.learning_charts import learning_charts
 from dlrm_app.training.report.prediction_charts import prediction_charts
 from dlrm_app.training.report.run_record import RunRecord, read_run
+from dlrm_app.training.report.step_section import step_section
 
 
 def write_report(run_folder: Path) -> Path:
@@ -38,6 +39,7 @@ def render(record: RunRecord) -> str:
         _predictions(record),
         evaluations(record),
         health_section(record),
+        step_section(record),
         dataset_section(record),
         "<h2>How it was made</h2>",
         changes_section(record),

@@ -1,7 +1,7 @@
 """What a run tells while it goes on, a line of metrics.jsonl each, and at its end in result.json."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlrm_app.checkpoint.progress import Evaluation
@@ -9,13 +9,17 @@ from dlrm_app.checkpoint.progress import Evaluation
 
 @dataclass(frozen=True)
 class TrainEvent:
-    """The steps since the last: mean loss over all ranks, throughput, and the learning rates of the last step."""
+    """The steps since the last: mean loss over all ranks, throughput, and the learning rates of the last step.
+
+    step_ms: what the milliseconds of a step went into, see PARTS; the mean over steps and ranks.
+    """
 
     epoch: int
     step: int
     loss: float
     samples_per_second: float
     lr: dict[str, float]
+    step_ms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dlrm_app.training.run_folder.events import (
 
 EVENTS: list[Event] = [
     TrainEvent(0, 3, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}),
+    TrainEvent(0, 6, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}, {"lookup": 1.5}),
     Evaluation("val", 0, 3, {"auc": 0.75, "logloss": 0.5}),
     HealthEvent("val", 0, 3, {"t_a": {"rows": 100.0, "norm_growth": None}}),
     SkipEvent(0, 4, ["part-00000.parquet row 7"], ["int_0"]),

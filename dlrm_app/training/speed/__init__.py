@@ -1,0 +1,1 @@
+"""How fast a run goes, what its steps' time goes into, and what would help."""
