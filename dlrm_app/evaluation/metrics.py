@@ -85,7 +85,7 @@ class ClickMetrics(Metric):
         values = [auc, math.nan if math.isnan(auc) else average_precision(ranking)]
         del ranking  # its memory, before the groups take theirs
         if self.group_by:
-            none = torch.empty(0, dtype=torch.int32, device=self.device)
+            none = labels.new_empty(0, dtype=torch.int32)
             self.groups = [torch.cat([none, *self.groups])]
             values.append(grouped_auc(logits, labels, self.groups[0]))
         return dict(zip(names, values, strict=True))

@@ -6,7 +6,7 @@ already), and takes the means of grid_shard's parts for parts of the mean. Nothi
 something else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,8 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
             and table_name_to_parameter_sharding[table.name].sharding_type in ROW_SPLIT
         }
         self._widths = torch.tensor(self._embedding_dims, device=self._device)
+        self._rows: torch.Tensor | None = None
+        """[keys] where each key's bags are in ``_divisor``'s table of lengths."""
 
     @classmethod
     def create_embedding_bag_sharding(
@@ -70,14 +72,18 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
 
     def _divisor(self, features: KeyedJaggedTensor) -> torch.Tensor:
         """float [B, widths of the output's keys]: a bag's length, or 1."""
-        row_of: Mapping[str, int] = {key: row for row, key in enumerate(features.keys())}
-        num_features = len(row_of)
-        lengths = features.lengths().view(num_features, -1).clamp(min=1)
+        lengths = features.lengths().view(len(features.keys()), -1).clamp(min=1)
         rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
-        # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
-        rows = [row_of[key] if key in self._to_divide else num_features for key in self._embedding_names]
-        chosen = rows_and_one[torch.tensor(rows, device=lengths.device)]  # [keys, B]
+        if self._rows is None:  # once: a copy to a GPU in every step would wait for it
+            self._rows = torch.tensor(self._find_rows(features.keys()), device=lengths.device)
+        chosen = rows_and_one[self._rows]  # [keys, B]
         return chosen.T.repeat_interleave(self._widths, dim=1, output_size=sum(self._embedding_dims))
+
+    def _find_rows(self, features: Sequence[str]) -> list[int]:
+        """The row of each of the output's keys; one behind the last where nothing is divided."""
+        row_of = {key: row for row, key in enumerate(features)}
+        # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
+        return [row_of[key] if key in self._to_divide else len(row_of) for key in self._embedding_names]
 
 
 def _divide(pooled: KeyedTensor, divisor: torch.Tensor) -> KeyedTensor:

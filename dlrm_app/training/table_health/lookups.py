@@ -46,12 +46,11 @@ class LookupCounter:
     def add(self, features: KeyedJaggedTensor, num_valid: int) -> None:
         """Counts a batch whose features come in the order of the tables; rows from ``num_valid`` on are padding."""
         ids = features.values().long()
-        sizes = torch.tensor(features.length_per_key(), device=ids.device)
-        feature = torch.repeat_interleave(self._feature_indices, sizes, output_size=ids.numel())
+        lengths = features.lengths().view(len(self._columns), -1)
+        feature = torch.repeat_interleave(self._feature_indices, lengths.sum(1), output_size=ids.numel())
         buckets = feature * self._buckets + self._bucket(ids, self._is_shared[feature])
         self._counts.scatter_add_(0, buckets, torch.ones_like(buckets))
-        lengths = features.lengths().view(len(self._columns), -1)[:, :num_valid]
-        self._empty += (lengths == 0).sum(1)
+        self._empty += (lengths[:, :num_valid] == 0).sum(1)
         self._num_rows += num_valid
 
     def _bucket(self, ids: torch.Tensor, is_shared: torch.Tensor) -> torch.Tensor:

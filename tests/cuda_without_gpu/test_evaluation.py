@@ -1,0 +1,68 @@
+"""Everything that is measured of predictions and tables is the same on a GPU as on CPU, on one rank and on two."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.curves import measure_curves
+from dlrm_app.evaluation.delong import compare_aucs
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.training.table_health.changed_rows import hash_chunks
+from dlrm_app.training.table_health.lookups import LookupCounter
+from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
+from tests.random_batches import TABLES, draw, to_batch
+from tests.ranks import on_ranks
+from tests.training.table_health.sharded_health import MANIFEST
+
+
+def predictions(rank: int) -> tuple[torch.Tensor, ...]:
+    """Two models' logits, labels, groups; 1,000 rows with ties."""
+    generator = torch.Generator().manual_seed(rank)
+    logits = (torch.randn(2, 1000, generator=generator) * 8).round() / 8
+    labels = (torch.rand(1000, generator=generator) < 0.3).float()
+    return logits[0], logits[1], labels, torch.randint(0, 20, (1000,), generator=generator)
+
+
+def measure(runtime: Runtime, device: torch.device) -> tuple[Any, ...]:
+    first, second, labels, groups = (values.to(device) for values in predictions(runtime.rank))
+    metrics = ClickMetrics("val", "a feature")
+    for part in torch.arange(1000, device=CPU).split(300):
+        some = slice(int(part[0]), int(part[-1]) + 1)
+        metrics.update(first[some], labels[some], groups[some])
+    curves = measure_curves(*metrics.rows())
+    return metrics.compute(), curves, compare_aucs(first, second, labels > 0.5)
+
+
+def on_both(runtime: Runtime) -> tuple[Any, Any]:
+    on_cpu = measure(runtime, CPU)
+    with MakeBelieveGpu():
+        return on_cpu, measure(runtime, GPU)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_metrics_are_those_of_the_cpu(num_ranks: int) -> None:
+    for on_cpu, on_gpu in on_ranks(on_both, num_ranks):
+        assert on_gpu == on_cpu
+
+
+def test_lookups_are_counted_as_on_cpu_and_without_waiting() -> None:
+    batches = [to_batch(*draw(seed, 32)).sparse_features for seed in range(2)]
+    on_cpu = LookupCounter(TABLES, MANIFEST, CPU)
+    for features in batches:
+        on_cpu.add(features, 30)
+    with MakeBelieveGpu() as gpu:
+        on_gpu, sent = LookupCounter(TABLES, MANIFEST, GPU), [features.to(GPU) for features in batches]
+        with gpu.refusing_waits():
+            for features in sent:
+                on_gpu.add(features, 30)
+        assert on_gpu.rates() == on_cpu.rates()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_rows_have_the_hashes_of_the_cpu(dtype: torch.dtype) -> None:
+    weights = torch.randn(100, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    expected = hash_chunks(weights.split(30))
+    with MakeBelieveGpu():
+        assert torch.equal(hash_chunks(weights.to(GPU).split(30)).cpu(), expected)
