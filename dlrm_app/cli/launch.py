@@ -6,19 +6,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from dlrm_app.config.compose import compose_tree, conf_dir, missing_values, register_schema, to_schema
-from dlrm_app.config.keys import wrong_value
+from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.errors import ConfigError, DlrmError, SharedError, joined, refuse_if
+from dlrm_app.errors import ConfigError, DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
 
 Job = Callable[[Any], Any]
 
+COMPLETIONS = [
+    f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
+]
 SILENT_SECONDS = 10
 """How long the other ranks leave the first to report what all of them know: a launcher ends all once one has ended."""
 
@@ -37,18 +39,21 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
     _set_up_process()
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--cfg", "-c")
+    parser.add_argument("--cfg", "-c", nargs="?", const="job")
     parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--shell-completion", "-sc", nargs="?", const="")
     options, rest = parser.parse_known_args()
 
     def work() -> Any:
-        _refuse_options(rest, command)
+        _refuse_options(options, rest, command)
+        if options.shell_completion:
+            return run_hydra(command, schema, ["--shell-completion", options.shell_completion], job)
         overrides, problems = check_overrides(rest, schema, conf_dir(), command, options.multirun)
-        if not options.help and (options.multirun or options.cfg not in (None, "job")):
+        if options.multirun and not options.help:
             refuse_if(problems)
-            sys.argv[1:] = ["--multirun"] if options.multirun else ["--cfg", options.cfg]
-            sys.argv += overrides
-            return _run_hydra(command, schema, lambda config: job(_checked(config, schema, [], validate)))
+            from dlrm_app.cli.sweep import run_sweep
+
+            return run_sweep(command, schema, overrides, job, validate)
         if options.help:
             refuse_if(problems)
             from dlrm_app.config.reference import help_text
@@ -58,11 +63,11 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
         if options.cfg:
             refuse_if(problems)
             return _print(OmegaConf.to_yaml(tree))
-        return job(_checked(tree, schema, problems, validate))
+        return job(checked_config(tree, schema, problems, validate))
 
     code: Any = 0
     try:
-        _or_explain(work)
+        or_explain(work)
     except SystemExit as leaving:
         code = leaving.code
     leave(code)
@@ -76,47 +81,38 @@ def _set_up_process() -> None:
     # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
-    logging.getLogger("dlrm_app").setLevel(logging.INFO if _is_first_rank() else logging.WARNING)
+    logging.getLogger("dlrm_app").setLevel(logging.INFO if is_first_rank() else logging.WARNING)
 
 
-def _refuse_options(arguments: list[str], command: str) -> None:
+def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
     """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
-    refuse_if(
-        [
-            f"dlrm-{command} has no option {argument}: there are --help, --cfg job and --multirun, and settings as key=value"
-            for argument in arguments
-            if argument.startswith("-")
-        ]
-    )
+    problems = [
+        f"dlrm-{command} has no option {argument}: there are --help, --cfg job, --multirun and --shell-completion, "
+        "and settings as key=value"
+        for argument in arguments
+        if argument.startswith("-")
+    ]
+    if options.cfg not in (None, "job"):
+        problems.append(f"--cfg {options.cfg}: to see the configuration that would run write --cfg job")
+    if options.cfg and options.multirun:
+        problems.append(
+            "--cfg job shows one configuration: leave --multirun out, and give each key one value"
+        )
+    if options.shell_completion not in (None, *COMPLETIONS):
+        problems.append(
+            f'--shell-completion {options.shell_completion}: write eval "$(dlrm-{command} --shell-completion install=bash)"; '
+            f"there are {', '.join(COMPLETIONS)}"
+        )
+    refuse_if(problems)
 
 
-def _run_hydra(command: str, schema: type[Any], run: Job) -> None:
-    """Hands over to Hydra, whose options and checked overrides stand in ``sys.argv``."""
+def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Job) -> None:
+    """Hands over to Hydra with its options and checked overrides as ``arguments``."""
     import hydra
 
+    sys.argv[1:] = arguments
     register_schema(command, schema)
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(
-        lambda config: _or_explain(lambda: run(config))
-    )()
-
-
-def _checked(tree: DictConfig, schema: type[Any], problems: list[str], validate: Job) -> Any:
-    """The configuration; raises one error with ``problems`` and all others if there are any."""
-    missing = sorted(OmegaConf.missing_keys(tree))
-    problems = [*problems, *missing_values(tree)]
-    for key in missing:
-        if wrong_value(key, "", tree):  # a number, which no check can do without
-            raise ConfigError(problems)
-        OmegaConf.update(tree, key, "")
-    config = to_schema(tree, schema)
-    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    try:
-        validate(config)
-    except DlrmError as error:
-        errors.append(error)
-    if errors:
-        raise joined(errors)
-    return config
+    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
 
 
 def _print(text: str) -> None:
@@ -124,13 +120,14 @@ def _print(text: str) -> None:
     print(text)
 
 
-def _or_explain(work: Callable[[], Any]) -> Any:
+def or_explain(work: Callable[[], Any]) -> Any:
+    """What ``work`` gives; for what a user can mend, the process ends with a message in place of a traceback."""
     try:
         return work()
     except DlrmError as error:
-        if not _is_first_rank():
+        if not is_first_rank():
             time.sleep(SILENT_SECONDS)
-        if _is_first_rank() or not isinstance(error, ConfigError | SharedError):
+        if is_first_rank() or not isinstance(error, ConfigError | SharedError):
             print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
@@ -139,7 +136,7 @@ def _or_explain(work: Callable[[], Any]) -> Any:
         print(f"error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
-        if _is_first_rank():
+        if is_first_rank():
             print("interrupted", file=sys.stderr)
         sys.exit(130)
 
@@ -159,5 +156,6 @@ def leave(code: Any) -> NoReturn:
     sys.exit(code)
 
 
-def _is_first_rank() -> bool:
+def is_first_rank() -> bool:
+    """Whether this process speaks for all, as far as it has been told by whoever started it."""
     return os.environ.get("RANK", "0") == "0"

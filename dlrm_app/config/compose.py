@@ -1,18 +1,22 @@
 """Finding conf/ and composing a command's configuration from it."""
 
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.checks import required
+from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 
 Schema = TypeVar("Schema")
 BUILDS_ON = {"plan": "train"}
@@ -58,15 +62,48 @@ def compose_tree(
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             whole = compose(command, overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError([str(error).splitlines()[0]]) from error
+        raise ConfigError([_what_hydra_lacks(error)]) from error
     choices = {
         str(group): choice
         for group, choice in whole.hydra.runtime.choices.items()
         if not group.startswith("hydra/")
     }
+    HydraConfig.instance().set_config(whole.copy())  # for what a value asks of Hydra: ${hydra:job.num}
     with open_dict(whole):
         del whole["hydra"]
     return whole, choices
+
+
+def _what_hydra_lacks(error: Exception) -> str:
+    text = str(error).splitlines()[0]
+    lacking = re.search(r"Could not find '(hydra/\w+)/([^']+)'", text)
+    if lacking is None:
+        return text
+    return f"{lacking[1]}={lacking[2]} is not installed: pip install 'dlrm-app[sweep]' brings optuna's sweeper and submitit's launchers"
+
+
+def checked_config(
+    tree: DictConfig, schema: type[Schema], problems: Sequence[str], validate: Callable[[Schema], None]
+) -> Schema:
+    """The configuration; raises one error with ``problems`` and all that ``validate`` finds, if there are any."""
+    try:
+        missing = sorted(OmegaConf.missing_keys(tree))
+    except OmegaConfBaseException as error:  # a value that names others, ${…}, which are not there
+        raise ConfigError([*problems, f"{error.full_key}: {str(error).splitlines()[0]}"]) from error
+    problems = [*problems, *missing_values(tree)]
+    for key in missing:
+        if wrong_value(key, "", tree):  # a number, which no check can do without
+            raise ConfigError(problems)
+        OmegaConf.update(tree, key, "")
+    config = to_schema(tree, schema)
+    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    try:
+        validate(config)
+    except DlrmError as error:
+        errors.append(error)
+    if errors:
+        raise joined(errors)
+    return config
 
 
 def missing_values(config: DictConfig) -> list[str]:

@@ -9,11 +9,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 
+_registered: dict[tuple[str, str], Path] = {}
+"""(group, name) → the file that has it."""
+
 
 def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems: list[str]) -> str:
     """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``tree`` has no place for."""
     name = path.stem
-    while (conf / group / f"{name}.yaml").exists():  # else ours would be taken for it
+    while (conf / group / f"{name}.yaml").exists() or _is_anothers(group, name, path):
         name += "_"
     try:
         content = OmegaConf.load(path)
@@ -35,6 +38,10 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     package = "_global_" if is_recipe else None
     ConfigStore.instance().store(group=group, name=name, node=content, package=package)
     return name
+
+
+def _is_anothers(group: str, name: str, path: Path) -> bool:
+    return _registered.setdefault((group, name), path.resolve()) != path.resolve()
 
 
 def _calls(plain: Mapping[Any, Any]) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dlrm_app.display.text import listed
+
 RENAMED = {"model.members": "model.ensemble_size"}
 RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
@@ -45,11 +47,30 @@ def unknown_key(key: str, tree: DictConfig, groups: Sequence[str] = ()) -> str:
 
 def wrong_value(key: str, value: Any, tree: DictConfig) -> str | None:
     """Why ``key``, which ``tree`` has, cannot be ``value``."""
+    return None if _takes(key, value, tree) else f"must be {_kind(key, tree)}"
+
+
+def _takes(key: str, value: Any, tree: DictConfig) -> bool:
     try:
         OmegaConf.update(tree.copy(), key, value)
-    except OmegaConfBaseException as error:
-        return str(error).splitlines()[0]
-    return None
+    except OmegaConfBaseException:
+        return False
+    return True
+
+
+def _kind(key: str, tree: DictConfig) -> str:
+    """What ``key`` takes, found by trying."""
+    kinds = {"text": "x", "number": 1.5, "whole number": 2}
+    if _takes(key, "on", tree) and not _takes(key, "x", tree):
+        return "true or false"
+    for kind, example in kinds.items():
+        if _takes(key, example, tree):
+            return f"a {kind}"
+    if _takes(key, [{}], tree):
+        return "a list, as [a,b]"
+    if _takes(key, [], tree):
+        return next(f"a list of {kind}s" for kind, example in kinds.items() if _takes(key, [example], tree))
+    return f"given key by key, as {key}.NAME=VALUE: {listed([str(name) for name in tree[key]], most=8)}"
 
 
 def known_keys(tree: DictConfig, prefix: str = "") -> list[str]:

@@ -16,6 +16,15 @@ from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_valu
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of one in a list."""
+OF_HYDRA = (
+    "hydra/sweeper",
+    "hydra/launcher",
+    "hydra.sweeper.",
+    "hydra.launcher.",
+    "hydra.sweep.",
+    "hydra.job.",
+)
+"""What a sweep may set of Hydra's."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 
@@ -57,7 +66,10 @@ def check_overrides(
             chosen = [_choose(value, key, conf, command, tree, problems) for value in values]
             sign = text.partition(key)[0]
             text = f"{sign}{key}={','.join(chosen)}"
-        elif key.split(".")[0].split("/")[0] != "hydra":
+        elif re.match(r"hydra\b", key):
+            if not key.startswith(OF_HYDRA):
+                problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
+        else:
             _check_values(key, override, values, tree, groups, problems)
             text = f"++{text}" if _adds_keys(key, override, tree) else text
         if len(problems) == before:
@@ -127,7 +139,7 @@ def _check_values(
     for value in values:
         reason = None if isinstance(value, str) and "${" in value else wrong_value(key, value, tree)
         if reason is not None:
-            problems.append(f"{key}={value}: {reason}")
+            problems.append(f"{key}={'null' if value is None else value}: {reason}")
 
 
 def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:

@@ -20,8 +20,9 @@ from dlrm_app.config.overrides import choices_of
 COMMANDS = ("preprocess", "train", "evaluate", "plan", "generate", "report", "doctor")
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
---cfg job     print the configuration and stop
---multirun    one run for each combination of comma-separated values"""
+--cfg job                         print the configuration and stop
+--multirun                        one run for each combination of comma-separated values
+--shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
 
 _LINE = re.compile(r"( *)(?:(\w+):)?.*?(?:(?:^|(?<= ))# ?(.*))?$")
 _WIDTH, _KEY_WIDTH, _LONGEST_VALUE = 120, 46, 30

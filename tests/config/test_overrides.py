@@ -108,7 +108,7 @@ def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
         (
             "topology",
             "nodes: two",
-            "topology.nodes=two: Value 'two' of type 'str' could not be converted to Int",
+            "topology.nodes=two: must be a whole number",
         ),
         ("topology", "- nodes", "the file must hold keys and their values"),
         ("model", "kind: [", "is not readable YAML"),

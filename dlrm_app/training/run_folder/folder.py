@@ -8,6 +8,7 @@ RUN/curves.json                                 ROC, reliability and histogram o
 RUN/result.json  report.html                    written last
 """
 
+import itertools
 import json
 import logging
 import time
@@ -35,6 +36,8 @@ from dlrm_app.training.run_folder.set_aside import set_aside_after
 
 logger = logging.getLogger(__name__)
 
+RUNS = Path("runs")
+"""Where a run without ``output`` gets its folder."""
 GO_ON = "then the same command with resume=auto goes on from the newest checkpoint, if there is one"
 
 
@@ -117,36 +120,50 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
     Raises DlrmError if it cannot be written, another process works on it, or it holds a run that ``resume`` does not
     go on with.
     """
-    path = Path(output or f"runs/{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     with ExitStack() as stack:
-        runtime.together(
-            lambda: stack.enter_context(_held_folder(path, resume)) if runtime.is_first else None
+        held = runtime.together(
+            lambda: stack.enter_context(_held_folder(output, resume)) if runtime.is_first else None
         )
-        path = broadcast_from_first(path)
+        path = broadcast_from_first(held)
+        assert path is not None
         with explained_disk_errors(path, GO_ON):
             yield RunFolder(path, runtime)
 
 
 @contextmanager
-def _held_folder(path: Path, resume: str) -> Iterator[None]:
-    refusal = f"another dlrm-train is working on output={path}: wait for it, end it, or choose another folder"
+def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
-            if not path.exists():
+            path = _new_folder() if output is None else Path(output).absolute()
+            if output is None or not path.exists():
                 stack.callback(_remove_empty, path)
             elif not path.is_dir():
                 raise DlrmError(f"output={path} is a file: name a folder")
             path.mkdir(parents=True, exist_ok=True)
+            refusal = f"another dlrm-train is working on output={path}: wait for it, end it, or choose another folder"
             stack.enter_context(held_lock(path / ".lock", refusal))
         except OSError as error:
-            raise DlrmError(f"output={path} cannot be written: {error.strerror}") from error
+            raise DlrmError(f"output={output or RUNS} cannot be written: {error.strerror}") from error
         restore_replaced(path / "checkpoints")
         holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
         if holds_run and not _goes_on_with(path, resume):
             raise DlrmError(
                 f"output={path} already holds a run: add resume=auto to go on with it, or choose another folder"
             )
-        yield
+        yield path
+
+
+def _new_folder() -> Path:
+    """runs/<date>-<time>; a number follows where another run began in the same second."""
+    name = time.strftime("%Y%m%d-%H%M%S")
+    for number in itertools.count(1):
+        path = RUNS / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)  # fails if it is there: of two runs one has it
+        except FileExistsError:
+            continue
+        break
+    return path.absolute()
 
 
 def _remove_empty(folder: Path) -> None:

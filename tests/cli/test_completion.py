@@ -1,0 +1,56 @@
+"""The Tab key in a shell, for the commands as they are installed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.commands import command, run
+
+FOLDER = Path(sys.executable).parent
+
+
+def press_tab(folder: Path, line: str) -> list[str]:
+    """What bash offers behind ``line`` once the completion of its command is installed."""
+    name = line.partition(" ")[0]
+    script = (
+        f'eval "$({name} --shell-completion install=bash)"\n'
+        f"COMP_LINE={line!r} COMP_POINT={len(line)} COMP_CWORD={len(line.split(' ')) - 1}\n"
+        "$(complete -p " + name + " | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    environment = {**os.environ, "PATH": f"{FOLDER}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("dlrm-train model=d", {"model=dlrm", "model=dcn"}),
+        ("dlrm-train trainer.ep", {"trainer.epochs="}),
+        ("dlrm-preprocess data.path=x encoding=h", {"encoding=hash"}),
+        ("dlrm-plan topology=", {"topology=auto"}),
+    ],
+)
+def test_keys_and_choices_are_offered(tmp_path: Path, line: str, offered: set[str]) -> None:
+    assert offered <= set(press_tab(tmp_path, line))
+
+
+def test_another_word_is_refused_with_the_line_that_works(tmp_path: Path) -> None:
+    done = run(command("train", "--shell-completion", "bash"), tmp_path)
+    assert done.returncode == 2
+    assert 'eval "$(dlrm-train --shell-completion install=bash)"' in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--cfg", "foo"], ["--cfg", "job", "-m"], ["--cfg", "data.path=x"]])
+def test_only_the_configuration_that_would_run_is_shown(tmp_path: Path, arguments: list[str]) -> None:
+    done = run(command("train", *arguments), tmp_path)
+    assert done.returncode == 2
+    assert "--cfg" in done.stderr
+    assert "ydra" not in done.stderr

@@ -1,0 +1,36 @@
+"""``--multirun`` as it is typed."""
+
+from pathlib import Path
+
+from tests.commands import command, run, succeed
+
+
+def test_nothing_starts_while_one_combination_is_wrong(tmp_path: Path) -> None:
+    arguments = ["--multirun", "rows=10,-1", "output=clicks_${rows}.tsv"]
+    done = run(command("generate", *arguments), tmp_path)
+    assert done.returncode == 2
+    assert "rows must be at least 1, got -1 (with rows=-1)" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_fails_is_named_with_those_that_were_not_started(tmp_path: Path) -> None:
+    (tmp_path / "d2").write_text("a file where the folder should be")
+    arguments = ["--multirun", "rows=10", "seed=1,2,3,4", "output=d${seed}/clicks.tsv"]
+    done = run(command("generate", *arguments), tmp_path)
+    assert done.returncode == 1
+    assert "combination 1 of 4: seed=1\n" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last == "combination 2 of 4: seed=2 ended without success; not started: seed=3, seed=4"
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "d1" / "clicks.tsv").is_file()
+
+
+def test_two_files_of_one_name_are_two_choices(tmp_path: Path) -> None:
+    for name, rows in (("a", 30), ("b", 40)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.yaml").write_text(f"rows: {rows}\n")
+    succeed(
+        command("generate", "--multirun", "experiment=a/mine.yaml,b/mine.yaml", "output=clicks_${rows}.tsv"),
+        tmp_path,
+    )
+    assert {"clicks_30.tsv", "clicks_40.tsv"} <= {path.name for path in tmp_path.iterdir()}
