@@ -24,7 +24,7 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
     """Runs a script with ``variables``, and none of those that it looks at besides."""
     clean = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     return subprocess.run(
-        [str(SCRIPTS / script), *arguments],
+        ["bash", str(SCRIPTS / script), *arguments],
         env={**clean, **variables},
         capture_output=True,
         text=True,
@@ -121,3 +121,44 @@ def test_help_is_the_head_of_the_script_and_no_arguments_are_wrong(script: str) 
     assert (asked.returncode, bare.returncode) == (0, 2)
     assert asked.stdout.startswith("dlrm-train on")
     assert asked.stdout == bare.stdout
+
+
+@pytest.fixture
+def slurm(venv: Path) -> dict[str, str]:
+    """The environment of a batch script on a node with 8 GPUs, whose srun prints what it is to start."""
+    for name, body in (
+        ("srun", "printf '%s\\n' \"$@\""),
+        ("squeue", "echo RUNNING"),
+        ("hostname", "echo node0"),
+    ):
+        program = venv / "bin" / name
+        program.write_text(f"#!/bin/bash\n{body}\n")
+        program.chmod(0o755)
+    (venv / "bin/activate").write_text(f"PATH={venv}/bin:$PATH\n")
+    numbers = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8"}
+    return {**numbers, "SLURM_JOB_NAME": "job", "VENV": str(venv), "SLURM_CPUS_ON_NODE": "1"}
+
+
+def test_a_job_that_asked_for_no_cores_is_refused_with_the_option(
+    slurm: dict[str, str], tmp_path: Path
+) -> None:
+    """Without --cpus-per-task Slurm gives a node's task one core, and sets no SLURM_CPUS_PER_TASK."""
+    done = run("slurm/train.sbatch", f"output={tmp_path}/run", **slurm)
+    assert done.returncode == 2
+    assert "8 ranks on 1 core(s) of each node" in done.stderr
+    assert "--cpus-per-task=96" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_job_with_cores_hands_them_to_srun(slurm: dict[str, str], tmp_path: Path) -> None:
+    done = run("slurm/train.sbatch", f"output={tmp_path}/run", **slurm, SLURM_CPUS_PER_TASK="96")
+    assert done.returncode == 0, done.stderr
+    given = done.stdout.splitlines()
+    assert "--cpus-per-task=96" in given
+    assert "--nproc-per-node=8" in given
+    assert f"output={tmp_path}/run" in given
+
+
+def test_a_job_without_gpus_may_have_one_core(slurm: dict[str, str], tmp_path: Path) -> None:
+    del slurm["SLURM_GPUS_ON_NODE"]
+    assert run("slurm/train.sbatch", f"output={tmp_path}/run", **slurm).returncode == 0

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlrm_app.distributed.cgroup import cpu_limits, read_text
+from dlrm_app.distributed.ranks import Ranks
+
+CORES_PER_GPU = 2
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,17 @@ def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: P
     if environment.get("SLURM_CPUS_PER_TASK", "").isdigit():
         limits.append(float(environment["SLURM_CPUS_PER_TASK"]))
     return max(1, int(min(limits)))
+
+
+def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> list[str]:
+    """Too few of Slurm's cores for this machine's ranks with GPUs: one to queue its kernels, one to read, for each."""
+    needed = CORES_PER_GPU * ranks.local_world_size
+    if ranks.device_type != "cuda" or "SLURM_JOB_ID" not in environment or cores >= needed:
+        return []
+    return [
+        f"{ranks.local_world_size} rank(s) with GPUs share {cores} core(s) of this machine: Slurm gives one unless it is asked "
+        f"for more. Submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which srun takes too"
+    ]
 
 
 def bind(

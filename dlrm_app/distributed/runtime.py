@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow
@@ -20,13 +21,13 @@ import torch.distributed as dist
 from torch.distributed import HashStore, TCPStore, distributed_c10d
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
-from dlrm_app.distributed.cores import Binding, bind, keep_to
+from dlrm_app.distributed.cores import Binding, bind, core_problems, count_cores, keep_to
 from dlrm_app.distributed.failures import mendable, print_failure
 from dlrm_app.distributed.network import name_interfaces
 from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
 from dlrm_app.distributed.rendezvous import fresh_store
 from dlrm_app.doctor.driver import find_driver
-from dlrm_app.errors import DlrmError, SharedError
+from dlrm_app.errors import DlrmError, SharedError, refuse_if
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -143,6 +144,7 @@ def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding
         on_machine = min(ranks.local_world_size, torch.cuda.device_count())
         gpus = [_pci_address(gpu) for gpu in range(on_machine)]
     allowed = frozenset(os.sched_getaffinity(0))
+    refuse_if(core_problems(ranks, count_cores(allowed, os.environ, Path("/")), os.environ))
     binding = bind(
         ranks.local_rank,
         ranks.local_world_size,

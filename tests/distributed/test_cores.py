@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from dlrm_app.distributed.cores import (
     Binding,
     bind,
+    core_problems,
     count_cores,
     keep_to,
     node_of_pci,
     parse_cores,
     read_nodes,
 )
+from dlrm_app.distributed.ranks import Ranks
 
 
 def lay_out(root: Path, nodes: dict[int, str], gpus: dict[str, int] | None = None) -> Path:
@@ -148,3 +150,22 @@ def test_all_threads_of_the_process_are_bound() -> None:
         assert {frozenset(os.sched_getaffinity(task)) for task in tasks} == {one}
     finally:
         keep_to(before)
+
+
+@pytest.mark.parametrize(
+    ("device", "environment", "cores", "is_refused"),
+    [
+        ("cuda", {"SLURM_JOB_ID": "7"}, 1, True),  # Slurm's default
+        ("cuda", {"SLURM_JOB_ID": "7"}, 15, True),
+        ("cuda", {"SLURM_JOB_ID": "7"}, 16, False),
+        ("cuda", {}, 1, False),  # a laptop's container: slow, and nobody to ask
+        ("cpu", {"SLURM_JOB_ID": "7"}, 1, False),
+    ],
+)
+def test_a_slurm_job_without_cores_for_its_gpus_is_refused(
+    device: str, environment: dict[str, str], cores: int, is_refused: bool
+) -> None:
+    ranks = Ranks(rank=0, local_rank=0, world_size=8, local_world_size=8, device_type=device)
+    problems = core_problems(ranks, cores, environment)
+    assert bool(problems) == is_refused
+    assert all("--cpus-per-task=96" in problem for problem in problems)
