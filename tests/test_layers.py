@@ -26,6 +26,7 @@ LAYERS = [
     {"tables"},
     {"distributed"},
     {"config"},
+    {"openmp"},
     {"display", "doctor", "compiled"},
     {"files", "records"},
     {"errors"},

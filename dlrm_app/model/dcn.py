@@ -5,6 +5,7 @@ from torchrec.models.dlrm import DLRM_DCN
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
+from dlrm_app.model.sparse_arch import OrderedSparseArch
 
 
 def build(
@@ -12,4 +13,6 @@ def build(
 ) -> nn.Module:
     assert config.dcn_num_layers is not None
     assert config.dcn_low_rank_dim is not None
-    return DLRM_DCN(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)
+    model = DLRM_DCN(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)
+    model.sparse_arch = OrderedSparseArch(bags)
+    return model

@@ -5,6 +5,7 @@ from torchrec.models.dlrm import DLRM_Projection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
+from dlrm_app.model.sparse_arch import OrderedSparseArch
 
 
 def build(
@@ -16,6 +17,8 @@ def build(
     dim = bags.embedding_bag_configs()[0].embedding_dim
     *hidden1, num_vectors1 = config.projection_branch1
     *hidden2, num_vectors2 = config.projection_branch2
-    return DLRM_Projection(
+    model = DLRM_Projection(
         bags, num_dense, bottom, top, [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
     )
+    model.sparse_arch = OrderedSparseArch(bags)
+    return model

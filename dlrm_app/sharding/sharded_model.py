@@ -4,9 +4,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import torch
 import torch.distributed as dist
 from torch import nn
-from torchrec.distributed.model_parallel import DefaultDataParallelWrapper, DistributedModelParallel
+from torchrec.distributed.model_parallel import (
+    DataParallelWrapper,
+    DefaultDataParallelWrapper,
+    DistributedModelParallel,
+)
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
 
 from dlrm_app.config.train import TrainConfig
@@ -65,12 +70,26 @@ def shard_model(
         device=runtime.device,
         plan=plan,
         sharders=[make_sharder(config)],
-        # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
-        # and from three ranks on another order adds them up in another order: no resume would be exact.
-        data_parallel_wrapper=DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True),
+        data_parallel_wrapper=_replicated_dense_part(runtime.world_size),
     )
     init_tables(model, tables, config.trainer.seed)
     return model
+
+
+def _replicated_dense_part(world_size: int) -> DataParallelWrapper:
+    """What averages the dense part's gradients over the ranks; one rank's are their own average."""
+    if world_size == 1:
+        return AsItIs()
+    # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
+    # and from three ranks on another order adds them up in another order: no resume would be exact.
+    return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True)
+
+
+class AsItIs(DataParallelWrapper):
+    """Leaves the dense part without DistributedDataParallel."""
+
+    def wrap(self, dmp: DistributedModelParallel, env: ShardingEnv, device: torch.device) -> None:
+        """Nothing to do."""
 
 
 def make_sharder(config: TrainConfig) -> AnyShardingSharder:
