@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slurm lint type docs bench clean
+.PHONY: help setup demo test test-all test-slurm test-cpp lint type docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -33,6 +33,10 @@ test-all: setup ## all tests, the long ones too
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
 	@tests/slurm/install.sh
 	$(BIN)/python -m pytest -m long tests/slurm tests/integration/test_multinode.py
+
+test-cpp: setup ## the C++ program that scores exports: built, compared with Python (Debian installs cmake and g++)
+	@tests/inference/install.sh
+	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py
 
 lint: setup ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -1,0 +1,75 @@
+// dlrm_score EXPORT < rows.tsv   writes a probability a line for rows like those of EXPORT/reference/rows.tsv.
+// dlrm_score EXPORT --check      scores the export's reference rows and compares: exit code 1 past 1e-6.
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "text_rows.h"
+
+namespace {
+
+constexpr size_t kBatchRows = 512;
+constexpr double kTolerance = 1e-6;
+
+// Calls take(score) for every row of the stream, in order.
+template <class Take>
+void score_all(std::istream& stream, const dlrm::Scorer& scorer, Take take) {
+  std::vector<std::string> lines;
+  size_t first_line = 1;
+  const auto flush = [&] {
+    if (lines.empty()) return;
+    const at::Tensor scores = scorer.score(dlrm::parse_rows(lines, scorer, first_line));
+    for (int64_t row = 0; row < scores.size(0); ++row) take(scores.const_data_ptr<float>()[row]);
+    first_line += lines.size();
+    lines.clear();
+  };
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+    if (lines.size() == kBatchRows) flush();
+  }
+  flush();
+}
+
+int check(const std::filesystem::path& folder, const dlrm::Scorer& scorer) {
+  std::ifstream rows(folder / "reference" / "rows.tsv"), expected(folder / "reference" / "scores.tsv");
+  if (!rows || !expected) throw std::runtime_error("no " + (folder / "reference").string() + ": copy the whole export");
+  size_t count = 0;
+  double largest = 0;
+  score_all(rows, scorer, [&](float score) {
+    double reference = NAN;
+    if (!(expected >> reference)) throw std::runtime_error("reference/scores.tsv has fewer lines than reference/rows.tsv");
+    const double difference = std::abs(score - reference);
+    largest = difference <= largest ? largest : difference;
+    ++count;
+  });
+  std::printf("%zu reference rows, largest difference %.3g\n", count, largest);
+  return count > 0 && largest <= kTolerance ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const bool is_check = count == 3 && std::string(arguments[2]) == "--check";
+  if (count != 2 && !is_check) {
+    std::cerr << "usage: dlrm_score EXPORT [--check]\n";
+    return 2;
+  }
+  try {
+    const c10::InferenceMode no_gradients;
+    const dlrm::Scorer scorer(arguments[1]);
+    if (is_check) return check(arguments[1], scorer);
+    score_all(std::cin, scorer, [](float score) { std::printf("%.9g\n", score); });
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\n";
+    return 1;
+  }
+}

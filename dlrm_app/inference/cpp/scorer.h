@@ -1,0 +1,59 @@
+// An export of dlrm-export, loaded for scoring.
+// Shapes: B batch rows, N dense features, F sparse features, V ids of all features and rows.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::inductor {
+class AOTIModelPackageLoader;
+}
+
+namespace dlrm {
+
+// Ids of the feature lie in [0, num_ids).
+struct Feature {
+  std::string name;
+  int64_t num_ids;
+};
+
+// dense: float32 [B, N]. values: int32 [V], the ids of the first feature's B rows, then those of the second's, and so on.
+// lengths: int32 [F, B], how many ids each row has.
+struct Inputs {
+  at::Tensor dense;
+  at::Tensor values;
+  at::Tensor lengths;
+};
+
+class Scorer {
+ public:
+  // Loads model.pt2 from the folder of an export; so many calls of score may run at the same time.
+  // Throws std::runtime_error, which says what to do, for a missing file or library, another torch, or a CPU that lacks
+  // instructions that the export was compiled for.
+  explicit Scorer(const std::filesystem::path& folder, size_t num_runners = 1);
+  ~Scorer();
+  Scorer(const Scorer&) = delete;
+  Scorer& operator=(const Scorer&) = delete;
+
+  // The names of the dense features, and the sparse features, in the order of the inputs.
+  const std::vector<std::string>& dense() const { return dense_; }
+  const std::vector<Feature>& features() const { return features_; }
+
+  // The probabilities [B]. Throws std::invalid_argument for tensors of other types or shapes, and for ids outside their
+  // tables: the compiled code does not look.
+  at::Tensor score(const Inputs& inputs) const;
+
+ private:
+  void check(const Inputs& inputs) const;
+
+  std::vector<std::string> dense_;
+  std::vector<Feature> features_;
+  std::unique_ptr<torch::inductor::AOTIModelPackageLoader> loader_;
+};
+
+}  // namespace dlrm

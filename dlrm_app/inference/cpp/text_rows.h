@@ -1,0 +1,16 @@
+// Encoded rows as text, as in reference/rows.tsv of an export: every dense value, then every feature's ids with commas
+// between them, all separated by tabs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scorer.h"
+
+namespace dlrm {
+
+// Throws std::invalid_argument, which names the line (the first is first_line), for another number of fields and for what
+// is no number.
+Inputs parse_rows(const std::vector<std::string>& lines, const Scorer& scorer, size_t first_line = 1);
+
+}  // namespace dlrm

@@ -1,0 +1,30 @@
+"""encoding/ of an export: a dataset folder without rows, enough to encode raw rows as those of training were."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from dlrm_app.data.manifest import Manifest, write_manifest
+from dlrm_app.errors import DataError
+
+ENCODING = "encoding"
+
+
+def write_encoding(folder: Path, manifest: Manifest) -> None:
+    """Writes FOLDER/encoding: the manifest's columns and file format, and the vocabularies. Raises DataError."""
+    target = folder / ENCODING
+    target.mkdir()
+    for column in manifest.sparse:
+        if column.encoding["kind"] == "vocab":
+            source = manifest.folder / column.encoding["file"]
+            if not source.is_file():
+                raise DataError(
+                    f"{source} is missing, without which raw values of {column.name} have no ids: "
+                    "copy the dataset folder again, vocab/ included"
+                )
+            path = target / column.encoding["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, path)
+    # the inputs of the dataset are nobody's business where the model is served
+    config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}
+    write_manifest(target, replace(manifest, splits={}, sources=[], best=None, config=config))

@@ -1,0 +1,97 @@
+"""Plain weights, for those who build their own server.
+
+safetensors: weights.safetensors, every weight under its name: ``table.<table>`` [rows, dim] and ``dense.<parameter>``.
+parquet: tables/<table>.parquet with id, vector and, where a vocabulary gave the ids, the raw value that has it (null for
+the ids of missing and rare values; a column for each feature of a shared table), and dense.parquet with name, shape and
+values of every other weight.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.inference.scoring_model import CheckpointWeights
+from dlrm_app.tables.specs import Table
+
+SAFETENSORS = "weights.safetensors"
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+_CHUNK_ROWS = 1 << 17
+
+
+def write_safetensors(
+    folder: Path, weights: CheckpointWeights, tables: Sequence[Table], types: dict[str, str]
+) -> None:
+    """Writes FOLDER/weights.safetensors. All weights are in memory at once."""
+    from safetensors.torch import save_file  # an extra
+
+    tensors = {f"table.{t.name}": weights.table(t).to(_DTYPES[types[t.name]]) for t in tables}
+    save_file({**tensors, **_dense(weights)}, folder / SAFETENSORS)
+
+
+def write_parquet(
+    folder: Path,
+    weights: CheckpointWeights,
+    tables: Sequence[Table],
+    types: dict[str, str],
+    manifest: Manifest,
+) -> None:
+    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time."""
+    (folder / "tables").mkdir()
+    for table in tables:
+        raw = _raw_values(table, manifest)
+        kind = pa.float32() if types[table.name] == "fp32" else pa.float16()
+        fields = [pa.field("id", pa.int32(), nullable=False)]
+        fields += [pa.field(name, column.type) for name, column in raw.items()]
+        fields.append(pa.field("vector", pa.list_(kind, table.dim), nullable=False))
+        with pq.ParquetWriter(folder / "tables" / f"{table.name}.parquet", pa.schema(fields)) as writer:
+            for start, rows in _chunks(weights.table(table).to(_DTYPES[types[table.name]])):
+                columns = [pa.array(np.arange(start, start + len(rows), dtype=np.int32))]
+                columns += [column.slice(start, len(rows)) for column in raw.values()]
+                flat = pa.array(rows.reshape(-1).numpy())
+                columns.append(pa.FixedSizeListArray.from_arrays(flat, table.dim))
+                writer.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+    dense = _dense(weights)
+    pq.write_table(
+        pa.table(
+            {
+                "name": list(dense),
+                "shape": pa.array([list(value.shape) for value in dense.values()], pa.list_(pa.int64())),
+                "values": pa.array(
+                    [value.reshape(-1).numpy() for value in dense.values()], pa.list_(pa.float32())
+                ),
+            }
+        ),
+        folder / "dense.parquet",
+    )
+
+
+def _dense(weights: CheckpointWeights) -> dict[str, torch.Tensor]:
+    names = {name: name.removeprefix("model/model.") for name in weights.dense}
+    return {f"dense.{names[name]}": value.detach().contiguous() for name, value in weights.dense.items()}
+
+
+def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:
+    """Column name → the raw value of every id, for the features of ``table`` whose ids a vocabulary gave."""
+    known = {column.name: column for column in manifest.sparse}
+    columns = {}
+    for feature in table.features:
+        encoding = known[feature].encoding
+        if encoding["kind"] != "vocab":
+            continue
+        vocabulary = pq.read_table(manifest.folder / encoding["file"], columns=["value", "id"])
+        lines = np.full(table.rows, -1, np.int64)
+        lines[vocabulary.column("id").to_numpy()] = np.arange(len(vocabulary))
+        values = vocabulary.column("value").combine_chunks()
+        name = "value" if len(table.features) == 1 else f"value_{feature}"
+        columns[name] = values.take(pa.array(lines, mask=lines < 0))
+    return columns
+
+
+def _chunks(rows: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        yield start, rows[start : start + _CHUNK_ROWS]

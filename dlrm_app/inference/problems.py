@@ -1,0 +1,42 @@
+"""What is refused of exports before any work and without torch."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.errors import ConfigError, DlrmError, joined
+
+
+def check_export(config: ExportConfig) -> None:
+    """Raises one error with all that is wrong with dlrm-export's values and paths."""
+    problems = config.problems()
+    if config.checkpoint and not Path(config.checkpoint).is_dir():
+        problems.append(f"no checkpoint at {config.checkpoint}: the folder does not exist")
+    if "safetensors" in config.formats and find_spec("safetensors") is None:
+        problems.append(
+            "format=safetensors needs the package safetensors, which is not installed: pip install 'dlrm-app[inference]'"
+        )
+    if config.output:
+        problems += folder_problems("output", Path(config.output))
+    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    if config.data.path:
+        try:
+            read_manifest(Path(config.data.path))
+        except DlrmError as error:
+            errors.append(error)
+    if errors:
+        raise joined(errors)
+
+
+def folder_problems(key: str, path: Path) -> list[str]:
+    """Why the folder ``path`` cannot be made."""
+    if path.exists():
+        return [f"{key}={path} exists: give another name, or delete it"]
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        return [f"{key}={path}: {parent} is no folder"]
+    return [] if os.access(parent, os.W_OK) else [f"{key}={path}: you may not write in {parent}"]

@@ -1,0 +1,102 @@
+"""The proof of an export: the trained model and each file score the same held-out rows, and are compared."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from dlrm_app.data.batch import Batch, EvalBatches
+from dlrm_app.display.progress import progress_bar
+from dlrm_app.errors import DlrmError
+from dlrm_app.evaluation.delong import compare_aucs
+from dlrm_app.inference.exported_model import Run, to_inputs
+from dlrm_app.inference.record import Proof
+from dlrm_app.inference.scoring_model import Inputs
+
+TIMED_ROWS = (1, 64, 512)
+_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Scored:
+    """``logits`` [n] and ``labels`` [n] bool of a split."""
+
+    split: str
+    logits: torch.Tensor
+    labels: torch.Tensor
+
+
+@torch.no_grad()
+def score_split(
+    score: Callable[[Batch], torch.Tensor], batches: EvalBatches, split: str, title: str
+) -> Scored:
+    """What ``score``, which gives logits [B], says to all rows of ``split``."""
+    logits, labels = [], []
+    with progress_bar(title, len(batches), True) as bar, batches:
+        for batch in batches:
+            logits.append(score(batch)[: batch.num_valid].to(torch.float32, copy=True))
+            labels.append(batch.labels[: batch.num_valid] > 0.5)
+            bar.update(1)
+    return Scored(split, torch.cat(logits), torch.cat(labels))
+
+
+def prove(
+    file: str, num_bytes: int, run: Run, trained: Scored, batches: EvalBatches, example: Inputs
+) -> Proof:
+    """Scores ``batches`` with ``run``, the model in ``file``, and compares it with what was ``trained``."""
+    exported = score_split(lambda batch: run(to_inputs(batch))[1], batches, trained.split, f"prove {file}")
+    differences = (exported.logits.double().sigmoid() - trained.logits.double().sigmoid()).abs()
+    comparison = compare_aucs(trained.logits, exported.logits, trained.labels)
+    loss = comparison.difference
+    return Proof(
+        file=file,
+        split=trained.split,
+        rows=len(trained.logits),
+        max_difference=float(differences.max()),
+        mean_difference=float(differences.mean()),
+        auc_trained=comparison.first.value,
+        auc=comparison.second.value,
+        auc_loss=loss.value,
+        auc_loss_low=loss.low,
+        auc_loss_high=loss.high,
+        p_value=comparison.p_value,
+        bytes=num_bytes,
+        milliseconds={str(rows): median_milliseconds(run, repeated(example, rows)) for rows in TIMED_ROWS},
+    )
+
+
+def refuse_loss(proof: Proof, max_auc_loss: float) -> None:
+    """Raises DlrmError for a file that lost more AUC than it may, or whose AUC is not a number."""
+    if proof.auc_loss <= max_auc_loss:
+        return
+    raise DlrmError(
+        f"{proof.file} loses {proof.auc_loss:.6f} of AUC on {proof.split} ({proof.auc_trained:.6f} before, {proof.auc:.6f} "
+        f"after, p = {proof.p_value:.3g}), more than max_auc_loss={max_auc_loss:g}, so nothing was exported: use more bits "
+        "(quantize=int8 or fp16, or quantize_tables= for the tables that matter), or raise max_auc_loss"
+    )
+
+
+def repeated(inputs: Inputs, num_rows: int) -> Inputs:
+    """``num_rows`` rows made of those of ``inputs``, over and over."""
+    dense, values, lengths = inputs
+    rows = torch.arange(num_rows) % len(dense)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.reshape(-1).cumsum(0)[:-1]]).view_as(
+        lengths
+    )
+    counts, begins = lengths[:, rows].reshape(-1).long(), starts[:, rows].reshape(-1)
+    within = torch.arange(int(counts.sum())) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    taken = torch.repeat_interleave(begins, counts) + within
+    return dense[rows].contiguous(), values[taken], lengths[:, rows].contiguous()
+
+
+def median_milliseconds(run: Run, inputs: Inputs) -> float:
+    """The median time of a call, over some tenths of a second."""
+    run(inputs)
+    times: list[float] = []
+    started = time.perf_counter()
+    while time.perf_counter() - started < _SECONDS or len(times) < 5:
+        before = time.perf_counter()
+        run(inputs)
+        times.append(time.perf_counter() - before)
+    return round(1000 * sorted(times)[len(times) // 2], 4)

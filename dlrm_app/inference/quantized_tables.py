@@ -1,0 +1,147 @@
+"""Embedding tables as they are served: rows of fp32, fp16, int8, int4 or int2 in one buffer, pooled by one operator.
+
+An integer row has its own scale and offset (fp16). The layout and the operator are those of fbgemm's inference tables.
+Shapes: B batch rows, F sparse features, V ids of all features and rows, W the widths of all features' vectors added up.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
+    IntNBitTableBatchedEmbeddingBagsCodegen,
+    rounded_row_size_in_bytes,
+)
+from fbgemm_gpu.tbe.utils.quantize import quantize_embs
+from torch import nn
+
+from dlrm_app.errors import refuse_if
+from dlrm_app.tables.specs import Table
+
+_TYPES = {
+    "fp32": SparseType.FP32,
+    "fp16": SparseType.FP16,
+    "int8": SparseType.INT8,
+    "int4": SparseType.INT4,
+    "int2": SparseType.INT2,
+}
+_ALIGNMENT = 1
+_SUM = 0
+_CHUNK_ROWS = 1 << 20
+_INT2_DIM = 8
+"""Four numbers a byte, and fbgemm wants rows of an even number of bytes."""
+
+Weights = Callable[[Table], torch.Tensor]
+"""A table's weights [rows, dim], read when they are asked for."""
+
+
+def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, str]) -> dict[str, str]:
+    """Table name → the type of its rows: that of the last pattern that fits its name, or ``default``.
+
+    Raises ConfigError for rows of int2 that are not whole pairs of bytes.
+    """
+    types = {}
+    for table in tables:
+        fitting = [kind for pattern, kind in by_pattern.items() if fnmatchcase(table.name, pattern)]
+        types[table.name] = fitting[-1] if fitting else default
+    narrow = [t for t in tables if types[t.name] == "int2" and t.dim % _INT2_DIM]
+    refuse_if(
+        [
+            f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, {table.name} has {table.dim}: "
+            f"use quantize_tables={{{table.name}: int4}}"
+            for table in narrow[:8]
+        ]
+    )
+    return types
+
+
+def row_bytes(table: Table, kind: str) -> int:
+    """Bytes that a row takes, scale and offset included."""
+    return int(rounded_row_size_in_bytes(table.dim, _TYPES[kind], _ALIGNMENT))
+
+
+class QuantizedTables(nn.Module):
+    """``forward((values [V], lengths [F, B]))`` gives the pooled vectors, [B, F, D] with ``stacked``, else [B, W].
+
+    ``values`` holds the ids of the first feature's rows, then those of the second's, and so on; ``lengths`` says how many
+    there are, both int32. Nothing here checks them. Features are in the order of the tables.
+    """
+
+    is_mean: torch.Tensor
+    feature_of_column: torch.Tensor
+
+    def __init__(
+        self, tables: Sequence[Table], types: Mapping[str, str], weights: Weights, *, stacked: bool
+    ) -> None:
+        super().__init__()
+        features = [(number, table) for number, table in enumerate(tables) for _ in table.features]
+        laid_out = IntNBitTableBatchedEmbeddingBagsCodegen(
+            [(t.name, t.rows, t.dim, _TYPES[types[t.name]], EmbeddingLocation.HOST) for t in tables],
+            feature_table_map=[number for number, _ in features],
+            device="cpu",
+            output_dtype=SparseType.FP32,
+            row_alignment=_ALIGNMENT,
+        )
+        laid_out.initialize_weights()
+        parts = laid_out.split_embedding_weights()
+        for table, (rows, scales) in zip(tables, parts, strict=True):
+            _fill(rows, scales, weights(table), _TYPES[types[table.name]])
+        for name in ("weights_host", "weights_placements", "weights_offsets", "weights_tys", "D_offsets"):
+            self.register_buffer(name, getattr(laid_out, name))
+        self.register_buffer("no_bytes", torch.empty(0, dtype=torch.uint8))
+        self.register_buffer("no_places", torch.empty(0, dtype=torch.int32))
+        self._width = int(laid_out.total_D)
+        self._max_dims = [int(getattr(laid_out, f"max_{kind}_D")) for kind in _MAX_DIMS]
+        self._features_and_dim = (len(features), tables[0].dim) if stacked else None
+        self._has_means = any(table.pooling == "mean" for table in tables)
+        if self._has_means:
+            is_mean = torch.tensor([table.pooling == "mean" for _, table in features])
+            columns = torch.tensor([index for index, (_, t) in enumerate(features) for _ in range(t.dim)])
+            self.register_buffer("is_mean", is_mean[:, None])
+            self.register_buffer("feature_of_column", columns)
+
+    def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        values, lengths = ids
+        pooled = torch.ops.fbgemm.int_nbit_split_embedding_codegen_lookup_function(
+            self.weights_host,
+            self.no_bytes,
+            self.weights_placements,
+            self.weights_offsets,
+            self.weights_tys,
+            self.D_offsets,
+            self._width,
+            *self._max_dims,
+            values,
+            torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.reshape(-1)),
+            _SUM,
+            None,
+            SparseType.FP32.as_int(),
+            self.no_bytes,
+            self.no_places,
+            _ALIGNMENT,
+            0,
+            -1,
+            -1,
+        )
+        if self._has_means:
+            counts = torch.where(self.is_mean, lengths.clamp(min=1), 1).t().to(torch.float32)
+            pooled = pooled / counts.index_select(1, self.feature_of_column)
+        return pooled if self._features_and_dim is None else pooled.view(-1, *self._features_and_dim)
+
+
+_MAX_DIMS = ("int2", "int4", "int8", "float16", "float32")
+
+
+def _fill(rows: torch.Tensor, scales: torch.Tensor | None, weights: torch.Tensor, kind: SparseType) -> None:
+    """Quantizes ``weights`` [rows, dim] into their place, so many rows at a time."""
+    for start in range(0, len(weights), _CHUNK_ROWS):
+        some = weights[start : start + _CHUNK_ROWS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fbgemm's, of a copy
+            quantized, its_scales = quantize_embs(some.float(), kind)
+        rows[start : start + len(some)].copy_(quantized)
+        if scales is not None:
+            scales[start : start + len(some)].copy_(its_scales)

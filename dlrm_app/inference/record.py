@@ -1,0 +1,164 @@
+"""export.json: what an export holds, what it needs, and how near it is to what was trained. Written last."""
+
+import json
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum, leads_out, write_json
+from dlrm_app.records import from_json
+
+RECORD = "export.json"
+FORMAT = "dlrm-export"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileMark:
+    """A file as it was when it was proven."""
+
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class ExportedTable:
+    """``type`` of its rows: fp32, fp16, int8, int4 or int2; ``bytes`` of all rows, scales and offsets included."""
+
+    name: str
+    rows: int
+    dim: int
+    pooling: str
+    type: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ExportedFeature:
+    """Ids of a feature lie in [0, ``num_embeddings``); a one-hot feature has one in every row."""
+
+    name: str
+    table: str
+    num_embeddings: int
+    multi_hot: bool
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One file against the model that was trained, on the same ``rows`` of ``split``.
+
+    Differences are of probabilities. ``auc_loss`` is the trained model's AUC less the file's, with the bounds of its
+    interval and the p-value of there being none (DeLong, paired). ``milliseconds``: batch size → the median time.
+    """
+
+    file: str
+    split: str
+    rows: int
+    max_difference: float
+    mean_difference: float
+    auc_trained: float
+    auc: float
+    auc_loss: float
+    auc_loss_low: float
+    auc_loss_high: float
+    p_value: float
+    bytes: int
+    milliseconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ExportRecord:
+    """An export: inputs in their order, what it was made of and with, what it needs, its files and their proofs.
+
+    ``cpu``: the instructions that model.pt2 needs. ``trained_bytes``: of the tables as they were
+    trained.
+    """
+
+    checkpoint: str
+    step: int
+    dense: list[str]
+    features: list[ExportedFeature]
+    tables: list[ExportedTable]
+    dense_type: str
+    trained_bytes: int
+    versions: dict[str, str]
+    cpu: list[str]
+    formats: list[str]
+    proofs: list[Proof]
+    files: dict[str, FileMark]
+    format: str = FORMAT
+    version: int = VERSION
+
+
+def installed() -> dict[str, str]:
+    """The versions that a compiled model depends on, without a build's suffix (+cpu)."""
+    found = {}
+    for name, candidates in {
+        "torch": ["torch"],
+        "fbgemm-gpu": ["fbgemm-gpu", "fbgemm-gpu-cpu"],
+        "torchrec": ["torchrec"],
+        "dlrm-app": ["dlrm-app"],
+    }.items():
+        for candidate in candidates:
+            try:
+                found[name] = version(candidate).split("+")[0]
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def mark_files(folder: Path) -> dict[str, FileMark]:
+    """Path below ``folder`` → its mark, for every file there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): FileMark(path.stat().st_size, checksum(path)) for path in files}
+
+
+def write_record(folder: Path, record: ExportRecord) -> None:
+    """Writes FOLDER/export.json."""
+    write_json(folder / RECORD, asdict(record))
+
+
+def is_export(folder: Path) -> bool:
+    """Whether ``folder`` says that it is one."""
+    return (folder / RECORD).is_file()
+
+
+def read_record(folder: Path) -> ExportRecord:
+    """What FOLDER/export.json tells. Raises DataError if it is missing, damaged or of another version."""
+    path = folder / RECORD
+    if not folder.is_dir():
+        raise DataError(
+            f"no export at {folder}: the folder does not exist; make one with dlrm-export output={folder}"
+        )
+    if not path.is_file():
+        raise DataError(f"{folder} is no export: it has no {RECORD}")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
+            raise DataError(
+                f"{path} is not what this program reads, {FORMAT!r} version {VERSION}: export again"
+            )
+        return from_json(ExportRecord, value)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}): export again") from error
+
+
+def check_files(folder: Path, files: dict[str, FileMark]) -> None:
+    """Compares every file with its mark. Raises DataError naming each that differs."""
+    problems = []
+    for name, mark in files.items():
+        path = folder / name
+        if leads_out(name):
+            problems.append(f"{name!r} leads out of the folder")
+        elif not path.is_file():
+            problems.append(f"{name} is missing")
+        elif path.stat().st_size != mark.bytes:
+            problems.append(f"{name} has {path.stat().st_size:,} bytes, not {mark.bytes:,}")
+        elif checksum(path) != mark.checksum:
+            problems.append(f"{name} has other bytes than were proven (checksum)")
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise DataError(
+            f"export {folder} is damaged or was changed; copy it again, or export again:\n{lines}"
+        )

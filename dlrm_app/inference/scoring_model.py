@@ -1,0 +1,95 @@
+"""The model as it is served: plain tensors in, probabilities out, no process group, no shards.
+
+Shapes: B batch rows, N dense features, F sparse features, V ids of all features and rows.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from dlrm_app.checkpoint.load import load_tensors
+from dlrm_app.checkpoint.state import Tensors, collect_weights
+from dlrm_app.checkpoint.trained_model import TrainedModel
+from dlrm_app.inference.quantized_tables import QuantizedTables
+from dlrm_app.model.architectures import ARCHITECTURES
+from dlrm_app.model.build import build_model
+from dlrm_app.model.loss import ClickTask
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.specs import Table
+
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""dense [B, N] float32, values [V] int32, lengths [F, B] int32: see ``QuantizedTables``."""
+CPU = torch.device("cpu")
+
+
+class ScoringModel(nn.Module):
+    """``forward(dense, values, lengths)`` gives probabilities [B] and their logits [B], both float32."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, dense: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.model(dense, (values, lengths)).float().squeeze(-1)
+        return torch.sigmoid(logits), logits
+
+
+class Bf16Linear(nn.Module):
+    """A linear layer whose product has factors in bfloat16 and gives float32, as in the training step's autocast."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("weight", linear.weight.detach().to(torch.bfloat16))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().to(torch.bfloat16))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(values.to(torch.bfloat16), self.weight, self.bias).float()
+
+
+class CheckpointWeights:
+    """Reads a checkpoint's weights whole, whatever plan wrote them, a table at a time."""
+
+    def __init__(self, trained: TrainedModel) -> None:
+        self._folder = trained.folder
+        num_dense = len(trained.columns["dense"])
+        self.model = build_model(trained.config.model, trained.tables, num_dense, CPU, seed=0)
+        """Its dense part has the checkpoint's weights, its tables none."""
+        named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False))
+        self._tables = {table_of(name): (name, meta) for name, meta in named.items() if table_of(name)}
+        self.dense: Tensors = {name: value for name, value in named.items() if table_of(name) is None}
+        load_tensors(self._folder, self.dense)
+
+    def table(self, table: Table) -> torch.Tensor:
+        """[rows, dim] in the type that it was trained in."""
+        name, meta = self._tables[table.name]
+        weights = torch.empty(meta.shape, dtype=meta.dtype)
+        load_tensors(self._folder, {name: weights})
+        return weights
+
+
+def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], dense: str) -> ScoringModel:
+    """The model of a checkpoint with tables of ``types`` (name → type) and linear layers of type ``dense``.
+
+    Holds the quantized tables and, while it is built, the largest of the trained ones. Raises DataError.
+    """
+    weights = CheckpointWeights(trained)
+    model = weights.model
+    stacked = ARCHITECTURES[trained.config.model.kind].interacts
+    model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)
+    if dense == "bf16":
+        _in_bf16(model)
+    return ScoringModel(model).eval().requires_grad_(False)
+
+
+def _in_bf16(model: nn.Module) -> None:
+    """Replaces every linear layer but those of one output: 8 bits of a logit would tie rows."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear) and child.out_features > 1:
+                setattr(module, name, Bf16Linear(child))

@@ -1,0 +1,42 @@
+"""model.ts: the scoring model as TorchScript, traced symbolically, for programs that still load that."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dlrm_app.errors import DataError
+from dlrm_app.inference.scoring_model import ScoringModel
+
+MODEL = "model.ts"
+
+
+def write_torchscript(path: Path, model: ScoringModel) -> None:
+    """Writes ``model`` to ``path``; torch calls the format deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+        script = torch.jit.script(torch.fx.symbolic_trace(model))
+        torch.jit.save(torch.jit.freeze(script.eval()), str(path))
+
+
+class Script:
+    """A loaded model.ts."""
+
+    def __init__(self, path: Path) -> None:
+        import fbgemm_gpu  # noqa: F401  # the tables' operator
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._script = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # torch's
+        except RuntimeError as error:
+            raise DataError(f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}") from error
+
+    @torch.no_grad()
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(probabilities [B], logits [B])."""
+        scores, logits = self._script(*inputs)
+        return scores, logits

@@ -1,0 +1,61 @@
+"""A small trained run, and exports of it that many tests read. Each costs seconds: none of them is changed in place."""
+
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.inference.export import export_model
+from dlrm_app.inference.record import ExportRecord
+from tests.data.dataset_fixture import write_dataset
+from tests.small_run import train_here
+
+TABLES = """
+embedding_dim: 8
+specs:
+  - {name: t_c0, rows: 50, features: [c0]}
+  - {name: t_c1, rows: 1000, features: [c1], data_type: fp16}
+  - {name: t_bags, rows: 30, features: [m0, m1], pooling: mean}
+"""
+
+
+def export_here(*overrides: str) -> ExportRecord:
+    """What ``dlrm-export`` does, in this process and on one thread."""
+    return export_model(compose_config("export", ExportConfig, ["threads=1", *overrides]))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``dataset`` and ``run``: one-hot and multi-hot features, a shared table, mean pooling, fp16 rows."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_dataset(folder / "dataset", rows={"train": 2000, "val": 500, "test": 701}, multi_hot=(30, 30))
+    (folder / "tables.yaml").write_text(TABLES)
+    keys = [
+        "trainer.epochs=3",
+        "optimizer.sparse.lr=0.3",
+        "trainer.global_batch_size=64",
+    ]  # so that ids matter
+    train_here(folder / "run", f"data.path={folder}/dataset", f"tables={folder}/tables.yaml", *keys)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def script_export(trained: Path) -> Path:
+    """An export as TorchScript, which takes a second where the compiled one takes half a minute."""
+    export_here(f"checkpoint={trained}/run", "format=torchscript", f"output={trained}/script")
+    return trained / "script"
+
+
+@pytest.fixture(scope="session")
+def package_export(trained: Path) -> Path:
+    """A compiled export and the same model as TorchScript; all tables in int8 but one. Half a minute of compiling."""
+    export_here(
+        f"checkpoint={trained}/run",
+        "format=[aoti,torchscript]",
+        "quantize=int8",
+        "quantize_tables={t_c0: fp16}",
+        "max_auc_loss=0.01",
+        f"output={trained}/package",
+    )
+    return trained / "package"

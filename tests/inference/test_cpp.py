@@ -1,0 +1,103 @@
+"""The C++ program: built here, it scores an export as Python does, and says what is wrong."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.inference.exported_model import open_export, to_inputs
+from dlrm_app.inference.reference import to_lines
+
+SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the programs."""
+    for program in ("cmake", "g++"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program}: apt-get install cmake g++")
+    folder = tmp_path_factory.mktemp("cpp")
+    for arguments in (
+        ["-S", str(SOURCE), "-B", str(folder), f"-DPython3_EXECUTABLE={sys.executable}"],
+        ["--build", str(folder), "--parallel", "2"],
+    ):
+        done = subprocess.run(["cmake", *arguments], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return folder
+
+
+def run(program: Path, *arguments: str, rows: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", **variables}  # nothing of Python's
+    return subprocess.run(
+        [str(program), *arguments], input=rows, capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_reference_rows_have_the_scores_that_python_gave_them(built: Path, package_export: Path) -> None:
+    done = run(built / "dlrm_score", str(package_export), "--check")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("64 reference rows, largest difference ")
+
+
+def test_rows_of_standard_input_score_as_in_python(built: Path, package_export: Path, trained: Path) -> None:
+    model = open_export(package_export)
+    with EvalBatches(read_manifest(trained / "dataset"), "test", model.features, batch_size=701) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    done = run(built / "dlrm_score", str(package_export), rows="\n".join(to_lines(inputs)))
+    scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
+    torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)
+
+
+def test_what_is_wrong_is_named(built: Path, package_export: Path, tmp_path: Path) -> None:
+    score, export = built / "dlrm_score", str(package_export)
+    row = (package_export / "reference" / "rows.tsv").read_text().splitlines()[0].split("\t")
+    cases = [
+        (run(score, str(tmp_path)), "no .*model.pt2"),
+        (
+            run(score, export, rows="\t".join(row[:-1])),
+            "line 1: 6 fields, the model takes 3 numbers and 4 features",
+        ),
+        (run(score, export, rows="\t".join(["x", *row[1:]])), "line 1: 'x' is no number"),
+        (
+            run(score, export, rows="\t".join([*row[:3], "50", *row[4:]])),
+            "id 50 of feature c0 is outside its table",
+        ),
+        (run(score, export, FBGEMM_GPU_FOLDER="/nowhere"), "no /nowhere/fbgemm.so: set FBGEMM_GPU_FOLDER"),
+    ]
+    for done, message in cases:
+        assert done.returncode == 1
+        assert message.replace(".*", "") in done.stderr or message.split(".*")[-1] in done.stderr
+
+
+def test_a_cpu_that_lacks_an_instruction_is_refused(
+    built: Path, package_export: Path, tmp_path: Path
+) -> None:
+    """The package's metadata say what it needs: here of an instruction that no CPU has."""
+    import zipfile
+
+    (tmp_path / "other").mkdir()
+    with (
+        zipfile.ZipFile(package_export / "model.pt2") as before,
+        zipfile.ZipFile(tmp_path / "other" / "model.pt2", "w", zipfile.ZIP_STORED) as after,
+    ):
+        for item in before.infolist():
+            data = before.read(item)
+            if item.filename.endswith("metadata.json"):
+                data = data.replace(b'"dlrm.cpu": "', b'"dlrm.cpu": "avx9 ')
+            after.writestr(item, data)
+    done = run(built / "dlrm_score", str(tmp_path / "other"), "--check")
+    assert done.returncode == 1
+    assert "needs a CPU with avx9, which this one lacks" in done.stderr
+
+
+def test_the_benchmark_measures(built: Path, package_export: Path) -> None:
+    done = run(built / "dlrm_benchmark", str(package_export), "0.05", "1", "64")
+    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ['{"rows": 1', '{"rows": 64']

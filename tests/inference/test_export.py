@@ -1,0 +1,236 @@
+"""dlrm-export's job: what is in the folder, what it says, and what is refused. Compiled packages: test_package.py."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.export import ExportConfig
+from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.inference import exported_model
+from dlrm_app.inference.exported_model import open_export, to_inputs
+from dlrm_app.inference.problems import check_export
+from dlrm_app.inference.record import read_record
+from tests.commands import command, run
+from tests.inference.conftest import export_here
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, train_here
+
+
+def test_the_export_scores_as_the_trained_model(script_export: Path) -> None:
+    proof = read_record(script_export).proofs[0]
+    assert (proof.split, proof.rows, proof.file) == ("test", 701, "model.ts")
+    assert proof.max_difference < 1e-6
+    assert proof.auc == pytest.approx(proof.auc_trained, abs=1e-9)
+
+
+def test_the_record_names_inputs_in_their_order(script_export: Path) -> None:
+    record = read_record(script_export)
+    assert record.dense == ["i0", "i1", "i2"]
+    assert [(f.name, f.table, f.num_embeddings, f.multi_hot) for f in record.features] == [
+        ("c0", "t_c0", 50, False),
+        ("c1", "t_c1", 1000, False),
+        ("m0", "t_bags", 30, True),
+        ("m1", "t_bags", 30, True),
+    ]
+    assert {path for path in record.files if "/" not in path} == {"model.ts"}
+    assert record.trained_bytes == 4 * 8 * 50 + 2 * 8 * 1000 + 4 * 8 * 30
+
+
+def test_what_is_opened_scores_any_number_of_rows(script_export: Path, trained: Path) -> None:
+    model = open_export(script_export)
+    manifest = read_manifest(trained / "dataset")
+    with EvalBatches(manifest, "test", model.features, batch_size=701) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    scores, logits = model.score(inputs)
+    assert scores.shape == (701,)
+    assert torch.equal(scores, torch.sigmoid(logits))
+    with EvalBatches(manifest, "test", model.features, batch_size=1) as batches:
+        first = to_inputs(next(iter(batches)))
+    assert float(model.score(first)[0][0]) == pytest.approx(float(scores[0]), abs=1e-6)
+
+
+def test_opening_unpickles_nothing(script_export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("unpickled")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    open_export(script_export)
+
+
+def changed(export: Path, folder: Path, **values: Any) -> Path:
+    """A copy of ``export`` whose export.json says other things."""
+    shutil.copytree(export, folder)
+    record = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps({**record, **values}))
+    return folder
+
+
+def test_a_changed_byte_is_refused_by_the_name_of_its_file(script_export: Path, tmp_path: Path) -> None:
+    copy = changed(script_export, tmp_path / "copy")
+    data = bytearray((copy / "model.ts").read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / "model.ts").write_bytes(data)
+    with pytest.raises(DataError, match=r"model\.ts has other bytes"):
+        open_export(copy)
+    (copy / "model.ts").unlink()
+    with pytest.raises(DataError, match=r"model\.ts is missing"):
+        open_export(copy)
+
+
+def test_other_libraries_are_refused_by_name(script_export: Path, tmp_path: Path) -> None:
+    versions = {**read_record(script_export).versions, "torch": "1.0.0", "fbgemm-gpu": "0.1"}
+    with pytest.raises(DataError, match=r"(?s)made with torch 1\.0\.0.*made with fbgemm-gpu 0\.1"):
+        open_export(changed(script_export, tmp_path / "copy", versions=versions))
+
+
+def test_other_scores_of_the_reference_rows_are_refused(
+    script_export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, load = exported_model.LOADERS["torchscript"]
+
+    def load_other(path: Path) -> exported_model.Run:
+        script = load(path)
+        return lambda inputs: (script(inputs)[0] + 1e-5, script(inputs)[1])
+
+    monkeypatch.setitem(exported_model.LOADERS, "torchscript", (file, load_other))
+    with pytest.raises(DataError, match="scores its reference rows otherwise"):
+        open_export(script_export)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda dense, values, lengths: (dense[:, :2], values, lengths), r"must be \[rows, 3\]"),
+        (lambda dense, values, lengths: (dense, values, lengths[:3]), r"the lengths must be \[4, 64\]"),
+        (lambda dense, values, lengths: (dense, values[:-1], lengths), "the lengths add up to"),
+        (
+            lambda dense, values, lengths: (dense, values.index_fill(0, torch.tensor([0]), 50), lengths),
+            "feature c0: id 50",
+        ),
+        (
+            lambda dense, values, lengths: (dense, values.index_fill(0, torch.tensor([64]), -1), lengths),
+            "feature c1: id -1",
+        ),
+    ],
+)
+def test_wrong_inputs_are_refused_by_name(
+    script_export: Path, trained: Path, wrong: Any, message: str
+) -> None:
+    model = open_export(script_export)
+    with EvalBatches(read_manifest(trained / "dataset"), "test", model.features, batch_size=64) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    with pytest.raises(DataError, match=message):
+        model.score(wrong(*inputs))
+
+
+def test_too_much_loss_leaves_nothing(trained: Path, tmp_path: Path) -> None:
+    output = tmp_path / "export"
+    keys = [f"checkpoint={trained}/run", "format=torchscript", "quantize=int2", f"output={output}"]
+    with pytest.raises(DlrmError, match=r"(?s)model\.ts loses 0\.\d+ of AUC on test.*max_auc_loss=0"):
+        export_here(*keys, "max_auc_loss=0")
+    assert list(tmp_path.iterdir()) == []
+    record = export_here(*keys, "max_auc_loss=1")
+    assert {table.type for table in record.tables} == {"int2"}
+    assert record.proofs[0].max_difference > 1e-4
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["model=dcn", "model.ensemble_size=2"], ["model=projection"], ["model=concat", "model.bottom_mlp=[]"]],
+)
+def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
+    train_here(tmp_path / "run", f"data.path={trained}/dataset", "trainer.max_steps=3", *overrides)
+    record = export_here(
+        f"checkpoint={tmp_path}/run",
+        "format=torchscript",
+        "split=val",
+        "dense=fp32",
+        f"output={tmp_path}/export",
+    )
+    assert record.proofs[0].max_difference < 1e-6
+
+
+def test_bf16_is_near(trained: Path, tmp_path: Path) -> None:
+    record = export_here(
+        f"checkpoint={trained}/run",
+        "format=torchscript",
+        "dense=bf16",
+        "max_auc_loss=1",
+        f"output={tmp_path}/e",
+    )
+    assert 1e-6 < record.proofs[0].max_difference < 0.02
+
+
+def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip(
+        "safetensors.torch", reason="an extra: pip install 'dlrm-app[inference]'"
+    )
+    export_here(f"checkpoint={trained}/run", "format=[safetensors,parquet]", f"output={tmp_path}/plain")
+    tensors = safetensors.load_file(tmp_path / "plain" / "weights.safetensors")
+    assert tensors["table.t_c1"].shape == (1000, 8)
+    table = pq.read_table(tmp_path / "plain" / "tables" / "t_c1.parquet")
+    assert table.column("id").to_pylist() == list(range(1000))
+    assert np.array_equal(
+        np.array(table.column("vector").to_pylist(), np.float32), tensors["table.t_c1"].numpy()
+    )
+    dense = pq.read_table(tmp_path / "plain" / "dense.parquet").to_pylist()
+    assert {row["name"] for row in dense} | {"table.t_c0", "table.t_c1", "table.t_bags"} == set(tensors)
+    with pytest.raises(DataError, match="plain weights"):
+        open_export(tmp_path / "plain")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["format=onnx"], "format must be one of aoti"),
+        (["quantize=int3"], "quantize must be one of fp32"),
+        (["format=parquet", "quantize=int8"], "plain weights, which are fp32 or fp16"),
+        (["format=[aoti,aoti]"], "format must name each file once"),
+        (["quantize_tables={t_*: int9}"], r"quantize_tables\.t_\* must be one of"),
+        (["max_auc_loss=-1"], "max_auc_loss must be at least 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(tmp_path: Path, overrides: list[str], message: str) -> None:
+    config = compose_config(
+        "export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e", *overrides]
+    )
+    with pytest.raises(ConfigError, match=message):
+        check_export(config)
+
+
+def test_an_output_that_exists_is_refused_by_the_command(tmp_path: Path) -> None:
+    done = run(command("export", "checkpoint=nowhere", f"output={tmp_path}"), tmp_path)
+    assert done.returncode == 2
+    assert "no checkpoint at nowhere" in done.stderr
+    assert f"output={tmp_path} exists" in done.stderr
+
+
+@pytest.mark.long
+def test_exports_do_not_depend_on_how_the_checkpoint_was_sharded(trained: Path, tmp_path: Path) -> None:
+    """A rate at which nothing moves: three runs with the same weights, saved by 1, 2 and 4 ranks under other plans."""
+    common = [*SMALL, f"data.path={trained}/dataset", "report.enabled=false", "trainer.max_steps=2"]
+    common += ["optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
+    for ranks, kind in ((1, "table_wise"), (2, "row_wise"), (4, "table_wise")):
+        train_on_ranks(ranks, *common, f"sharding.types=[{kind}]", f"output={tmp_path}/run{ranks}")
+        export_here(
+            f"checkpoint={tmp_path}/run{ranks}",
+            "format=[safetensors,torchscript]",
+            "max_auc_loss=1",
+            f"output={tmp_path}/export{ranks}",
+        )
+    first = tmp_path / "export1"
+    for other in (tmp_path / "export2", tmp_path / "export4"):
+        for name in ("weights.safetensors", "reference/rows.tsv", "reference/scores.tsv"):
+            assert (other / name).read_bytes() == (first / name).read_bytes()

@@ -1,0 +1,53 @@
+"""The compiled package, made once: equal to the eager model, and refused on another CPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.errors import DataError
+from dlrm_app.inference import package, torchscript
+from dlrm_app.inference.exported_model import open_export, to_inputs
+from dlrm_app.inference.record import read_record
+from dlrm_app.inference.reference import from_lines, to_lines
+from dlrm_app.inference.torchscript import Script
+
+
+def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path, trained: Path) -> None:
+    """TorchScript runs torch's own kernels, none of the compiled ones."""
+    model = open_export(package_export)
+    script = Script(package_export / torchscript.MODEL)
+    for size in (1, 2, 77, 701):
+        with EvalBatches(
+            read_manifest(trained / "dataset"), "test", model.features, batch_size=size
+        ) as batches:
+            inputs = to_inputs(next(iter(batches)))
+        torch.testing.assert_close(model.score(inputs)[0], script(inputs)[0], rtol=0, atol=1e-6)
+
+
+def test_both_files_are_proven(package_export: Path) -> None:
+    record = read_record(package_export)
+    assert [proof.file for proof in record.proofs] == ["model.pt2", "model.ts"]
+    assert [table.type for table in record.tables] == ["fp16", "int8", "int8"]
+    assert record.cpu == sorted(package.cpu_instructions())
+
+
+def test_a_cpu_without_an_instruction_is_refused_by_its_name(
+    package_export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = read_record(package_export).cpu
+    lacking = needed[-1]
+    monkeypatch.setattr(package, "cpu_instructions", lambda: set(needed) - {lacking})
+    with pytest.raises(DataError, match=f"a CPU with {lacking}, which this one lacks"):
+        open_export(package_export)
+
+
+def test_reference_rows_come_back_to_the_bit(trained: Path) -> None:
+    with EvalBatches(
+        read_manifest(trained / "dataset"), "val", ["c0", "c1", "m0", "m1"], batch_size=50
+    ) as batches:
+        inputs = to_inputs(next(iter(batches)))
+    for before, after in zip(inputs, from_lines(to_lines(inputs), 3), strict=True):
+        assert torch.equal(before, after)

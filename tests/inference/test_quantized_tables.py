@@ -1,0 +1,105 @@
+"""The serving tables against torch.nn.EmbeddingBag over rows that are quantized by the textbook's formula."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.inference.quantized_tables import QuantizedTables, row_bytes, table_types
+from dlrm_app.tables.specs import Table
+
+TABLES = [
+    Table("one", 40, 8, ("a",)),
+    Table("shared", 30, 16, ("b", "c"), pooling="mean"),
+    Table("last", 20, 8, ("d",)),
+]
+BITS = {"int8": 8, "int4": 4, "int2": 2}
+
+
+def weights_of(table: Table) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(table.rows)
+    return torch.randn(table.rows, table.dim, generator=generator)
+
+
+def rounded(rows: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows as ``kind`` can hold them, by how much at most another rounding may differ from this one)."""
+    if kind not in BITS:
+        return (rows.half().float() if kind == "fp16" else rows), torch.zeros(len(rows), 1)
+    low, high = rows.min(1, keepdim=True).values, rows.max(1, keepdim=True).values
+    low = low.half().float() if kind != "int8" else low
+    step = (high - low) / (2 ** BITS[kind] - 1)
+    levels = ((rows - low) / step).round()
+    # scale and offset are kept in fp16: 11 bits of each
+    slack = (levels.amax() * step + low.abs()) * 2.0**-10 + 0.02 * step
+    return levels * step + low, slack
+
+
+def pooled(ids: dict[str, list[list[int]]], types: dict[str, str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what EmbeddingBag gives [B, W], by how much it may differ)."""
+    vectors, slacks = [], []
+    for table in TABLES:
+        rows, slack = rounded(weights_of(table), types[table.name])
+        for feature in table.features:
+            bags = ids[feature]
+            flat = torch.tensor([i for bag in bags for i in bag], dtype=torch.int64)
+            offsets = torch.tensor([0, *[len(bag) for bag in bags][:-1]]).cumsum(0)
+            bag = torch.nn.EmbeddingBag.from_pretrained(rows, mode=table.pooling)
+            vectors.append(bag(flat, offsets))
+            worst = max(len(bag) for bag in bags) if table.pooling == "sum" else 1
+            slacks.append((slack.max() * worst + 1e-6).expand(table.dim))
+    return torch.cat(vectors, dim=1), torch.cat(slacks)
+
+
+def as_inputs(ids: dict[str, list[list[int]]], features: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    values = [i for name in features for bag in ids[name] for i in bag]
+    lengths = [[len(bag) for bag in ids[name]] for name in features]
+    return torch.tensor(values, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32)
+
+
+IDS = {
+    "a": [[3], [39], [0]],
+    "b": [[1, 2, 29], [], [7]],
+    "c": [[], [5, 5], [0]],
+    "d": [[19], [], [2, 4, 6, 8]],
+}
+
+
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8", "int4", "int2"])
+def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
+    types = {table.name: kind for table in TABLES}
+    tables = QuantizedTables(TABLES, types, weights_of, stacked=False)
+    expected, slack = pooled(IDS, types)
+    actual = tables(as_inputs(IDS, ["a", "b", "c", "d"]))
+    assert actual.shape == (3, 8 + 16 + 16 + 8)
+    assert bool(((actual - expected).abs() <= slack).all())
+
+
+def test_tables_of_several_types_lie_beside_each_other() -> None:
+    types = table_types(TABLES, "int4", {"*": "int8", "shared": "fp32"})
+    assert types == {"one": "int8", "shared": "fp32", "last": "int8"}
+    tables = QuantizedTables(TABLES, types, weights_of, stacked=False)
+    expected, slack = pooled(IDS, types)
+    assert bool(((tables(as_inputs(IDS, ["a", "b", "c", "d"])) - expected).abs() <= slack).all())
+
+
+def test_tables_of_one_width_are_stacked() -> None:
+    same = [Table("one", 40, 8, ("a",)), Table("two", 20, 8, ("b", "c"))]
+    tables = QuantizedTables(same, {"one": "fp32", "two": "fp32"}, weights_of, stacked=True)
+    vectors = tables(as_inputs({"a": [[3], [4]], "b": [[1], []], "c": [[2, 3], [5]]}, ["a", "b", "c"]))
+    assert vectors.shape == (2, 3, 8)
+    assert torch.equal(vectors[0, 2], weights_of(same[1])[2] + weights_of(same[1])[3])
+
+
+def test_rows_of_two_bits_must_be_whole_pairs_of_bytes() -> None:
+    with pytest.raises(
+        ConfigError, match=r"multiple of 8, narrow has 12: use quantize_tables=\{narrow: int4\}"
+    ):
+        table_types([Table("narrow", 5, 12, ("a",))], "int2", {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("fp32", 64), ("fp16", 32), ("int8", 20), ("int4", 12), ("int2", 8)]
+)
+def test_a_row_takes_its_bits_and_four_bytes(kind: str, expected: int) -> None:
+    assert row_bytes(Table("t", 1, 16, ("f",)), kind) == expected
