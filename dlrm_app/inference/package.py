@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -62,7 +61,7 @@ def write_package(
     """
     rows = torch.export.Dim("rows", min=1, max=1 << 24)
     ids = torch.export.Dim("ids", min=0, max=(1 << 31) - 1)
-    settings: dict[str, Any] = {
+    settings: dict[str, bool | int | str | dict[str, str] | None] = {
         "freezing": True,  # the linear layers' weights are laid out for the CPU's products beforehand
         "cpp.dynamic_threads": True,  # as many as the process that loads it has, not this one
         "cpp.simdlen": _VECTOR_BITS[cpu],

@@ -93,7 +93,7 @@ class ExportRecord:
 
 def installed() -> dict[str, str]:
     """The versions that a compiled model depends on, without a build's suffix (+cpu)."""
-    found = {}
+    versions = {}
     for name, candidates in {
         "torch": ["torch"],
         "fbgemm-gpu": ["fbgemm-gpu", "fbgemm-gpu-cpu"],
@@ -102,10 +102,10 @@ def installed() -> dict[str, str]:
     }.items():
         for candidate in candidates:
             try:
-                found[name] = version(candidate).split("+")[0]
+                versions[name] = version(candidate).split("+")[0]
             except PackageNotFoundError:
                 continue
-    return found
+    return versions
 
 
 def mark_files(folder: Path) -> dict[str, FileMark]:

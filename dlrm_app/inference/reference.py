@@ -34,8 +34,8 @@ def to_lines(inputs: Inputs) -> list[str]:
     for row in range(num_rows):
         fields = [str(np.float32(value)) for value in dense[row]]
         for feature in range(num_features):
-            place = feature * num_rows + row
-            fields.append(",".join(map(str, values[ends[place] : ends[place + 1]].tolist())))
+            cell = feature * num_rows + row
+            fields.append(",".join(map(str, values[ends[cell] : ends[cell + 1]].tolist())))
         lines.append("\t".join(fields))
     return lines
 
