@@ -15,6 +15,7 @@ from dlrm_app.inference.quantized_tables import QuantizedTables
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
+from dlrm_app.model.perceptrons import LinearRelu
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 
@@ -91,5 +92,7 @@ def _in_bf16(model: nn.Module) -> None:
     """Replaces every linear layer but those of one output: 8 bits of a logit would tie rows."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear) and child.out_features > 1:
+            if isinstance(child, LinearRelu):
+                setattr(module, name, nn.Sequential(Bf16Linear(child._linear), nn.ReLU()))
+            elif isinstance(child, nn.Linear) and child.out_features > 1:
                 setattr(module, name, Bf16Linear(child))
