@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.group_files import has_key, register_file
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
+from dlrm_app.display.command_line import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of one in a list."""
@@ -60,7 +61,7 @@ def check_overrides(
             whole = text.partition("=")[2]
             problems.append(
                 f"{given} gives several values: for a run with each add --multirun, for a list write "
-                f"{shlex.quote(f'{key}=[{whole}]')}, for one text {_quoted(key, whole)}"
+                f"{shlex.quote(f'{key}=[{whole}]')}, for one text {setting(key, whole)}"
             )
         elif key in groups and all(isinstance(value, str | None) for value in values):
             chosen = [_choose(value, key, conf, command, tree, problems) for value in values]
@@ -90,19 +91,13 @@ def _values(override: Override) -> list[Any]:
     return [override.value()]
 
 
-def _quoted(key: str, value: str) -> str:
-    """How to type ``value`` as a text, whatever is in it."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return shlex.quote(f'{key}="{escaped}"')
-
-
 def _unreadable(text: str) -> str:
     key, equals, value = text.partition("=")
     if not equals:
         return f"cannot read {text!r}: settings are key=value, and one with spaces needs quotes, as 'output=my run'"
     return (
         f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
-        f"write {_quoted(key, value)}"
+        f"write {setting(key, value)}"
     )
 
 

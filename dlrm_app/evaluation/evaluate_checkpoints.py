@@ -2,7 +2,6 @@
 
 import gc
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.shard_files import verify_shards
+from dlrm_app.display.command_line import setting
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import refuse_if
@@ -178,14 +178,13 @@ def format_result(
 
 def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
     """What a user may want to type after this."""
-    command = ["dlrm-evaluate", f"checkpoint={config.checkpoint}"]
+    command = ["dlrm-evaluate", setting("checkpoint", config.checkpoint)]
     if config.which != "newest":
         command.append(f"which={config.which}")
     if config.data.path:
-        command.append(f"data.path={config.data.path}")
+        command.append(setting("data.path", config.data.path))
     if config.against is None:
-        return shlex.join([*command, f"split={config.split}", "against=ANOTHER_RUN"])
+        return " ".join([*command, f"split={config.split}", "against=ANOTHER_RUN"])
     others = [name for name, split in manifest.splits.items() if name != config.split and split.positives]
-    return shlex.join(
-        [*command, f"split={others[-1] if others else config.split}", f"against={config.against}"]
-    )
+    command.append(f"split={others[-1] if others else config.split}")
+    return " ".join([*command, setting("against", config.against)])

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.data.prefetch import map_in_order
+from dlrm_app.display.command_line import setting
 from dlrm_app.files import write_json, written_whole
 from dlrm_app.synthetic.best import Best, Tally
 from dlrm_app.synthetic.disk_space import refuse_if_too_large
@@ -119,6 +120,6 @@ def _log_next_command(output: Path, best: Best) -> None:
     logger.info(
         f"{output}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
         f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({_best_path(output)})\n"
-        f"next: dlrm-preprocess dataset=criteo_kaggle input.train={output} "
-        f"split.val=0.1 split.test=0.1 encoding=vocab output={output.with_name(name)}"
+        f"next: dlrm-preprocess dataset=criteo_kaggle {setting('input.train', output)} "
+        f"split.val=0.1 split.test=0.1 encoding=vocab {setting('output', output.with_name(name))}"
     )

@@ -3,7 +3,6 @@
 import logging
 import math
 import secrets
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import yaml
 from dlrm_app.config.compose import conf_dir
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.data.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, Split, write_manifest
+from dlrm_app.display.command_line import setting, typed_settings
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import sync_folder
 from dlrm_app.synthetic.disk_space import refuse_if_too_large
@@ -137,9 +137,11 @@ def _log_next_command(config: GenerateConfig, manifest: Manifest) -> None:
 
 
 def _train_command(config: GenerateConfig) -> str:
-    name = _shipped_name(config) or "FILE.yaml"
-    model = name if (conf_dir() / "model" / f"{name}.yaml").is_file() else "concat"
-    return f"dlrm-train {shlex.quote(f'data.path={config.output}')} tables={name} model={model} output=run"
+    name = _shipped_name(config)
+    model = name if name and (conf_dir() / "model" / f"{name}.yaml").is_file() else "concat"
+    typed = [each for each in typed_settings() if each.lstrip("'").startswith("tables=")]
+    tables = f"tables={name}" if name else typed[-1] if typed else "tables=FILE.yaml"
+    return f"dlrm-train {setting('data.path', config.output)} {tables} model={model} output=run"
 
 
 def _shipped_name(config: GenerateConfig) -> str | None:

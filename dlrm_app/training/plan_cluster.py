@@ -7,6 +7,7 @@ from torch import nn
 
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.data.pooling_factors import with_pooling_factors
+from dlrm_app.display.command_line import setting, typed_settings
 from dlrm_app.display.numbers import count
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError, refuse_if
@@ -53,6 +54,20 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     return plan
 
 
+def train_command(config: PlanConfig, cluster: Cluster) -> str:
+    """What trains with the plan in ``output`` on the cluster that it is for."""
+    meet = "--standalone"
+    if cluster.nodes > 1:
+        meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+    settings = [each for each in typed_settings("output", "smallest", "topology") if "topology." not in each]
+    if config.data.path is None:
+        settings.append("data.path=DATASET")
+    settings.append(setting("sharding.plan", Path(config.output or "") / "plan.yaml"))
+    return " ".join(
+        [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli.train", *settings]
+    )
+
+
 def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
     """The tables as torchrec's planner reads them, without weights."""
     model = nn.Module()
@@ -82,13 +97,13 @@ def _write(folder: Path, plan: EstimatedPlan) -> None:
 def _print_next(config: PlanConfig, cluster: Cluster) -> None:
     if config.output is None:
         print(
-            "next: add output=FOLDER for plan.yaml, which dlrm-train takes, and a chart of every rank's load"
+            "output=… keeps the plan as plan.yaml, which dlrm-train takes, and a chart of every rank's load"
         )
+        print(f"next: {' '.join(['dlrm-plan', *typed_settings('output'), 'output=plan'])}")
         return
-    print(
-        f"next: torchrun --nnodes {cluster.nodes} --nproc-per-node {cluster.devices_per_node} … dlrm-train, with the "
-        f"same tables and optimizer, data.path=DIR and sharding.plan={Path(config.output) / 'plan.yaml'}"
-    )
+    print(f"next: {train_command(config, cluster)}")
+    if cluster.nodes > 1:
+        print("      on each machine, with the first one's name for HOST")
     # no reason not to plan: rows and ranks do not change the plan
     for problem in batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size):
         print(f"      dlrm-train will want more: {problem}")

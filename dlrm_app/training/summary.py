@@ -1,12 +1,12 @@
 """What a run logs at its start and on its way, and prints at its end."""
 
 import logging
-import shlex
 from collections.abc import Mapping, Sequence
 
 from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.command_line import setting
 from dlrm_app.display.numbers import duration
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime
@@ -85,7 +85,7 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     if result.skipped_steps:
         print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
     print(
-        f"next: dlrm-evaluate {shlex.quote(f'checkpoint={folder}')} split={evals[-1].split if evals else 'train'}"
+        f"next: dlrm-evaluate {setting('checkpoint', folder)} split={evals[-1].split if evals else 'train'}"
     )
     if run.config.report.enabled:
         print(f"report: {write_report(folder)}")

@@ -14,6 +14,7 @@ from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint, with_la
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.command_line import setting
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
@@ -254,9 +255,10 @@ def end_epoch(run: TrainingRun) -> None:
 def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
     """Leaves a run that is saved, on every rank."""
     stop_request.settle()
+    output = "" if run.config.output else f" {setting('output', run.folder.path)}"
     raise Stopped(
         f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
-        "next: the same command with resume=auto goes on from there"
+        f"next: the same command with resume=auto{output} goes on from there"
     )
 
 

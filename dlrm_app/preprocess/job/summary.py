@@ -1,9 +1,9 @@
 """What the user sees at the end: a short table and the next command."""
 
 import logging
-import shlex
 
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.command_line import setting
 from dlrm_app.display.numbers import NONE, bytes_text
 from dlrm_app.display.table import text_table
 
@@ -42,8 +42,11 @@ def report(manifest: Manifest, seconds: float | None, *, went_on: bool = False) 
 
 
 def next_command(manifest: Manifest) -> str:
-    """What to type on a dataset that is made: training, or evaluation where there are no rows to train on."""
-    path = shlex.quote(f"data.path={manifest.path}")
-    if "train" in manifest.splits:
+    """What to type on a dataset that is made: training; evaluation where no rows are to train on; a look at the rest."""
+    path = setting("data.path", manifest.path)
+    labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
+    if "train" in labelled:
         return f"dlrm-train {path} tables=dataset trainer.epochs=1"
-    return f"dlrm-evaluate checkpoint=RUN {path} split={next(iter(manifest.splits))}"
+    if labelled:
+        return f"dlrm-evaluate checkpoint=RUN {path} split={labelled[0]}"
+    return f"dlrm-preprocess {setting('check', manifest.path)}"

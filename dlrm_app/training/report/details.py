@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.display.command_line import setting
 from dlrm_app.display.numbers import bytes_text
 from dlrm_app.display.page import details, facts
 from dlrm_app.display.table import Column, Columns, html_table, integer, share
@@ -105,6 +106,8 @@ def next_section(record: RunRecord) -> str:
         commands.append(f"tensorboard --logdir {run}/tensorboard")
     if record.result is None:
         words = [word for word in shlex.split(command_line(record)) if not word.startswith("resume=")]
+        if not any(word.startswith("output=") for word in words):
+            words += shlex.split(setting("output", record.path))
         commands.insert(0, shlex.join([*words, "resume=auto"]))
         commands.append(f"dlrm-report {run}")
     return f"<h2>Next</h2><pre>{escape(chr(10).join(commands))}</pre>"

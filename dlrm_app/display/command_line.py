@@ -1,0 +1,24 @@
+"""Commands that a user is told to type: they work as they stand, whatever is in a name."""
+
+import re
+import shlex
+import sys
+
+_PLAIN = re.compile(r"[\w./+@%:-]([\w./+@%: -]*[\w./+@%:-])?", re.ASCII)
+"""Values that are read as they are; in others ``= [ ( , ~`` and quotes would mean something."""
+_WORDS = ("null", "true", "false")
+
+
+def setting(key: str, value: object) -> str:
+    """``key=value`` as it is typed, quoted for the reader of settings and for the shell where that is needed."""
+    text = str(value)
+    if not _PLAIN.fullmatch(text) or text.lower() in _WORDS:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        text = f'"{escaped}"'
+    return shlex.quote(f"{key}={text}")
+
+
+def typed_settings(*without: str) -> list[str]:
+    """The settings that this process was started with, as they were typed, but those of the keys or groups ``without``."""
+    settings = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
+    return [shlex.quote(each) for each in settings if each.partition("=")[0].lstrip("+") not in without]
