@@ -6,15 +6,21 @@ versions of this package's files is deleted before any is loaded.
 """
 
 import hashlib
+import logging
 import sys
+import threading
+import time
 from importlib import import_module
 from pathlib import Path
 
 from numba import njit
+from numba.core import event
 
 from dlrm_app.files import write_text
 
-__all__ = ["forget_other_versions", "njit"]
+__all__ = ["compiling_seconds", "forget_other_versions", "njit"]
+
+logger = logging.getLogger(__name__)
 
 _STAMP = "compiled.sha256"
 """In the package's __pycache__: what the files were when their machine code was made."""
@@ -51,6 +57,41 @@ def _load_without(library: str, module: str) -> None:
         import_module(module)
     finally:
         del sys.modules[library]
+
+
+class _Watch(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Says when compiling begins, and how long this process has been at it; threads wait for one another's."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._started = 0.0
+        self._has_told = False
+
+    def on_start(self, _event: event.Event) -> None:
+        with self._lock:
+            if self._depth == 0:
+                self._started = time.perf_counter()
+            self._depth += 1
+            if not self._has_told:
+                logger.info("compiling, which is done once for this version and takes seconds …")
+            self._has_told = True
+
+    def on_end(self, _event: event.Event) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self.seconds += time.perf_counter() - self._started
+
+
+_watch = _Watch()
+event.register("numba:compile", _watch)
+
+
+def compiling_seconds() -> float:
+    """How long this process has been compiling so far, which says nothing of how fast the compiled code is."""
+    return _watch.seconds
 
 
 forget_other_versions(Path(__file__).parent)

@@ -82,6 +82,19 @@ def best_checkpoints(parent: Path) -> list[Path]:
     return _best_first(list_checkpoints(parent))
 
 
+def choose_checkpoint(path: Path, which: str) -> Path:
+    """Of a run folder its newest checkpoint or, with ``which="best"``, the best on val; any other folder itself.
+
+    Raises DataError where none was evaluated.
+    """
+    newest = list_checkpoints(path / "checkpoints")
+    if not newest or which == "newest":
+        return newest[0] if newest else path
+    if best := best_checkpoints(path / "checkpoints"):
+        return best[0]
+    raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
+
+
 def _best_first(checkpoints: list[Path]) -> list[Path]:
     scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
     return sorted(scores, key=lambda path: scores[path], reverse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
-from dlrm_app.checkpoint.format import best_checkpoints, list_checkpoints
+from dlrm_app.checkpoint.format import best_checkpoints, choose_checkpoint, list_checkpoints, looks_whole
 from dlrm_app.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.checkpoint.marker import Marker
 from dlrm_app.checkpoint.state import collect_weights
@@ -17,9 +17,10 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import column_problems
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.command_line import setting
 from dlrm_app.display.text import first_lines
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, DlrmError, SharedError
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table, resolve_tables
 
@@ -53,8 +54,14 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> Trained
 
     In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val.
     """
-    folder = runtime.together(lambda: _choose(path, which))
-    marker = open_checkpoint(folder, runtime).marker
+    folder = runtime.together(lambda: choose_checkpoint(path, which))
+    try:
+        marker = open_checkpoint(folder, runtime).marker
+    except DlrmError as error:  # the same on every rank
+        another = _another(path, which, folder)
+        if another is None:
+            raise
+        raise SharedError(f"{error}\n  {another}", error.exit_code) from error
     columns = marker.columns
     if columns is None:
         raise DataError(
@@ -70,13 +77,11 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> Trained
     return TrainedModel(folder, marker, columns, config, tables)
 
 
-def _choose(path: Path, which: str) -> Path:
-    newest = list_checkpoints(path / "checkpoints")
-    if not newest or which == "newest":
-        return newest[0] if newest else path
-    if best := best_checkpoints(path / "checkpoints"):
-        return best[0]
-    raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
+def _another(path: Path, which: str, damaged: Path) -> str | None:
+    """What to type in place of a damaged checkpoint, if the run has another."""
+    ranked = best_checkpoints if which == "best" else list_checkpoints
+    others = [each for each in ranked(path / "checkpoints") if each != damaged and looks_whole(each)]
+    return f"the next {which} is {others[0].name}: {setting('checkpoint', others[0])}" if others else None
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:

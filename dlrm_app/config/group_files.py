@@ -25,6 +25,7 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     ) as error:  # the parser's errors have no common class; each is the file's author's to mend
         problems.append(f"{path} is not readable YAML: {error}")
         return name
+    content = OmegaConf.create(_with_home(OmegaConf.to_container(content, resolve=False)))
     if not isinstance(content, DictConfig):
         problems.append(f"{group}={path}: the file must hold keys and their values, got a list or a word")
         return name
@@ -38,6 +39,15 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     package = "_global_" if is_recipe else None
     ConfigStore.instance().store(group=group, name=name, node=content, package=package)
     return name
+
+
+def _with_home(value: Any) -> Any:
+    """``value`` with ~ at the beginning of its texts replaced, as on the command line."""
+    if isinstance(value, dict):
+        return {key: _with_home(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_home(part) for part in value]
+    return str(Path.home()) + value[1:] if isinstance(value, str) and value.startswith("~/") else value
 
 
 def _is_anothers(group: str, name: str, path: Path) -> bool:

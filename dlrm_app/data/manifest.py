@@ -192,3 +192,17 @@ def _faults(manifest: Manifest) -> list[str]:
     return faults + [
         f"{name!r} leads out of the folder" for name in names if isinstance(name, str) and leads_out(name)
     ]
+
+
+def label_of(manifest: Manifest, split: str) -> str:
+    """The label's column. Raises DataError if ``split`` is missing or has no labels."""
+    if split not in manifest.splits:
+        raise DataError(
+            f"{manifest.folder} has no {split} split, only {', '.join(manifest.splits)}: preprocess with one"
+        )
+    if manifest.label is None or manifest.splits[split].positives is None:
+        raise DataError(
+            f"the {split} split of {manifest.folder} has no labels: it can be predicted on, "
+            "but to train or evaluate preprocess a labelled input"
+        )
+    return manifest.label

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.data.batch_order import Order
 from dlrm_app.data.column_rules import ColumnError, read_column, read_multi_hot, read_one_hot
-from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
+from dlrm_app.data.manifest import Manifest, Shard, SparseColumn, label_of
 from dlrm_app.data.rows import Bags, Rows, join, reorder, reorder_bags
 from dlrm_app.data.shard_files import SUGGESTION, file_difference, row_group_difference
 from dlrm_app.errors import ConfigError, DataError
@@ -25,18 +25,8 @@ class SplitReader:
     """
 
     def __init__(self, manifest: Manifest, split: str, features: Sequence[str]) -> None:
-        folder = manifest.folder
-        if split not in manifest.splits:
-            raise DataError(
-                f"{folder} has no {split} split, only {', '.join(manifest.splits)}: preprocess with one"
-            )
-        if manifest.label is None or manifest.splits[split].positives is None:
-            raise DataError(
-                f"the {split} split of {folder} has no labels: it can be predicted on, "
-                "but to train or evaluate preprocess a labelled input"
-            )
-        self._folder = folder
-        self._label = manifest.label
+        self._label = label_of(manifest, split)
+        self._folder = manifest.folder
         self._dense = [column.name for column in manifest.dense]
         sparse = _wanted(manifest, features)
         self._one_hot = [column for column in sparse if not column.multi_hot]

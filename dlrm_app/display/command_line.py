@@ -13,8 +13,9 @@ def setting(key: str, value: object) -> str:
     """``key=value`` as it is typed, quoted for the reader of settings and for the shell where that is needed."""
     text = str(value)
     if not _PLAIN.fullmatch(text) or text.lower() in _WORDS:
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        text = f'"{escaped}"'
+        # a backslash means something only before a quote, the closing one too
+        escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
+        text = '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
     return shlex.quote(f"{key}={text}")
 
 

@@ -4,10 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from dlrm_app.checkpoint.format import choose_checkpoint
+from dlrm_app.checkpoint.marker import read_marker
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.errors import ConfigError, DlrmError, joined
+from dlrm_app.data.manifest import Manifest, label_of, read_manifest
+from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 from dlrm_app.tables.specs import Table
 
 
@@ -51,13 +54,25 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     if config.output is not None and is_first:
         problems += _output_problems(Path(config.output))
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    if config.data.path:
-        try:
-            read_manifest(Path(config.data.path))
-        except DlrmError as error:
-            errors.append(error)
+    try:
+        if config.data.path or not problems:
+            _check_rows(config, read_manifest(Path(config.data.path or _trained_on(config))))
+    except DlrmError as error:
+        errors.append(error)
     if errors:
         raise joined(errors)
+
+
+def _check_rows(config: EvaluateConfig, manifest: Manifest) -> None:
+    """What the dataset alone tells; whether it is what the models read comes later."""
+    label_of(manifest, config.split)
+    problem = group_problem(manifest, [column.name for column in manifest.sparse], config.group_by)
+    refuse_if([problem] if problem else [])
+
+
+def _trained_on(config: EvaluateConfig) -> str:
+    marker = read_marker(choose_checkpoint(Path(config.checkpoint), config.which))
+    return str(read_saved_config(marker.config).data.path)
 
 
 def _output_problems(path: Path) -> list[str]:

@@ -79,7 +79,7 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     folder, evals = run.folder.path, run.progress.evals
     print(f"\n{format_summary(result.train_loss, evals, result.best_reachable)}\n")
     print(
-        f"{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s; run folder {folder}\n"
+        f"{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder {folder}\n"
         f"ended because {result.ended_because}"
     )
     if result.skipped_steps:

@@ -163,7 +163,8 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
             if progress.step % trainer.log_every_steps == 0 or left == 0:
                 check_finite(run, batches)
                 log_loss(run, bar)
-            progress.train_seconds += time.perf_counter() - started
+            stepped = time.perf_counter()
+            progress.train_seconds += stepped - started
             after = decide_after_step(
                 run.config,
                 progress,
@@ -176,12 +177,13 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
                 evaluate_within_epoch(run)
                 if run.why_done:
                     break
-            if after.save:
+            if after.save or (after.evaluate and checkpoints.are_overdue()):  # evaluating may have taken long
                 check_finite(run, batches)  # never save what cannot go on
                 save(run, checkpoints)
             if after.stop:
                 leave_early(run, stop_request)
             started = time.perf_counter()
+            run.throughput.leave_out(started - stepped)
         log_loss(run, bar)
     stop_request.settle()
     run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
@@ -240,7 +242,6 @@ def evaluate_within_epoch(run: TrainingRun) -> None:
     pipeline.detach()
     evaluate_split(run, "val")
     pipeline.attach(sparse_dist=False)  # the ids of the first batch under way are not sent again
-    run.throughput.restart()
 
 
 def end_epoch(run: TrainingRun) -> None:

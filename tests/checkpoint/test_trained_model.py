@@ -12,7 +12,7 @@ from dlrm_app.checkpoint.marker import MARKER
 from dlrm_app.checkpoint.trained_model import open_trained
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, DlrmError
 from tests.checkpoint.test_marker import old_marker
 
 RUNTIME = Runtime(0, 0, 1, 1, "cpu", 1)
@@ -54,3 +54,16 @@ def test_a_checkpoint_that_does_not_tell_its_columns_is_refused(tmp_path: Path) 
         open_trained(tmp_path, RUNTIME)
     assert "step-000000010" in str(refused.value)
     assert "resume=auto" in str(refused.value)
+
+
+@pytest.mark.parametrize(("which", "next_one"), [("newest", 20), ("best", 10)])
+def test_in_place_of_a_damaged_one_the_next_is_offered(tmp_path: Path, which: str, next_one: int) -> None:
+    """None is taken in silence: its scores would be taken for the other's."""
+    write_marker(tmp_path, 10, 0.7)
+    write_marker(tmp_path, 20, None)
+    write_marker(tmp_path, 30, 0.8, files={"tensors": [4, "sha256:0"]})
+    (tmp_path / "checkpoints" / checkpoint_name(30) / "tensors").write_text("good")
+    with pytest.raises(DlrmError, match="other bytes than were written") as refused:
+        open_trained(tmp_path, RUNTIME, which)
+    other = tmp_path / "checkpoints" / checkpoint_name(next_one)
+    assert str(refused.value).endswith(f"the next {which} is {other.name}: checkpoint={other}")

@@ -234,3 +234,10 @@ def test_a_batch_that_no_memory_holds_is_refused_beforehand() -> None:
 def test_a_cluster_of_a_hundred_million_nodes_is_refused() -> None:
     config = compose_config("plan", PlanConfig, ["topology=a100_80g_8", "topology.nodes=100000000"])
     assert any("at most 65,536 ranks, got 800,000,000" in problem for problem in config.problems())
+
+
+def test_the_home_folder_may_stand_in_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    (tmp_path / "mine.yaml").write_text("data: {path: ~/clicks}\noutput: a~/b\n")
+    config = compose_config("train", TrainConfig, [f"experiment={tmp_path}/mine.yaml"])
+    assert (config.data.path, config.output) == ("/home/ada/clicks", "a~/b")

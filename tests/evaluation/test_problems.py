@@ -6,8 +6,9 @@ import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
+from tests.data.dataset_fixture import write_dataset
 
 
 def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
@@ -27,3 +28,18 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:  # the first rank writes it, perhaps on another machine
         check_paths(config, is_first=False)
     assert "needs the folder" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("split=val", "has no val split, only train, test"),
+        ("group_by=m0", "group_by=m0 is no one-hot feature"),
+    ],
+)
+def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, said: str) -> None:
+    write_dataset(tmp_path / "data", rows={"train": 64, "test": 10})
+    (tmp_path / "run").mkdir()
+    keys = [f"checkpoint={tmp_path}/run", f"data.path={tmp_path}/data", "split=test", typed]
+    with pytest.raises(DlrmError, match=said):
+        check_paths(compose_config("evaluate", EvaluateConfig, keys), is_first=True)

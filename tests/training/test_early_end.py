@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.cli.train import _train
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
@@ -84,3 +85,28 @@ def test_a_signal_stops_a_run_whose_epochs_have_one_step(
     monkeypatch.undo()
     config.resume = "auto"
     assert train(config).steps == 2
+
+
+def test_a_save_that_falls_due_during_an_evaluation_comes_after_it(
+    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def are_overdue(self: Checkpoints) -> bool:
+        """Once, after the first evaluation."""
+        if (Path(str(config.output)) / "metrics.jsonl").read_text().count('"eval"') == 1 and not seen:
+            seen.append(1)
+            return True
+        return False
+
+    saved: list[int] = []
+    save = Checkpoints.save
+    monkeypatch.setattr(Checkpoints, "are_overdue", are_overdue)
+    monkeypatch.setattr(
+        Checkpoints,
+        "save",
+        lambda self, tensors, marker: (saved.append(marker.progress.step), save(self, tensors, marker)),
+    )
+    config.trainer.max_steps = 6
+    train(config)
+    assert saved[0] == 2

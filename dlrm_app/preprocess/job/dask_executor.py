@@ -25,8 +25,10 @@ from dlrm_app.preprocess.job.journal import R
 from dlrm_app.preprocess.read.units import UnitText
 
 logger = logging.getLogger(__name__)
+_ANSWER_PATIENCE = 10
+"""Seconds to wait for a scheduler to answer."""
 _PATIENCE = 60
-"""Seconds to wait for a scheduler to answer, and for the first worker of a running cluster to join."""
+"""Seconds to wait for the first worker of a running cluster to join."""
 _QUEUE_PATIENCE = 24 * 3600
 """Seconds that a job may wait in Slurm's queue."""
 
@@ -65,16 +67,22 @@ def slurm_cluster(config: SlurmConfig) -> Any:
 
 
 def _connect(address: Any) -> Client:
+    if isinstance(address, str):
+        logger.info(f"asking the Dask scheduler at {address}, for {_ANSWER_PATIENCE} s at most")
     try:
-        return Client(address, timeout=_PATIENCE)
+        return Client(address, timeout=_ANSWER_PATIENCE)
     except (OSError, ValueError) as error:
         raise DlrmError(
-            f"no Dask scheduler answers at dask.address={address} ({error}): "
+            f"no Dask scheduler answers at dask.address={address} within {_ANSWER_PATIENCE} s: "
             "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
         ) from error
 
 
 def _await_worker(client: Client, patience: float) -> None:
+    if not client.scheduler_info()["workers"]:
+        logger.info(
+            f"no worker has joined {client.scheduler.address} yet: waiting for the first, up to {patience:.0f} s"
+        )
     try:
         client.wait_for_workers(1, timeout=patience)
     except TimeoutError as error:

@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 from dlrm_app.config.preprocess import SPLITS, InputConfig
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 
+_LOOK = 1 << 14
+"""Bytes of text by which copies are told; a file with fewer is not looked at."""
 GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -60,7 +63,41 @@ def _named_twice(sources: Sequence[Source]) -> list[str]:
                 f"input.{known.split}={known.path} and input.{source.split}={source.path} are the same file: "
                 "its rows would count twice, so name it once (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
             )
+    return problems or _copies(sources)
+
+
+def _copies(sources: Sequence[Source]) -> list[str]:
+    """A problem for each file whose text is that of another of them, plain or compressed, as far as a look can tell."""
+    first: dict[tuple[int, bytes], Source] = {}
+    problems = []
+    for source in sources:
+        text = _first_text(source)
+        known = first.setdefault((_text_bytes(source), text), source) if len(text) == _LOOK else source
+        if known is not source:
+            problems.append(
+                f"input.{known.split}={known.path} and input.{source.split}={source.path} hold the same text "
+                f"(as many bytes, and the same first {_LOOK:,}): its rows would count twice, so name one of them"
+            )
     return problems
+
+
+def _first_text(source: Source) -> bytes:
+    with Path(source.path).open("rb") as file:
+        if not source.is_gzip:
+            return file.read(_LOOK)
+        try:
+            return zlib.decompressobj(wbits=31).decompress(file.read(2 * _LOOK), _LOOK)
+        except zlib.error:  # told with its place when it is read
+            return b""
+
+
+def _text_bytes(source: Source) -> int:
+    """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone."""
+    with Path(source.path).open("rb") as file:
+        if not source.is_gzip:
+            return source.bytes % 2**32
+        file.seek(-4, os.SEEK_END)
+        return int.from_bytes(file.read(4), "little")
 
 
 def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:

@@ -1,4 +1,7 @@
-"""The throughput between two lines of a run's log. That of a whole run is ``Progress.samples_per_second``."""
+"""The throughput between two lines of a run's log. That of a whole run is ``Progress.samples_per_second``.
+
+Both are of the time while training: of steps, not of the evaluations and saves between them.
+"""
 
 import time
 
@@ -13,6 +16,10 @@ class Throughput:
     def restart(self) -> None:
         """Leaves the time since the last reading out of the next one, and the steps with it."""
         self._started, self._num_steps = time.perf_counter(), 0
+
+    def leave_out(self, seconds: float) -> None:
+        """Takes time just spent on something else, an evaluation or a save, out of the next reading."""
+        self._started += seconds
 
     def add_step(self) -> None:
         """Counts a step."""

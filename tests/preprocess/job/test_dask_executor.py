@@ -103,7 +103,7 @@ def test_a_cluster_without_workers_is_named(
 
 
 def test_an_address_where_nothing_answers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_executor, "_PATIENCE", 1)
+    monkeypatch.setattr(dask_executor, "_ANSWER_PATIENCE", 1)
     clicks = write_clicks(tmp_path / "clicks.tsv", 10)
     options = ("executor=dask", "dask.address=tcp://127.0.0.1:9")
     with pytest.raises(DlrmError, match=r"no Dask scheduler answers at dask.address=tcp://127.0.0.1:9"):

@@ -1,5 +1,6 @@
 """Which files are the input: each once, none that can be read only once."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -63,3 +64,29 @@ def test_a_pipe_is_refused_at_once() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+@pytest.mark.parametrize("pair", [("plain", "packed.gz"), ("packed.gz", "again.gz"), ("plain", "copy")])
+def test_a_copy_of_a_file_is_refused_plain_or_compressed(pair: tuple[str, str]) -> None:
+    text = b"".join(b"%d\t%d\n" % (row, row * row) for row in range(4000))
+    for name in ("plain", "copy"):
+        Path(name).write_bytes(text)
+    Path("packed.gz").write_bytes(gzip.compress(text, 1))
+    Path("again.gz").write_bytes(gzip.compress(text, 9))
+    with pytest.raises(
+        ConfigError, match=f"input.train={pair[0]} and input.val={pair[1]} hold the same text"
+    ):
+        find_sources(InputConfig(train=pair[0], val=pair[1]))
+
+
+def test_files_that_differ_late_are_two() -> None:
+    text = b"0\t1\n" * 8000
+    Path("one").write_bytes(text)
+    Path("two").write_bytes(text + b"0\t1\n")
+    Path("three.gz").write_bytes(gzip.compress(text + b"0\t1\n0\t1\n"))
+    assert len(find_sources(InputConfig(train=["one", "two", "three.gz"]))) == 3
+
+
+def test_gzip_data_that_is_none_is_told_later_with_its_place() -> None:
+    Path("bad.gz").write_bytes(b"\x1f\x8b" + b"no gzip" * 9000)
+    assert len(find_sources(InputConfig(train=["bad.gz", "day_0"]))) == 2
