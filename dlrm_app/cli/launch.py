@@ -111,6 +111,9 @@ def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Jo
     import hydra
 
     sys.argv[1:] = arguments
+    os.environ["HYDRA_FULL_ERROR"] = (
+        "1"  # else it prints what goes wrong in its own way, and ends the process
+    )
     register_schema(command, schema)
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
 

@@ -34,3 +34,11 @@ def test_two_files_of_one_name_are_two_choices(tmp_path: Path) -> None:
         tmp_path,
     )
     assert {"clicks_30.tsv", "clicks_40.tsv"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_sweep_that_cannot_be_written_down_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "multirun").write_text("a file where Hydra's folder should be")
+    done = run(command("generate", "--multirun", "rows=10,20", "output=clicks_${rows}.tsv"), tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: multirun: File exists\n" or "Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr

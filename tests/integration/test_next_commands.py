@@ -36,7 +36,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
         "model.top_mlp=[8]",
     ]
     said["train"] = next_line(type_in(folder, said["preprocess"], *small, 'output="run=1, [a]"'))
-    said["evaluate"] = next_line(type_in(folder, said["train"], "group_by=C1"))
+    said["evaluate"] = next_line(type_in(folder, said["train"]))
     return folder, said
 
 
