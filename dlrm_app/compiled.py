@@ -59,7 +59,7 @@ def _load_without(library: str, module: str) -> None:
         del sys.modules[library]
 
 
-class _Watch(event.Listener):  # type: ignore[misc]  # numba has no types
+class _Watch(event.Listener):
     """Says when compiling begins, and how long this process has been at it; threads wait for one another's."""
 
     def __init__(self) -> None:

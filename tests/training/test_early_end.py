@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from dlrm_app.checkpoint.checkpoints import Checkpoints
+from dlrm_app.checkpoint.marker import Marker
+from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.cli.train import _train
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
@@ -101,12 +103,13 @@ def test_a_save_that_falls_due_during_an_evaluation_comes_after_it(
 
     saved: list[int] = []
     save = Checkpoints.save
+
+    def save_and_note(self: Checkpoints, tensors: Tensors, marker: Marker) -> None:
+        saved.append(marker.progress.step)
+        save(self, tensors, marker)
+
     monkeypatch.setattr(Checkpoints, "are_overdue", are_overdue)
-    monkeypatch.setattr(
-        Checkpoints,
-        "save",
-        lambda self, tensors, marker: (saved.append(marker.progress.step), save(self, tensors, marker)),
-    )
+    monkeypatch.setattr(Checkpoints, "save", save_and_note)
     config.trainer.max_steps = 6
     train(config)
     assert saved[0] == 2
