@@ -1,5 +1,6 @@
 """A user's own YAML file as the choice of a group: ``tables=my_tables.yaml``, ``experiment=my_recipe.yaml``."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ _registered: dict[tuple[str, str], Path] = {}
 
 def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems: list[str]) -> str:
     """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``tree`` has no place for."""
-    name = path.stem
+    name = re.sub(r"[^\w.-]", "_", path.stem, flags=re.ASCII)  # a choice is no text: = would end it
     while (conf / group / f"{name}.yaml").exists() or _is_anothers(group, name, path):
         name += "_"
     try:
