@@ -5,7 +5,7 @@
 
 ``sample.tsv``: 50,000 to 200,000 lines of Criteo's train.txt. Every method learns on the same lines and is measured
 on the same: the last 15%; the 15% before them, after learning on what precedes; and two random 15%. Nothing is
-chosen by looking at them: no early stop, no best epoch. Prints AUC and log loss, mean ± deviation over the seeds.
+chosen by looking at them: no early stop, no best epoch. Prints AUC, log loss and calibration, mean ± deviation over the seeds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ NUM_DENSE = 13
 HASH_SIZE = 1 << 20
 SMOOTHING = 20.0  # a value's click rate counts as much as so many rows of the mean rate
 
-Scores = tuple[float, float]  # AUC, log loss
+Scores = tuple[float, float, float]  # AUC, log loss, calibration: mean prediction over share of positives
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def main() -> None:
                 cells = [f"{m:.4f} ± {d:.4f}" for m, d in zip(scores.mean(0), scores.std(0), strict=True)]
                 table.append([split.name, name, *cells])
                 print(*table[-1], sep="  ", flush=True)
-    print(f"\n{text_table(['measured on', 'method', 'AUC', 'log loss'], table)}")
+    print(f"\n{text_table(['measured on', 'method', 'AUC', 'log loss', 'calibration'], table)}")
 
 
 def methods(
@@ -135,7 +135,7 @@ def dlrm(
         ]
         result = quietly(lambda: train(compose_config("train", TrainConfig, settings)))
         test = result.evals["test"].metrics
-        return test["auc"], test["logloss"]
+        return test["auc"], test["logloss"], test["calibration"]
 
     return run
 
@@ -207,7 +207,8 @@ def score(rows: Rows, split: Split, probabilities: NDArray[np.float64]) -> Score
     from sklearn.metrics import log_loss, roc_auc_score
 
     labels = rows.labels[split.test]
-    return float(roc_auc_score(labels, probabilities)), float(log_loss(labels, probabilities))
+    calibration = float(probabilities.mean() / labels.mean())
+    return float(roc_auc_score(labels, probabilities)), float(log_loss(labels, probabilities)), calibration
 
 
 def read_rows(lines: list[str]) -> Rows:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import positive
+from dlrm_app.config.checks import one_of, positive
+
+INITIAL_BIASES = ("base_rate", "random")
 
 
 @dataclass(slots=True)
@@ -18,12 +20,14 @@ class ModelConfig:
     projection_branch2: list[int] | None = None
     stride: int | None = None
     ensemble_size: int = 1
+    initial_bias: str = "base_rate"
 
     def problems(self) -> list[str]:
         """What types cannot express; what an architecture needs is its registry's matter, model/build."""
         problems = [
             *positive("model.stride", self.stride),
             *positive("model.ensemble_size", self.ensemble_size),
+            *one_of("model.initial_bias", self.initial_bias, INITIAL_BIASES),
         ]
         for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
             widths = getattr(self, key) or []

@@ -16,6 +16,7 @@ from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import refuse_if
+from dlrm_app.model.base_rate import set_base_rate
 from dlrm_app.sharding.plan.measured import Measured
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
@@ -71,3 +72,10 @@ def build_trainable(
     pipeline = make_pipeline(config.trainer.pipeline, model, optimizer, runtime.device)
     features = [name for table in tables for name in table.features]
     return Trainable(tables, features, model, optimizer, pipeline, plan, measured)
+
+
+def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:
+    """Sets the last bias by the train split's positives, where it has rows of both classes."""
+    split = manifest.splits["train"]
+    if config.model.initial_bias == "base_rate" and split.positives and split.positives < split.rows:
+        set_base_rate(model, split.positives / split.rows)

@@ -38,7 +38,7 @@ from dlrm_app.training.run import TrainingRun, restore, save
 from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 from dlrm_app.training.seed import set_seed
-from dlrm_app.training.setup import build_trainable, open_dataset
+from dlrm_app.training.setup import begin_at_base_rate, build_trainable, open_dataset
 from dlrm_app.training.speed.bottleneck import Adviser
 from dlrm_app.training.speed.step_parts import StepParts
 from dlrm_app.training.speed.throughput import Throughput
@@ -80,6 +80,7 @@ def prepare(
     set_seed(config.trainer.seed)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
+    begin_at_base_rate(trainable.model, config, manifest)
     log_plan(trainable.plan)
     run = TrainingRun(
         config,

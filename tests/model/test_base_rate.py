@@ -1,0 +1,33 @@
+"""A model that has learnt nothing predicts the share of positives."""
+
+import pytest
+import torch
+from torch import nn
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.base_rate import set_base_rate
+from dlrm_app.model.build import build_model
+from dlrm_app.tables.specs import Table
+
+TABLES = [Table("t", 10, 8, ("a",)), Table("u", 10, 8, ("b",))]
+
+
+@pytest.mark.parametrize(
+    "overrides", [["model=dlrm"], ["model=dcn"], ["model=concat"], ["model.ensemble_size=2"]]
+)
+def test_with_all_else_at_zero_every_prediction_is_the_rate(overrides: list[str]) -> None:
+    """Of every architecture and every model of an ensemble; nothing but the last bias changes."""
+    config = compose_config("train", TrainConfig, ["data.path=unused", *overrides]).model
+    model = build_model(config, TABLES, 3, torch.device("cpu"), seed=0)
+    before = {name: value.clone() for name, value in model.named_parameters() if value.device.type == "cpu"}
+    set_base_rate(model, 0.03)
+    changed = [name for name, value in before.items() if not torch.equal(value, model.get_parameter(name))]
+    assert len(changed) == config.ensemble_size
+    for name in changed:
+        last = model.get_submodule(name.rpartition(".")[0])
+        assert isinstance(last, nn.Linear)
+        assert last.out_features == 1
+        last.weight.data.zero_()
+        probability = torch.sigmoid(last(torch.randn(5, last.in_features)))
+        assert torch.allclose(probability, torch.tensor(0.03))
