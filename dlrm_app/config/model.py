@@ -21,6 +21,8 @@ class ModelConfig:
     stride: int | None = None
     ensemble_size: int = 1
     initial_bias: str = "base_rate"
+    batch_norm: bool = False
+    dropout: float = 0.0
 
     def problems(self) -> list[str]:
         """What types cannot express; what an architecture needs is its registry's matter, model/build."""
@@ -29,6 +31,8 @@ class ModelConfig:
             *positive("model.ensemble_size", self.ensemble_size),
             *one_of("model.initial_bias", self.initial_bias, INITIAL_BIASES),
         ]
+        if not 0 <= self.dropout < 1:
+            problems.append(f"model.dropout must lie in [0, 1), got {self.dropout}")
         for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
             widths = getattr(self, key) or []
             if any(width < 1 for width in widths):

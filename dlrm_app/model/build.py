@@ -16,6 +16,7 @@ from dlrm_app.errors import refuse_if
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.perceptrons import speed_up
+from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.specs import Table
 
@@ -62,7 +63,7 @@ def build_model(
 def _build(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> nn.Module:
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
     build: Builder = import_module(f"dlrm_app.model.{config.kind}").build
-    return speed_up(build(config, meta_bags(tables), num_dense, bottom, top))
+    return speed_up(regularize(build(config, meta_bags(tables), num_dense, bottom, top), config))
 
 
 def _ending_in(widths: Sequence[int], last: int) -> list[int]:

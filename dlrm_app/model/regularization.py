@@ -1,0 +1,98 @@
+"""Batch norm and dropout in the MLPs, for recipes that learn from few rows or for several epochs.
+
+Shapes: B batch rows of this rank, C a layer's outputs.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn import functional as F
+from torchrec.modules.mlp import Perceptron
+
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
+
+EPS, MOMENTUM = 1e-5, 0.1
+"""torch's defaults."""
+
+
+def regularize(model: nn.Module, config: ModelConfig) -> nn.Module:
+    """``model`` with what ``config`` asks for after every linear layer that ReLU follows, in either MLP."""
+    if config.batch_norm or config.dropout:
+        for name, child in list(model.named_children()):
+            if type(child) is Perceptron and child._activation_fn is torch.relu:
+                setattr(model, name, RegularizedPerceptron(child, config))
+            else:
+                regularize(child, config)
+    return model
+
+
+class RegularizedPerceptron(nn.Module):
+    """Linear layer, batch norm, ReLU, dropout: the order of FuxiCTR's MLP_Block, which BARS' recipes are for."""
+
+    def __init__(self, perceptron: Perceptron, config: ModelConfig) -> None:
+        super().__init__()
+        self._linear = perceptron._linear
+        self._norm = SyncedBatchNorm(perceptron._out_size) if config.batch_norm else nn.Identity()
+        self._dropout = nn.Dropout(config.dropout)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """[B, I] → [B, C]."""
+        return self._dropout(torch.relu(self._norm(self._linear(inputs))))
+
+
+class SyncedBatchNorm(nn.Module):
+    """torch's BatchNorm1d over the rows of all ranks, so that their number changes nothing; also on CPU and over gloo.
+
+    Ioffe and Szegedy 2015, arXiv:1502.03167. nn.SyncBatchNorm does the same on GPUs alone. Every rank has as many rows.
+    """
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """[B, C] → [B, C] float32; in training by the batch's moments, else by the running ones."""
+        values = values.float()
+        if not self.training or num_ranks() == 1:
+            return F.batch_norm(
+                values,
+                self.running_mean,
+                self.running_var,
+                self.weight,
+                self.bias,
+                self.training,
+                MOMENTUM,
+                EPS,
+            )
+        wide = values.double()  # squares less a square of sums would cancel in float32
+        sums = _SumOverRanks.apply(torch.stack([wide.sum(0), wide.square().sum(0)]))  # type: ignore[no-untyped-call]
+        count = len(values) * num_ranks()
+        mean, mean_square = (sums / count).unbind()
+        variance = mean_square - mean.square()
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.float(), MOMENTUM)
+            self.running_var.lerp_((variance * count / (count - 1)).float(), MOMENTUM)
+        scale = self.weight * (variance + EPS).rsqrt().float()
+        return (values - mean.float()) * scale + self.bias
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """Every rank's loss depends on every rank's sums: so gradients are added up over the ranks too."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: torch.Tensor) -> torch.Tensor:
+        return all_reduce_sum(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return all_reduce_sum(gradient)
