@@ -4,13 +4,15 @@
     python benchmarks/preprocess.py                        # 8,000,000 rows, about 1.9 GB of text
     python benchmarks/preprocess.py rows=2_000_000 rounds=5 folder=/scratch/benchmark
     python benchmarks/preprocess.py memory=true            # peak memory of 2 and 20 million rows as well
+    python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 engines=ours,polars
 
 Every engine gets a Criteo-shaped file and does the same job: numbers to float32 by log1p, hexadecimal ids to numbers,
 hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the
 input as far as it can: types, and hexadecimal digits; only this project also finds and names each malformed line.
 torchrec's tsv_to_npys (which hashes nothing) gets a part of the file; "parse alone" does nothing with what it read.
 The time of the job leaves out what a command takes for any input: imports, this project's configuration being composed
-(0.15 to 0.2 s), and a first small file, which loads compiled code; the process's has all of it in.
+(0.15 to 0.2 s), and a first small file, which loads compiled code; the process's has all of it in. With ``command=true``
+there is no first small file, this project's engine is the command dlrm-preprocess, and ratios are of whole processes.
 """
 
 import gzip
@@ -31,7 +33,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from preprocess_engines import DENSE, ENGINES, NUM_EMBEDDINGS, NUM_ZIPPED, SAME_JOB, SPARSE, Engine
+from preprocess_engines import (
+    DENSE,
+    ENGINES,
+    NUM_EMBEDDINGS,
+    NUM_ZIPPED,
+    SAME_JOB,
+    SPARSE,
+    Engine,
+    preprocess_overrides,
+)
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
@@ -51,6 +62,8 @@ class Options:
     torchrec_rows: int = 200_000
     engines: str = "all"
     memory: bool = False
+    command: bool = False
+    max_cardinality: int = 1_000_000
     folder: str = ""
 
 
@@ -68,11 +81,13 @@ class Measured:
     peak: int
 
 
-def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path) -> Measured:
-    """Runs ``engine`` in a new process."""
+def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: bool = False) -> Measured:
+    """Runs ``engine`` in a new process; ``cold``: as a command that has the job and nothing else to do."""
     output = folder / "output"
     shutil.rmtree(output, ignore_errors=True)
-    command = [sys.executable, __file__, f"engine={engine}", f"folder={folder}"]
+    command = [sys.executable, __file__, f"engine={engine}", f"folder={folder}", f"cold={cold}"]
+    if cold and engine == "ours":
+        return measure_command(inputs, rows, folder)
     start = time.perf_counter()
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
@@ -90,10 +105,28 @@ def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path) -> Mea
     return Measured(rows, told["seconds"], wall, usage.ru_utime + usage.ru_stime, told["peak"])
 
 
-def work_as_engine(name: str, folder: Path, inputs: Sequence[Path]) -> None:
-    """In the process of one engine: a small file first, then the job, whose seconds are printed."""
+def measure_command(inputs: Sequence[Path], rows: int, folder: Path) -> Measured:
+    """dlrm-preprocess, as it is typed."""
+    overrides = preprocess_overrides(inputs, folder / "output")
+    command = [sys.executable, "-m", "dlrm_app.cli.preprocess", *overrides]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    start = time.perf_counter()
+    with (folder / "log").open("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        if status:
+            log.seek(0)
+            sys.exit(f"dlrm-preprocess failed:\n{log.read()[-3000:]}")
+    shutil.rmtree(folder / "output", ignore_errors=True)
+    return Measured(rows, wall, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def work_as_engine(name: str, folder: Path, cold: bool, inputs: Sequence[Path]) -> None:
+    """In the process of one engine: a small file first, unless ``cold``; then the job, whose seconds are printed."""
     engine = ENGINES[name]
-    for output, files in (("warm-up", [folder / warm_name(engine)]), ("output", inputs)):
+    warm_up = [] if cold else [("warm-up", [folder / warm_name(engine)])]
+    for output, files in (*warm_up, ("output", inputs)):
         shutil.rmtree(folder / output, ignore_errors=True)
         if not name.startswith(("ours", "python")):
             (folder / output).mkdir()
@@ -101,7 +134,7 @@ def work_as_engine(name: str, folder: Path, inputs: Sequence[Path]) -> None:
         start = time.perf_counter()
         job()
         seconds = time.perf_counter() - start
-    shutil.rmtree(folder / "warm-up")
+    shutil.rmtree(folder / "warm-up", ignore_errors=True)
     print(json.dumps({"seconds": seconds, "peak": peak_bytes()}))
 
 
@@ -122,12 +155,13 @@ def warm_name(engine: Engine) -> str:
     return "warm.tsv.gz" if engine.input == "gzip" else "warm.tsv"
 
 
-def write_clicks(path: Path, rows: int, start_row: int = 0) -> Path:
+def write_clicks(path: Path, rows: int, start_row: int = 0, max_cardinality: int = 1_000_000) -> Path:
     """A Criteo-shaped file, with many different ids, as the real one has; kept if it is there already."""
     from dlrm_app.synthetic import generate
 
     if not path.exists():
-        options = [f"output={path}", f"rows={rows}", f"start_row={start_row}", "max_cardinality=1_000_000"]
+        options = [f"output={path}", f"rows={rows}", f"start_row={start_row}"]
+        options.append(f"max_cardinality={max_cardinality}")
         generate(compose_config("generate", GenerateConfig, options))
     return path
 
@@ -135,7 +169,13 @@ def write_clicks(path: Path, rows: int, start_row: int = 0) -> Path:
 def make_inputs(folder: Path, options: Options) -> dict[str, tuple[list[Path], int]]:
     """Input → (its files, their rows)."""
     write_clicks(folder / "warm.tsv", WARM_ROWS)
-    everything = write_clicks(folder / f"clicks-{options.rows}.tsv", options.rows)
+    everything = write_clicks(
+        folder / f"clicks-{options.rows}-{options.max_cardinality}.tsv",
+        options.rows,
+        max_cardinality=options.max_cardinality,
+    )
+    if options.command:
+        return {"all": ([everything], options.rows)}
     part_rows = min(options.torchrec_rows, options.rows)
     part = write_clicks(folder / f"clicks-{part_rows}.tsv", part_rows)
     half = options.rows // NUM_ZIPPED
@@ -192,9 +232,12 @@ def check_same_job(folder: Path) -> None:
 # the tables
 
 
-def main_table(measured: dict[str, list[Measured]]) -> str:
-    """Medians of all rounds; ratios are of the jobs' speeds."""
-    speeds = {name: rate([m.rows / m.job for m in runs]) for name, runs in measured.items()}
+def main_table(measured: dict[str, list[Measured]], of_processes: bool = False) -> str:
+    """Medians of all rounds; ratios are of the jobs' speeds, or ``of_processes``."""
+    speeds = {
+        name: rate([m.rows / (m.wall if of_processes else m.job) for m in runs])
+        for name, runs in measured.items()
+    }
     lines = [
         "| | rows/s, job | rows/s, process | CPU s per million rows | peak MiB | this project is |",
         "|---|---:|---:|---:|---:|---:|",
@@ -298,14 +341,15 @@ def main(options: Options) -> None:
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 files, rows = inputs[ENGINES[name].input]
-                run = measure(name, files, rows, folder)
+                run = measure(name, files, rows, folder, options.command)
                 measured[name].append(run)
-                print(f"round {number + 1}: {name} {run.rows / run.job:,.0f} rows/s", file=sys.stderr)
+                speeds = f"{run.rows / run.job:,.0f} rows/s, {run.rows / run.wall:,.0f} as a process"
+                print(f"round {number + 1}: {name} {speeds}", file=sys.stderr)
         size = inputs["all"][0][0].stat().st_size
         print(
             f"{options.rows:,} rows, {size / 1e6:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n"
         )
-        print(main_table(measured))
+        print(main_table(measured, options.command))
         if "ours" in measured:
             print(f"\n{extrapolation(measured['ours'], num_cores())}")
         if options.memory:
@@ -314,7 +358,7 @@ def main(options: Options) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2 and sys.argv[1].startswith("engine="):
-        engine, folder, *files = sys.argv[1:]
-        work_as_engine(engine.split("=")[1], Path(folder.split("=")[1]), [Path(file) for file in files])
+        (engine, folder, cold), files = (word.split("=")[1] for word in sys.argv[1:4]), sys.argv[4:]
+        work_as_engine(engine, Path(folder), cold == "True", [Path(file) for file in files])
     else:
         main(parse(sys.argv[1:]))

@@ -22,12 +22,17 @@ NUM_ZIPPED = 2
 Job = Callable[[], object]
 
 
+def preprocess_overrides(inputs: Sequence[Path], output: Path) -> list[str]:
+    """The job as dlrm-preprocess is told it."""
+    names = ",".join(f'"{path}"' for path in inputs)
+    overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
+    return [*overrides, f"encoding.num_embeddings={NUM_EMBEDDINGS}"]
+
+
 def this_project(inputs: Sequence[Path], output: Path) -> Job:
     from dlrm_app.preprocess.job.preprocess import preprocess
 
-    names = ",".join(f'"{path}"' for path in inputs)
-    overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
-    overrides.append(f"encoding.num_embeddings={NUM_EMBEDDINGS}")
+    overrides = preprocess_overrides(inputs, output)
     return partial(preprocess, compose_config("preprocess", PreprocessConfig, overrides))
 
 

@@ -2,6 +2,7 @@
 
 from dlrm_app.cli.launch import launch
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.errors import refuse_if
 
 
 def main() -> None:
@@ -9,6 +10,11 @@ def main() -> None:
 
 
 def _plan(config: PlanConfig) -> None:
+    if config.calibrate:
+        from dlrm_app.training.speed.calibrate import calibrate
+
+        calibrate(config)
+        return
     from dlrm_app.training.plan_cluster import plan_cluster
 
     plan_cluster(config)
@@ -17,7 +23,10 @@ def _plan(config: PlanConfig) -> None:
 def _validate(config: PlanConfig) -> None:
     from dlrm_app.training.validation import check_plan
 
-    check_plan(config)
+    if config.calibrate:
+        refuse_if(config.problems())
+    else:
+        check_plan(config)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.keys import is_free_form
 from dlrm_app.config.overrides import choices_of
 
-COMMANDS = ("preprocess", "train", "evaluate", "export", "plan", "generate", "report", "doctor")
+COMMANDS = ("preprocess", "train", "evaluate", "export", "bench", "plan", "generate", "report", "doctor")
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
 --cfg job                         print the configuration and stop

@@ -141,6 +141,10 @@ class TopologyConfig:
     host_link_gbps: float | None = None
     intra_node_gbps: float | None = None
     inter_node_gbps: float | None = None
+    fp32_tflops: float | None = None
+    bf16_tflops: float | None = None
+    efficiency: dict[str, float] = field(default_factory=dict)
+    fixed_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_described(self) -> bool:
@@ -162,6 +166,8 @@ class TopologyConfig:
                     "host_link_gbps",
                     "intra_node_gbps",
                     "inter_node_gbps",
+                    "fp32_tflops",
+                    "bf16_tflops",
                 )
                 for problem in above_zero(f"topology.{key}", getattr(self, key))
             ),

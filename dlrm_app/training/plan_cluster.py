@@ -24,6 +24,7 @@ from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.pipelines import plan_problems
+from dlrm_app.training.speed.estimate import estimate_text
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
 
@@ -43,6 +44,8 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
     refuse_if(plan_problems(config.trainer.pipeline, plan))
     print(plan_text(plan))
+    num_dense = config.num_dense if manifest is None else len(manifest.dense)
+    print(estimate_text(config, plan, tables, num_dense))
     if options:
         num_classes = len(set(map(id, options.values())))
         print(f"found in {seconds:.1f} s: {count(len(tables), 'table')} of {count(num_classes, 'kind')}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.checks import required
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.plan import PlanConfig
@@ -70,6 +71,19 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
     assert cluster is not None
     assert tables is not None
     return cluster, manifest, tables
+
+
+def check_bench(config: BenchConfig, ranks: Ranks) -> None:
+    """As ``check_training``, but for a dataset that is yet to be made where none is named."""
+    if config.data.path is not None:
+        check_training(config, ranks)
+        return
+    checks = _Checks(config)
+    tables = checks.tables(None, ranks.device_type)
+    checks.batches(None, ranks.world_size)
+    if tables is not None:
+        checks.add(lambda: model_table_problems(config.model, tables, config.num_dense), needs=["model"])
+    checks.refuse()
 
 
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:

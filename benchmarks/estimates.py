@@ -1,0 +1,139 @@
+"""Estimated steps beside measured ones on this machine, and beside published ones of GPUs; every ratio is printed.
+
+    python benchmarks/estimates.py measured --ranks 1,2      # calibrates, then trains four models on 1 and on 2 ranks
+    python benchmarks/estimates.py published                 # computed alone
+
+``measured``: dlrm-plan calibrate=true, dlrm-plan for each model with what it wrote, and dlrm-bench's whole step from
+disk. ``published``: Merlin's synthetic models, torchrec_dlrm and MLPerf's DLRM-DCNv2, with the vendors' figures of their
+GPUs, half of which is taken to be reached; published throughput over estimated.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+KAGGLE_ROWS = (
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
+    27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
+)  # fmt: skip
+MODELS = {
+    "small": ([10_000] * 26, 32, 1, ["model.bottom_mlp=[512,256,32]", "model.top_mlp=[512,256,1]"], 2048),
+    "kaggle": (KAGGLE_ROWS, 16, 1, ["model.bottom_mlp=[512,256,64,16]", "model.top_mlp=[512,256,1]"], 2048),
+    "wide": ([50_000] * 16, 64, 1, ["model.bottom_mlp=[512,256,64]", "model.top_mlp=[1024,512,256,1]"], 4096),
+    "multi-hot": ([100_000] * 8, 32, 10, ["model.bottom_mlp=[256,32]", "model.top_mlp=[256,1]"], 4096),
+}
+"""Rows of the tables, their width, ids a row, MLPs, batch."""
+
+MERLIN = {
+    "tiny": {1: 24.4, 8: 5.5, 16: 4.9},
+    "small": {1: 67.4, 8: 17.2, 16: 12.5, 32: 11.8},
+    "medium": {8: 63.4, 16: 46.6, 32: 37.7, 128: 27.3},
+    "large": {32: 67.6, 128: 37.9},
+    "jumbo": {128: 124.3},
+}
+"""Milliseconds of a step of 65,536 by GPUs of a DGX A100 (NVIDIA Merlin distributed-embeddings' README)."""
+CRITEO = [
+    (f"torchrec_dlrm, 8×A100-40GB, batch {batch:,} a GPU", speed, ["topology=a100_40g_8", "tables=criteo_1tb",
+     "tables.embedding_dim=128", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256,1]",
+     "optimizer=sgd", f"trainer.global_batch_size={8 * batch}"])
+    for batch, speed in ((2048, 205e3), (16_384, 926e3), (131_072, 1.19e6))
+]  # fmt: skip
+H200 = ["topology.devices_per_node=8", "topology.memory_gib=141", "topology.memory_gbps=4800",
+        "topology.fp32_tflops=67", "topology.bf16_tflops=989", "topology.intra_node_gbps=450"]  # fmt: skip
+MLPERF = ["experiment=mlperf_dcnv2", "topology=a100_80g", "trainer.precision=bf16", *H200]
+PUBLISHED = [
+    *(
+        (f"Merlin {model}, {gpus} A100-80GB", 65_536_000 / ms, [f"experiment=merlin_{model}", *gpu_keys])
+        for model, by_gpus in MERLIN.items()
+        for gpus, ms in by_gpus.items()
+        for gpu_keys in [
+            [
+                "topology=a100_80g",
+                f"topology.nodes={max(1, gpus // 8)}",
+                f"topology.devices_per_node={min(8, gpus)}",
+            ]
+        ]
+    ),
+    *CRITEO,
+    ("MLPerf DLRM-DCNv2, 8×H200 (v4.0)", 15.0e6, MLPERF),
+]
+
+
+def call(name: str, keys: list[str], ranks: int = 1, threads: int | None = None) -> str:
+    """What ``dlrm-NAME keys`` prints; ends the program if it fails."""
+    start = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    )
+    more = [f"trainer.threads={threads}"] if threads else []
+    command = [sys.executable, *start, "-m", f"dlrm_app.cli.{name}", *keys, *more]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def estimated_speed(printed: str) -> float:
+    found = re.search(r"a whole step, estimated .*: ([\d,]+) samples/s", printed)
+    if found is None:
+        sys.exit(f"no estimate in:\n{printed[-1500:]}")
+    return float(found[1].replace(",", ""))
+
+
+def measured(ranks: int, folder: Path) -> None:
+    call(
+        "plan",
+        ["calibrate=true", f"output={folder}", "tables=criteo_kaggle", "tables.embedding_dim=16"],
+        ranks,
+    )
+    for name, (rows, dim, ids, mlps, batch) in MODELS.items():
+        specs = [
+            {"name": f"t_{i}", "rows": n, "dim": dim, "features": [f"f_{i}"], "pooling_factors": [ids]}
+            for i, n in enumerate(rows)
+        ]
+        tables = folder / f"{name}.yaml"
+        tables.write_text(yaml.safe_dump({"specs": specs}))
+        keys = [f"tables={tables}", *mlps, f"trainer.global_batch_size={batch}"]
+        planned = estimated_speed(
+            call("plan", [*keys, f"topology={folder / 'topology.yaml'}", "smallest=false"])
+        )
+        call("bench", [*keys, "measure=[step]", "steps=20", f"output={folder / name}"], ranks)
+        section = json.loads((folder / name / "bench.json").read_text())["sections"][0]
+        speed = 1000 * batch / section["all"]["ms"]
+        print(f"| {name} | {ranks} | {planned:,.0f} | {speed:,.0f} | {planned / speed:.2f} |", flush=True)
+
+
+def published() -> None:
+    print("| | estimated, samples/s | published | published over estimated |\n|---|---:|---:|---:|")
+    for name, speed, keys in PUBLISHED:
+        planned = estimated_speed(call("plan", [*keys, "smallest=false"]))
+        print(f"| {name} | {planned:,.0f} | {speed:,.0f} | {speed / planned:.2f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("measured", "published"))
+    parser.add_argument("--ranks", default="1,2")
+    options = parser.parse_args()
+    if options.what == "published":
+        return published()
+    print(
+        "| model | ranks | estimated, samples/s | measured | estimated over measured |\n|---|---:|---:|---:|---:|"
+    )
+    for ranks in map(int, options.ranks.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            measured(ranks, Path(folder))
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Training steps and their parts, on batches in memory and from disk."""
+
+import itertools
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+
+from dlrm_app.bench.result import Section, line
+from dlrm_app.data.batch import Batch
+from dlrm_app.sharding.estimate.machine import Machine
+from dlrm_app.sharding.estimate.work import Work
+from dlrm_app.training.run import TrainingRun
+from dlrm_app.training.speed.parts import PARTS, TITLES
+from dlrm_app.training.train import train_batches
+
+NUM_BATCHES = 16
+"""Kept in memory and taken in turn."""
+
+
+def measure_model(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
+    """Steps alone: no reader works beside them."""
+    batches: list[Batch] = []
+    while len(batches) < NUM_BATCHES:  # a small dataset has fewer
+        with train_batches(run) as loader:
+            batches += itertools.islice(loader, NUM_BATCHES - len(batches))
+    return _measure("model alone", run, itertools.cycle(batches), floors, warm_up, steps)
+
+
+def measure_whole(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
+    """Steps as dlrm-train takes them, from disk."""
+    with closing(_epochs(run)) as epochs:
+        return _measure("whole step, from disk", run, epochs, floors, warm_up, steps)
+
+
+def floors_of(work: Mapping[str, Work], machine: Machine, precision: str) -> dict[str, float]:
+    """Part → the least milliseconds."""
+    return {part: machine.floor_ms(each, precision) for part, each in work.items()}
+
+
+def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:
+    while True:
+        with train_batches(run) as loader:
+            yield from loader
+
+
+def _measure(
+    name: str,
+    run: TrainingRun,
+    batches: Iterator[Batch],
+    floors: Mapping[str, float],
+    warm_up: int,
+    steps: int,
+) -> Section:
+    run.trainable.model.train()
+    parts, pipeline = run.parts, run.trainable.pipeline
+    stream = parts.waiting(batches)
+    times: list[float] = []
+    by_part: dict[str, list[float]] = {part: [] for part in PARTS}
+    for number in range(warm_up + steps):
+        started = time.perf_counter()
+        with parts.step():
+            pipeline.progress(stream)
+        measured = parts.mean_ms(run.runtime)  # waits for the device and the other ranks
+        if number >= warm_up:
+            times.append(1000 * (time.perf_counter() - started))
+            for part, values in by_part.items():
+                values.append(measured.get(part, 0.0))
+    pipeline.detach()
+    lines = tuple(
+        line(TITLES[part], values, floors.get(part), PARTS[part]) for part, values in by_part.items()
+    )
+    return Section(
+        name, line("all", times, sum(floors.values())), lines, run.config.trainer.global_batch_size
+    )

@@ -1,0 +1,25 @@
+"""``dlrm-bench data.path=DIR tables=… [measure=[model]] [output=FOLDER]``: where a run's time goes on this machine."""
+
+from dlrm_app.cli.launch import launch
+from dlrm_app.config.bench import BenchConfig
+
+
+def main() -> None:
+    launch("bench", BenchConfig, _bench, _validate)
+
+
+def _bench(config: BenchConfig) -> None:
+    from dlrm_app.bench.bench import bench
+
+    bench(config)
+
+
+def _validate(config: BenchConfig) -> None:
+    from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.training.validation import check_bench
+
+    check_bench(config, started_ranks())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What a rank can do in a second, and how near its parts of a step come to that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.sharding.estimate.work import Work
+
+PARTS = (
+    "input_dist",
+    "lookup",
+    "output_dist",
+    "mlps",
+    "interaction",
+    "mlps_backward",
+    "interaction_backward",
+    "gradient_exchange",
+    "table_update",
+    "optimizer",
+)
+"""Those that have work; ``data``, ``copy`` and ``other`` only take time."""
+
+EFFICIENCY = 0.5
+"""Of a part that nobody measured: half of what products and memory reach on large blocks."""
+FIXED_MS = {"cpu": 0.3, "cuda": 0.1}
+"""And what it takes for no rows at all: calls, and kernels to start."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A rank: flops by precision and bytes, a second; ``exchange``: bytes a second to each other rank's node.
+
+    efficiency: part → floor over measured time, without the fixed part. fixed_ms: part → milliseconds of any step.
+    """
+
+    flops: Mapping[str, float]
+    memory: float
+    exchange: float
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    fixed_ms: Mapping[str, float] = field(default_factory=dict)
+    device: str = "cpu"
+
+    def floor_ms(self, work: Work, precision: str) -> float:
+        """What ``work`` takes at least: its products or its bytes, whichever is more, and then what is sent."""
+        products = work.flops / self.flops.get(precision, self.flops["fp32"])
+        return 1000 * (max(products, work.bytes / self.memory) + work.sent / self.exchange)
+
+    def estimate_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
+        """Part → milliseconds of a step, those that only take time with them."""
+        fixed = FIXED_MS[self.device]
+        times = {
+            part: self.fixed_ms.get(part, fixed)
+            + self.floor_ms(each, precision) / self.efficiency.get(part, EFFICIENCY)
+            for part, each in work.items()
+        }
+        return times | {part: ms for part, ms in self.fixed_ms.items() if part not in work}
+
+
+DATASHEETS = {
+    "cuda": (19.5e12, 312e12),
+    "cpu": (100e9, 100e9),
+}
+"""fp32 and bf16 flops a second where topology gives none: an A100's, and two AVX2 cores'."""
+
+
+def described_machine(config: TopologyConfig) -> Machine:
+    """The rank that ``config``, which has been checked, describes."""
+    device = config.device or "cpu"
+    fp32, bf16 = DATASHEETS[device]
+    memory = config.memory_gbps or (51.0 if device == "cpu" else 897.0)
+    is_one_node = (config.nodes or 1) == 1
+    link = config.intra_node_gbps if is_one_node else config.inter_node_gbps
+    return Machine(
+        flops={
+            "fp32": fp32 if config.fp32_tflops is None else config.fp32_tflops * 1e12,
+            "bf16": bf16 if config.bf16_tflops is None else config.bf16_tflops * 1e12,
+        },
+        memory=memory * 1e9,
+        exchange=(link or (10.0 if device == "cpu" else 300.0)) * 1e9,
+        efficiency=config.efficiency,
+        fixed_ms=config.fixed_ms,
+        device=device,
+    )

@@ -1,0 +1,152 @@
+"""What a step does, part by part: arithmetic, bytes of memory touched, bytes sent to other ranks.
+
+Shapes: B a rank's rows, F sparse features, V vectors that meet (F and the dense one), D embedding width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.sharding.planner.placement import Assignment, imbalance
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
+
+VALUE, INDEX = 4, 8
+"""Bytes of an activation and of an id."""
+OPTIMIZER_PASSES = {"sgd": 3, "adagrad": 5, "adam": 7, "adamw": 7}
+"""How often a step of the dense optimizer goes over all weights: reads weight, gradient and state, writes what changes."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one part, on the rank that has most of it."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+    sent: float = 0.0
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix that every row is multiplied with, in ``part`` of the forward pass."""
+
+    part: str
+    inputs: int
+    outputs: int
+    is_first: bool = False
+    """Its input is data, which needs no gradient."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What decides on a step's work.
+
+    batch: rows of a rank, of each model of an ensemble. lookup_share: of all lookups, by bytes, the busiest rank's.
+    """
+
+    batch: int
+    num_ranks: int
+    matrices: Sequence[Matrix]
+    num_dense_weights: int
+    tables: Sequence[Table]
+    optimizers: dict[str, str]
+    dense_optimizer: str
+    model: ModelConfig
+    lookup_share: float
+
+
+def matrices_of(model: nn.Module) -> list[Matrix]:
+    """Every weight with two dimensions outside the tables."""
+    parts = {"dense_arch": "mlps", "over_arch": "mlps", "inter_arch": "interaction"}
+    matrices, begun = [], set()
+    for name, weight in model.named_parameters():
+        pieces = name.split(".")
+        part = next((parts[piece] for piece in pieces if piece in parts), None)
+        if part is not None and weight.ndim == 2:
+            bottom = name.partition("dense_arch")[0] if "dense_arch" in pieces else None
+            outputs, inputs = weight.shape
+            matrices.append(Matrix(part, inputs, outputs, bottom is not None and bottom not in begun))
+            begun.add(bottom)
+    return matrices
+
+
+def lookup_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> float:
+    """The busiest rank's share of what is looked up, by bytes; rows are taken to be asked for alike."""
+    load = np.zeros(num_ranks)
+    for table in tables:
+        placed = assignment[table.name]
+        asked = sum(table.expected_pooling_factors) * table.dim
+        sizes = placed.option.sizes.prod(1).astype(float)
+        np.add.at(load, np.array(placed.ranks), asked * sizes / sizes.sum())
+    return imbalance(load) / num_ranks
+
+
+def step_work(shape: StepShape) -> dict[str, Work]:
+    """Part → its work; parts without any are left out."""
+    batch, ranks, share = shape.batch, shape.num_ranks, shape.lookup_share
+    rows = batch * shape.model.ensemble_size
+    everywhere = rows * ranks
+    away = (ranks - 1) / ranks
+    ids = sum(sum(table.expected_pooling_factors) for table in shape.tables)
+    pooled = sum(table.dim * len(table.features) for table in shape.tables) * VALUE
+    read = sum(sum(t.expected_pooling_factors) * t.dim * BYTES_PER_WEIGHT[t.data_type] for t in shape.tables)
+    state = sum(
+        sum(table.expected_pooling_factors) * _state_bytes(shape.optimizers[table.name], table.dim)
+        for table in shape.tables
+    )
+    meeting = _interaction(shape)
+    mlps, first = _products(shape, "mlps")
+    crossing, _ = _products(shape, "interaction")
+    dense = shape.num_dense_weights * VALUE
+    return {
+        "input_dist": Work(bytes=2 * rows * ids * INDEX, sent=rows * ids * INDEX * away),
+        "lookup": Work(bytes=everywhere * share * (ids * INDEX + read + pooled)),
+        "output_dist": Work(sent=everywhere * share * pooled * away),
+        "mlps": mlps,
+        "interaction": Work(meeting.flops + crossing.flops, meeting.bytes + crossing.bytes),
+        "mlps_backward": Work(2 * mlps.flops - first, 2 * mlps.bytes),
+        "interaction_backward": Work(
+            2 * (meeting.flops + crossing.flops), 2 * (meeting.bytes + crossing.bytes)
+        ),
+        "gradient_exchange": Work(sent=(everywhere * share * pooled + 2 * dense) * away),
+        "table_update": Work(bytes=everywhere * share * (pooled + 2 * (read + state))),
+        "optimizer": Work(bytes=dense * OPTIMIZER_PASSES[shape.dense_optimizer]),
+    }
+
+
+def _state_bytes(kind: str, dim: int) -> float:
+    per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array([1]), np.array([dim]))
+    return float(np.sum(per_weight) + np.sum(per_row))
+
+
+def _products(shape: StepShape, part: str) -> tuple[Work, float]:
+    """The work of the matrices of ``part``, and the flops of those whose input needs no gradient."""
+    matrices = [matrix for matrix in shape.matrices if matrix.part == part]
+    flops = [2.0 * shape.batch * matrix.inputs * matrix.outputs for matrix in matrices]
+    moved = sum(
+        VALUE * (shape.batch * (matrix.inputs + matrix.outputs) + matrix.inputs * matrix.outputs)
+        for matrix in matrices
+    )
+    first = sum(each for each, matrix in zip(flops, matrices, strict=True) if matrix.is_first)
+    return Work(sum(flops), moved), first
+
+
+def _interaction(shape: StepShape) -> Work:
+    """What features do with each other beside the interaction's own weights."""
+    model, batch, count = shape.model, shape.batch, shape.model.ensemble_size
+    vectors = 1 + sum(len(table.features) for table in shape.tables)
+    width = shape.tables[0].dim // count
+    together = sum(table.dim * len(table.features) for table in shape.tables)
+    if model.kind == "dlrm":
+        pairs = vectors * (vectors - 1) / 2
+    elif model.kind == "projection":
+        assert model.projection_branch1 is not None
+        assert model.projection_branch2 is not None
+        pairs = model.projection_branch1[-1] * model.projection_branch2[-1]
+    else:
+        return Work(bytes=2.0 * VALUE * batch * together)
+    flops = 2.0 * batch * count * pairs * width
+    return Work(flops, VALUE * batch * count * (vectors * width + pairs))

@@ -1,0 +1,103 @@
+"""dlrm-bench: everything that it is asked for is measured and written; its floors are no guesses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.bench.bench import bench
+from dlrm_app.bench.result import BenchResult, Line, Section, line
+from dlrm_app.bench.show import bench_page, bench_text
+from dlrm_app.config.bench import MEASURED, BenchConfig
+from dlrm_app.config.compose import compose_config
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.sharding.estimate import measure
+from dlrm_app.sharding.estimate.machine import PARTS as WITH_WORK
+from dlrm_app.sharding.estimate.machine import Machine
+from dlrm_app.sharding.estimate.work import Work
+from dlrm_app.training.speed.parts import PARTS, TITLES
+from tests.commands import command, succeed
+from tests.data.dataset_fixture import write_dataset
+from tests.small_run import SMALL
+
+FAST = [*SMALL, "trainer.threads=1", "warm_up=2", "steps=3", "evaluation.batch_size=256"]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+
+
+def test_every_section_is_measured_shown_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_dataset(tmp_path / "clicks", rows={"train": 1000, "val": 300})
+    keys = [*FAST, f"data.path={tmp_path / 'clicks'}", f"output={tmp_path / 'bench'}"]
+    result = bench(compose_config("bench", BenchConfig, keys))
+    assert [section.name.split()[0].rstrip(",") for section in result.sections] == [
+        *("loader", "model", "whole", "evaluation", "checkpoint")
+    ]
+    whole = result.sections[2]
+    assert [each.name for each in whole.parts] == [TITLES[part] for part in PARTS]
+    assert whole.rows == 128
+    assert 0 < sum(each.ms for each in whole.parts) < 1.5 * whole.all.high
+    written = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    assert written["sections"][2]["all"]["ms"] == whole.all.ms
+    assert "MLPs backward" in (tmp_path / "bench" / "bench.html").read_text()
+    assert "whole step, from disk" in capsys.readouterr().out
+
+
+def test_without_a_dataset_rows_are_made_for_the_tables(tmp_path: Path) -> None:
+    (tmp_path / "tables.yaml").write_text("specs: [{name: t_a, rows: 50, dim: 8, features: [a, b]}]")
+    keys = [*FAST[2:], f"tables={tmp_path / 'tables.yaml'}", "measure=[model]", "num_dense=3"]
+    (section,) = bench(compose_config("bench", BenchConfig, keys)).sections
+    assert section.rows_per_second
+    assert not list(tmp_path.glob("dlrm-bench*"))
+
+
+@pytest.mark.long
+def test_two_ranks_measure_their_exchange(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "clicks", rows={"train": 1000})
+    keys = [*FAST, "data.path=clicks", "measure=[model,evaluation,checkpoint]"]
+    done = succeed(command("bench", *keys, ranks=2), tmp_path)
+    assert "exchange:" in done.stdout
+    assert done.stdout.count("model alone") == 1
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    keys = ["measure=[loader,moon]", "steps=0", "resume=auto"]
+    with pytest.raises(ConfigError) as refused:
+        refuse_if(compose_config("bench", BenchConfig, keys).problems())
+    text = str(refused.value)
+    assert all(
+        word in text for word in ("moon", "steps", "tables=dataset needs the dataset", "resume has no part")
+    )
+    assert set(MEASURED) == {"loader", "model", "step", "evaluation", "checkpoint"}
+
+
+def test_a_floor_is_the_slower_of_products_and_memory_and_then_what_is_sent() -> None:
+    machine = Machine({"fp32": 100.0, "bf16": 400.0}, memory=10.0, exchange=5.0)
+    assert machine.floor_ms(Work(flops=200, bytes=10), "fp32") == 2000
+    assert machine.floor_ms(Work(flops=200, bytes=30), "fp32") == 3000
+    assert machine.floor_ms(Work(flops=200, bytes=1, sent=5), "bf16") == 1500
+
+
+def test_the_parts_with_work_are_parts_of_a_step() -> None:
+    assert set(WITH_WORK) < set(PARTS)
+
+
+def test_text_and_page_show_medians_quartiles_and_what_is_reached() -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 50.0]
+    parts = (line("MLPs", values, 1.5), line("data", [0.0, 0.0]))
+    section = Section("model alone", Line("all", 4.0, 3.0, 5.0, 2.0), parts, 8)
+    assert parts[0] == Line("MLPs", 3.0, 2.0, 4.0, 1.5)
+    assert section.rows_per_second == 2000
+    result = BenchResult({"device": "<cpu>"}, (section,))
+    text = bench_text(result)
+    assert "model alone, 2,000 rows/s" in text
+    assert "2.00 – 4.00" in text
+    assert "50%" in text
+    assert "data" not in text.split("model alone")[1], "what took no time is left out"
+    page = bench_page(result, "here", {"steps": 3})
+    assert "&lt;cpu&gt;" in page
+    assert "2.00 – 4.00" in page

@@ -1,0 +1,87 @@
+"""A step's work: what torch's own counter and a count by hand say."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.model.build import build_model
+from dlrm_app.sharding.estimate.work import StepShape, matrices_of, step_work
+from dlrm_app.tables.specs import Table
+
+BATCH, NUM_DENSE, DIM = 64, 5, 8
+TABLES = [Table(f"t_{index}", 100, DIM, (f"f_{index}",)) for index in range(6)]
+CPU = torch.device("cpu")
+
+
+def model_config(kind: str, **keys: object) -> ModelConfig:
+    return ModelConfig(kind=kind, bottom_mlp=[32, DIM], top_mlp=[16, 1], ensemble_size=1, **keys)  # type: ignore[arg-type]
+
+
+def shape(model: torch.nn.Module, config: ModelConfig, **changes: object) -> StepShape:
+    dense = sum(weight.numel() for name, weight in model.named_parameters() if "sparse_arch" not in name)
+    kinds = {table.name: "rowwise_adagrad" for table in TABLES}
+    made = StepShape(BATCH, 1, matrices_of(model), dense, TABLES, kinds, "adam", config, 1.0)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("dlrm", {}), ("dcn", {"dcn_num_layers": 2, "dcn_low_rank_dim": 4})]
+)
+def test_the_flops_of_the_mlps_are_those_that_torch_counts(kind: str, keys: dict[str, int]) -> None:
+    """Forward and backward, from data that needs no gradient."""
+    config = model_config(kind, **keys)
+    model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
+    work = step_work(shape(model, config))
+    bottom, top = _linears(model.dense_arch), _linears(model.over_arch)
+    dense = torch.randn(BATCH, NUM_DENSE)
+    crossed = torch.randn(BATCH, top[0].in_features, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        outputs = bottom(dense), top(crossed)
+    assert work["mlps"].flops == counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        (outputs[0].sum() + outputs[1].sum()).backward()
+    assert work["mlps_backward"].flops == counter.get_total_flops()
+
+
+def _linears(module: object) -> torch.nn.Sequential:
+    """The module's layers as torch's own, whose products it counts."""
+    assert isinstance(module, torch.nn.Module)
+    weights = [weight for weight in module.parameters() if weight.ndim == 2]
+    return torch.nn.Sequential(*(torch.nn.Linear(w.shape[1], w.shape[0]) for w in weights))
+
+
+def test_the_interaction_is_a_product_of_every_pair() -> None:
+    config = model_config("dlrm")
+    work = step_work(shape(build_model(config, TABLES, NUM_DENSE, CPU, 0), config))
+    vectors = torch.randn(BATCH, len(TABLES) + 1, DIM)
+    pairs = [(a, b) for a in range(vectors.shape[1]) for b in range(a)]
+    assert work["interaction"].flops == sum(2 * (vectors[:, a] * vectors[:, b]).numel() for a, b in pairs)
+
+
+def test_ranks_share_lookups_and_send_what_is_not_their_own() -> None:
+    config = model_config("dlrm")
+    model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
+    alone = step_work(shape(model, config, batch=BATCH))
+    shared = step_work(shape(model, config, batch=BATCH // 4, num_ranks=4, lookup_share=0.25))
+    assert all(each.sent == 0 for each in alone.values())
+    assert shared["lookup"].bytes == alone["lookup"].bytes / 4
+    pooled = 4 * BATCH / 4 * len(TABLES) * DIM  # of one rank, before three quarters of it are sent
+    assert shared["output_dist"].sent == 0.75 * pooled
+    dense = sum(weight.numel() for name, weight in model.named_parameters() if "sparse" not in name)
+    assert shared["gradient_exchange"].sent == 0.75 * (pooled + 2 * 4 * dense)
+
+
+def test_a_row_that_is_updated_is_read_and_written_with_its_state() -> None:
+    config = model_config("dlrm")
+    model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
+    by_kind = {
+        kind: step_work(shape(model, config, optimizers={t.name: kind for t in TABLES}))["table_update"].bytes
+        for kind in ("sgd", "rowwise_adagrad", "adagrad")
+    }
+    rows = BATCH * len(TABLES)
+    assert by_kind["sgd"] == rows * (DIM * 4 + 2 * DIM * 4)  # its gradient, and the weights there and back
+    assert by_kind["rowwise_adagrad"] - by_kind["sgd"] == rows * 2 * 4
+    assert by_kind["adagrad"] - by_kind["sgd"] == rows * 2 * DIM * 4
