@@ -48,11 +48,9 @@ class Checkpoints:
         return self._runtime.decide_first(not list_checkpoints(self._folder))
 
     def are_overdue(self) -> bool:
-        """Whether ``every_minutes`` have passed since the last one, by the first rank's clock."""
+        """Whether ``every_minutes`` have passed since the last one, by this rank's clock."""
         minutes = self._config.every_minutes
-        if minutes is None:
-            return False
-        return self._runtime.decide_first(time.monotonic() - self._saved_at >= 60 * minutes)
+        return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 
     def save(self, tensors: Tensors, marker: Marker) -> None:
         """Saves now, or begins to, once the save under way has ended. Raises SharedError for one that failed."""
@@ -61,6 +59,7 @@ class Checkpoints:
         pieces = copy_pieces(tensors) if self._writer.in_background else local_pieces(tensors)
 
         def write() -> None:
+            self._runtime.use_device()  # torch's writer looks for the current stream, which makes a context
             save_checkpoint(folder, tensors, pieces, marker, self._runtime, self._writer.group)
             if self._runtime.is_first:
                 remove_old(self._folder, self._config.keep_last, self._config.keep_best)

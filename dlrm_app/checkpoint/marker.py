@@ -33,6 +33,8 @@ class Marker:
     """The sharding plan, as in plan.yaml."""
     metrics_bytes: int
     """The size of the run's metrics.jsonl."""
+    cuda_random_states: list[str] = field(default_factory=list)
+    """Of each rank's GPU, by rank."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Name → (bytes, checksum) of every file beside the marker."""
 
@@ -47,6 +49,8 @@ class Marker:
 def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
     value = {**asdict(marker), "progress": marker.progress.to_json()}
+    if not marker.cuda_random_states:  # the files of CPUs stay as they were
+        del value["cuda_random_states"]
     write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
 
 

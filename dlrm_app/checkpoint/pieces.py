@@ -10,6 +10,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from dlrm_app.checkpoint.state import Tensors
 
+COUNTABLE = 1 << 30
 Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
 """(tensor's name, where the piece begins in it) → values."""
 
@@ -41,8 +42,11 @@ def not_finite(pieces: Pieces) -> list[str]:
 
 
 def _is_finite(values: torch.Tensor) -> bool:
-    low, high = torch.aminmax(values.detach())  # nan passes through; 30 times as fast as isfinite().all()
-    return bool(torch.isfinite(low) & torch.isfinite(high))
+    # nan passes through aminmax, which is 30 times as fast as isfinite().all(); in parts, whose number of values any kernel
+    # can count in 32 bits
+    parts = torch.split(values.detach().flatten(), COUNTABLE)
+    extremes = [torch.stack(torch.aminmax(part)) for part in parts]
+    return bool(torch.isfinite(torch.stack(extremes)).all())
 
 
 class PiecesPlanner(DefaultSavePlanner):

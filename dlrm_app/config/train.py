@@ -43,6 +43,7 @@ class TrainerConfig:
     epochs: int = MISSING
     global_batch_size: int = MISSING
     seed: int = MISSING
+    deterministic: bool = MISSING
     max_steps: int | None = None
     log_every_steps: int = MISSING
     on_nonfinite: str = MISSING
@@ -65,6 +66,7 @@ class EvaluationConfig:
     batch_size: int = MISSING
     every_steps: int | None = None
     per_epoch: int | None = None
+    table_health: bool = True
     group_by: str | None = None
     target_auc: float | None = None
     patience: int | None = None

@@ -46,6 +46,11 @@ class Runtime(Ranks):
         """What it computes on."""
         return torch.device("cuda", self.local_rank) if self.device_type == "cuda" else torch.device("cpu")
 
+    def use_device(self) -> None:
+        """To be called first in each thread that may touch a GPU: a new one begins on GPU 0, whatever the rank's."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
     def together(self, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
         """Runs ``work`` on every rank; if it fails on any, every rank raises the same SharedError.
 
@@ -101,8 +106,7 @@ def start_runtime(
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
     pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
-    if runtime.device.type == "cuda":
-        torch.cuda.set_device(runtime.device)
+    runtime.use_device()
     if runtime.is_first:
         logger.info(
             "rank 0's machine: %d rank(s), %d thread(s) each, on %s; %s",

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -29,16 +30,25 @@ class Stopped(SharedError):  # noqa: N818 - doing what was asked is no error
         super().__init__(message, RESUMABLE)
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """What all ranks do because one of them wishes it."""
+
+    stop: bool = False
+    save: bool = False
+
+
 class StopRequest:
-    """Whether any rank has to stop, agreed on by all ranks, one step late so that no step waits for it."""
+    """Whether any rank has to stop or to save, agreed on by all ranks, one step late so that no step waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._asked_at: float | None = None
         self.signal_name = "a signal to another rank"
         self._group = new_group()
-        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._flags = torch.zeros(2, dtype=torch.int32)
         self._work: dist.Work | None = None
+        self._saved_since = False
 
     def receive(self, number: int, _frame: FrameType | None) -> None:
         """The signal handler."""
@@ -54,27 +64,34 @@ class StopRequest:
         elif now - self._asked_at > GRACE_SECONDS:
             os._exit(128 + number)
 
-    def agreed(self, has_failed: bool = False) -> bool:
-        """Whether a signal asked any rank to stop, or any ``has_failed``.
+    def agreed(self, has_failed: bool = False, is_overdue: bool = False) -> Agreement:
+        """Whether a signal asked any rank to stop, or any ``has_failed``; and whether a checkpoint ``is_overdue`` on any.
 
         To be called once a step by every rank; gives all of them the same answer.
         """
         must_stop = has_failed or self._asked_at is not None
         if self._group is None:
-            return must_stop
-        answer = False
+            return Agreement(must_stop, is_overdue)
+        answer = Agreement()
         if self._work is not None:
             self._work.wait()
-            answer = bool(self._flag.item())
-        self._flag = torch.tensor([must_stop], dtype=torch.int32)
-        self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+            stop, save = self._flags.tolist()
+            answer = Agreement(bool(stop), bool(save) and not self._saved_since)
+        self._saved_since = False
+        # what is agreed on now is not asked for again
+        self._flags = torch.tensor([must_stop, is_overdue and not answer.save], dtype=torch.int32)
+        self._work = dist.all_reduce(self._flags, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return answer
 
-    def agreed_now(self) -> bool:
-        """As ``agreed``, without the delay: between epochs, where waiting costs nothing."""
+    def has_saved(self) -> None:
+        """To be called by every rank after a save: what was asked before is done."""
+        self._saved_since = True
+
+    def must_stop_now(self) -> bool:
+        """Whether to stop, without the delay: between epochs, where waiting costs nothing."""
         self.agreed()
         self.settle()
-        return bool(self._flag.item()) if self._group else self._asked_at is not None
+        return bool(self._flags[0]) if self._group else self._asked_at is not None
 
     def settle(self) -> None:
         """Waits for the last question, so that no message is under way when the ranks leave."""

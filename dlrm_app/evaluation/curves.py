@@ -100,7 +100,7 @@ def _count(
         wide = some.double()
         bucket = ((wide - low) * scale).long().clamp_(max=NUM_BUCKETS - 1)
         counts += torch.bincount(bucket + NUM_BUCKETS * positive, minlength=2 * NUM_BUCKETS)
-        predictions += torch.bincount(bucket, weights=wide.sigmoid(), minlength=NUM_BUCKETS)
+        predictions.scatter_add_(0, bucket, wide.sigmoid())  # on a GPU bincount's sums have no fixed order
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 

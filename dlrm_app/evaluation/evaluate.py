@@ -11,7 +11,7 @@ from dlrm_app.data.batch import Batch
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.sharding.fused_counters import uncounted
+from dlrm_app.sharding.fused_kernels import undisturbed
 
 
 class SizedBatches(Iterable[Batch], Sized, Protocol):
@@ -25,7 +25,7 @@ def evaluate(
     metrics: ClickMetrics,
     runtime: Runtime,
     title: str,
-    on_batch: Callable[[Batch], None] = lambda _: None,
+    on_batch: Callable[[Batch], None] | None = None,
 ) -> dict[str, float]:
     """Metrics of ``model`` (a sharded ClickTask, its training pipeline detached) over ``batches``.
 
@@ -34,13 +34,14 @@ def evaluate(
     started = time.perf_counter()
     model.eval()
     metrics.reset()
-    with progress_bar(title, len(batches), runtime.is_first) as bar, uncounted(model):
+    with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model):
         for batch in batches:
             on_device = batch.to(runtime.device, non_blocking=True)
             _, (_, logits, labels) = model(on_device)
             groups = None if metrics.group_by is None else group_ids(on_device, metrics.group_by)
             metrics.update(logits[: batch.num_valid], labels[: batch.num_valid], groups)
-            on_batch(on_device)
+            if on_batch:
+                on_batch(on_device)
             bar.update(1)
     model.train()
     values = metrics.compute()

@@ -1,4 +1,7 @@
-"""The tables' initial weights: a function of (seed, table, row) alone, so that every sharding plan starts alike."""
+"""The tables' initial weights: a function of (seed, table, row) alone, so that every sharding plan starts alike.
+
+They are drawn on the CPU whatever the device, for a GPU's generator gives other numbers from the same seed.
+"""
 
 import hashlib
 import math
@@ -8,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
+from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 
@@ -47,26 +51,28 @@ def _fill(part: torch.Tensor, first_row: int, first_column: int, table: Table, s
     """Draws whole blocks of rows, each from its own seed, and copies what overlaps ``part`` [rows, columns]."""
     num_rows, num_columns = part.shape
     last_row = first_row + num_rows
-    for block in range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS)):
+    blocks = range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS))
+    # each has a generator of its own; torch draws from one on one thread, however many it has
+    num_threads = torch.get_num_threads()
+    drawn = map_in_order(lambda block: draw_block(table, seed, block), blocks, num_threads, num_threads)
+    for block, values in zip(blocks, drawn, strict=True):
         start = block * BLOCK_ROWS
-        stop = min(start + BLOCK_ROWS, table.rows)
-        values = draw_block(table, seed, block, stop - start, part.device)
-        low, high = max(start, first_row), min(stop, last_row)
+        low, high = max(start, first_row), min(start + len(values), last_row)
         part[low - first_row : high - first_row].copy_(
             values[low - start : high - start, first_column : first_column + num_columns]
         )
 
 
-def draw_block(table: Table, seed: int, block: int, num_rows: int, device: torch.device) -> torch.Tensor:
-    """Rows [block × BLOCK_ROWS, …) of a fresh table, float32 [num_rows, table.dim].
+def draw_block(table: Table, seed: int, block: int) -> torch.Tensor:
+    """Rows [block × BLOCK_ROWS, …) of a fresh table, at most BLOCK_ROWS of them: float32 [n, table.dim].
 
     uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code);
     normal: N(0, s²), s = 1/sqrt(dim) unless given.
     """
-    generator = torch.Generator(device=device)
+    generator = torch.Generator()
     digest = hashlib.sha256(f"{seed}/{table.name}/{block}".encode()).digest()
     generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    values = torch.empty(num_rows, table.dim, device=device)
+    values = torch.empty(min(BLOCK_ROWS, table.rows - block * BLOCK_ROWS), table.dim)
     if table.init == "zeros":
         return values.zero_()
     if table.init == "normal":

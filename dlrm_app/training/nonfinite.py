@@ -19,7 +19,7 @@ from dlrm_app.distributed.collectives import (
     new_group,
 )
 from dlrm_app.errors import SharedError
-from dlrm_app.sharding.fused_counters import uncount_step
+from dlrm_app.sharding.fused_kernels import uncount_step
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.run_folder.folder import RunFolder
 from dlrm_app.training.schedules import LearningRates
-from dlrm_app.training.seed import random_state, set_random_state
+from dlrm_app.training.seed import cuda_random_states, random_state, set_random_states
 from dlrm_app.training.setup import Trainable
 from dlrm_app.training.speed.bottleneck import Adviser
 from dlrm_app.training.speed.step_parts import StepParts
@@ -44,7 +44,8 @@ class TrainingRun:
     trainable: Trainable
     guard: NonfiniteGuard
     folder: RunFolder
-    health: TableHealth
+    health: TableHealth | None
+    """None with evaluation.table_health=false."""
     progress: Progress
     meter: LossMeter
     throughput: Throughput
@@ -107,6 +108,7 @@ def save(run: TrainingRun, checkpoints: Checkpoints) -> None:
         world_size=run.runtime.world_size,
         plan=plan_to_dict(run.trainable.plan),
         metrics_bytes=run.folder.metrics_bytes(),
+        cuda_random_states=cuda_random_states(run.runtime),
     )
     checkpoints.save(run_tensors(run), marker)
 
@@ -120,7 +122,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
         setattr(run.progress, name, value)
     set_step(run.trainable.optimizer, run.progress.updates)
     run.meter.load_state(marker.meter)
-    set_random_state(marker.random_state)
+    set_random_states(marker.random_state, marker.cuda_random_states, run.runtime)
     logger.info(
         "going on from %s: epoch %d, step %s",
         checkpoint.folder,

@@ -37,7 +37,7 @@ from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
 from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
-from dlrm_app.training.seed import set_seed
+from dlrm_app.training.seed import set_deterministic, set_seed
 from dlrm_app.training.setup import begin_at_base_rate, build_trainable, open_dataset
 from dlrm_app.training.speed.bottleneck import Adviser
 from dlrm_app.training.speed.step_parts import StepParts
@@ -78,6 +78,7 @@ def prepare(
         before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     log_start(config, manifest, tables, runtime)
     set_seed(config.trainer.seed)
+    set_deterministic(config.trainer.deterministic)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
@@ -89,7 +90,9 @@ def prepare(
         trainable,
         guard,
         # before a checkpoint is loaded: it compares with the initial weights
-        health=TableHealth(trainable.model, tables, manifest, runtime.device),
+        health=TableHealth(trainable.model, tables, manifest, runtime.device)
+        if config.evaluation.table_health
+        else None,
         folder=folder,
         progress=Progress(),
         meter=LossMeter(runtime),
@@ -130,7 +133,7 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
         if not run.progress.has_evaluated("val"):
             evaluate_split(run, "val")
         end_epoch(run)
-        must_stop = stop_request.agreed_now() and run.why_done is None
+        must_stop = stop_request.must_stop_now() and run.why_done is None
         if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
             save(run, checkpoints)
         if must_stop:
@@ -166,21 +169,24 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
                 log_loss(run, bar)
             stepped = time.perf_counter()
             progress.train_seconds += stepped - started
+            agreed = stop_request.agreed(checkpoints.have_failed, checkpoints.are_overdue())
             after = decide_after_step(
                 run.config,
                 progress,
                 run.batches_per_epoch,
-                stop_requested=stop_request.agreed(checkpoints.have_failed),
-                save_overdue=checkpoints.are_overdue(),
+                stop_requested=agreed.stop,
+                save_overdue=agreed.save,
                 is_last=left == 0,
             )
             if after.evaluate:
                 evaluate_within_epoch(run)
                 if run.why_done:
                     break
-            if after.save or (after.evaluate and checkpoints.are_overdue()):  # evaluating may have taken long
+            # evaluating may have taken long
+            if after.save or (after.evaluate and run.runtime.decide_first(checkpoints.are_overdue())):
                 check_finite(run, batches)  # never save what cannot go on
                 save(run, checkpoints)
+                stop_request.has_saved()
             if after.stop:
                 leave_early(run, stop_request)
             started = time.perf_counter()
@@ -324,15 +330,16 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         prefetch=run.config.data.prefetch_batches,
     )
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
-    run.health.start_split()
+    on_batch = run.health.start_split() if run.health else None
     with batches:
         title = f"evaluate {split}"
-        scores = evaluate(run.trainable.model, batches, metrics, run.runtime, title, run.health.see)
+        scores = evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
     epoch, step = run.progress.last_epoch, run.progress.step
     evaluation = Evaluation(split, epoch, step, scores)
     run.progress.evals.append(evaluation)
     run.folder.log(evaluation)
-    run.folder.log(HealthEvent(split, epoch, step, run.health.measure()))
+    if run.health:
+        run.folder.log(HealthEvent(split, epoch, step, run.health.measure()))
     run.folder.write_curves(split, epoch, step, measure_curves(*metrics.rows()))
     log_evaluation(evaluation)
 

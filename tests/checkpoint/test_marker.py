@@ -1,6 +1,7 @@
 """complete.json as the first version wrote it is read, and written again alike; what is damaged is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,12 @@ def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)
     assert json.loads((tmp_path / MARKER).read_text()) == old_marker()
+
+
+def test_a_marker_of_gpus_has_the_state_of_each(tmp_path: Path) -> None:
+    marker = replace(read_marker(write(tmp_path, old_marker())), cuda_random_states=["00", "ff"])
+    write_marker(tmp_path, marker)
+    assert read_marker(tmp_path) == marker
 
 
 @pytest.mark.parametrize("key", ["progress", "meter", "files", "random_state", "version"])

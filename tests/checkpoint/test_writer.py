@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 
+from dlrm_app.checkpoint import pieces
 from dlrm_app.checkpoint.pieces import copy_pieces, local_pieces, not_finite
 from dlrm_app.checkpoint.writer import Writer
 
@@ -61,3 +62,14 @@ def test_one_value_that_is_no_number_is_found_wherever_it_lies(value: float, pla
     assert not_finite(local_pieces(tensors)) == []
     weight[place] = value
     assert not_finite(local_pieces(tensors)) == ["model/b"]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (4, 1), (9, 2)])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_found_in_each_part(
+    bad: float, place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "COUNTABLE", 7)
+    good, weight = torch.ones(10, 3), torch.ones(10, 3)
+    weight[place] = bad
+    assert not_finite(local_pieces({"good": good, "bad": weight, "none": torch.ones(0, 3)})) == ["bad"]

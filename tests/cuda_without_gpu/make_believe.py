@@ -123,7 +123,8 @@ class MakeBelieveGpu(TorchDispatchMode):
 
 
 def refuse_two_devices(operation: Any, given: Sequence[torch.Tensor]) -> None:
-    """Numbers may lie anywhere."""
+    """Numbers may lie anywhere. A list of indices becomes a tensor before it comes here, of the meta device: not taken."""
+    assert not any(value.is_meta for value in given if not isinstance(value, OnGpu)), "index with a tensor"
     are_apart = any(not isinstance(value, OnGpu) and value.dim() for value in given)
     if are_apart and operation.overloadpacket not in TAKES_BOTH:
         where = ", ".join(f"{value.device}{list(value.shape)}" for value in given)

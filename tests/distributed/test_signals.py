@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.distributed.signals import StopRequest
+from dlrm_app.distributed.signals import Agreement, StopRequest
 from tests.ranks import on_ranks
 
 
@@ -18,7 +18,7 @@ def ask_after_last_step(runtime: Runtime) -> list[bool]:
             if (epoch, step, runtime.rank) == (1, 1, runtime.world_size - 1):
                 request.receive(signal.SIGTERM, None)
             request.agreed()
-        answers.append(request.agreed_now())
+        answers.append(request.must_stop_now())
     return answers
 
 
@@ -27,3 +27,37 @@ def test_a_signal_at_the_last_step_of_an_epoch_is_agreed_on_before_the_next(
     num_ranks: int,
 ) -> None:
     assert on_ranks(ask_after_last_step, num_ranks) == [[False, True]] * num_ranks
+
+
+def be_overdue_on_the_last_rank(runtime: Runtime) -> list[Agreement]:
+    """From the second step on, until all have agreed to save."""
+    request = StopRequest(runtime)
+    answers: list[Agreement] = []
+    for step in range(5):
+        is_overdue = (
+            step >= 1 and runtime.rank == runtime.world_size - 1 and Agreement(save=True) not in answers
+        )
+        answers.append(request.agreed(is_overdue=is_overdue))
+    request.settle()
+    return answers
+
+
+@pytest.mark.parametrize(("num_ranks", "step"), [(1, 1), (2, 2)])
+def test_an_overdue_checkpoint_is_agreed_on_once_and_by_all(num_ranks: int, step: int) -> None:
+    """With several ranks one step later, so that no step waits for the answer."""
+    expected = [Agreement(save=number == step) for number in range(5)]
+    assert on_ranks(be_overdue_on_the_last_rank, num_ranks) == [expected] * num_ranks
+
+
+def save_for_another_reason(runtime: Runtime) -> list[Agreement]:
+    """In the step in which the first rank finds a checkpoint overdue."""
+    request = StopRequest(runtime)
+    answers = [request.agreed(is_overdue=runtime.is_first)]
+    request.has_saved()
+    answers += [request.agreed(), request.agreed()]
+    request.settle()
+    return answers
+
+
+def test_what_was_saved_meanwhile_is_not_saved_again() -> None:
+    assert on_ranks(save_for_another_reason, 2) == [[Agreement()] * 3] * 2

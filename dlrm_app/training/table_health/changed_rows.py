@@ -11,12 +11,12 @@ from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
 from dlrm_app.model.initial_weights import local_parts, table_weights
 from dlrm_app.tables.specs import Table
 
-CHUNK = 1 << 20
-"""Weights looked at at a time."""
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 24}
+"""Weights looked at at a time: on CPU what fits its caches, on a GPU few enough kernels for 80 GB of them."""
 
 
 class InitialWeights:
-    """Remembers a hash of every row of a sharded model's tables, 4 bytes on the weights' device.
+    """Remembers a hash of every row of a sharded model's tables, 4 bytes in host memory, of which GPUs have too little.
 
     That tells changed rows whatever the optimizer keeps, SGD's nothing included. Every rank makes one and calls
     ``compare``; only sums are exchanged.
@@ -40,7 +40,8 @@ class InitialWeights:
             for rows in chunks:
                 table_sums[0] += torch.linalg.vector_norm(rows.float()).double() ** 2
                 if hashes is not None:
-                    table_sums[1] += (hash_rows(rows) != hashes[start : start + len(rows)]).sum()
+                    before = hashes[start : start + len(rows)].to(rows.device)
+                    table_sums[1] += (hash_rows(rows) != before).sum()
                 start += len(rows)
         totals = sum_in_rank_order(sums).tolist()
         return {
@@ -57,14 +58,15 @@ class InitialWeights:
         for name, weight in table_weights(self._model.state_dict(), self._tables):
             if isinstance(weight, ShardedTensor) or current_rank() == 0:
                 for part, _, column in local_parts(weight):
-                    yield name, column == 0, torch.split(part.detach(), max(1, CHUNK // part.shape[1]))
+                    rows = max(1, CHUNK[part.device.type] // part.shape[1])
+                    yield name, column == 0, torch.split(part.detach(), rows)
 
 
 def hash_chunks(chunks: Sequence[torch.Tensor]) -> torch.Tensor:
-    """``hash_rows`` of all rows of at least one chunk, one after another."""
+    """``hash_rows`` of all rows of at least one chunk, one after another, in host memory."""
     # into one tensor made beforehand: many small ones would lie behind the work space of each chunk, where malloc
     # may then find no room for the next one's, and memory grow by as much as the table
-    hashes = torch.empty(sum(map(len, chunks)), dtype=torch.int32, device=chunks[0].device)
+    hashes = torch.empty(sum(map(len, chunks)), dtype=torch.int32)
     for part, rows in zip(torch.split(hashes, [len(rows) for rows in chunks]), chunks, strict=True):
         part.copy_(hash_rows(rows))
     return hashes

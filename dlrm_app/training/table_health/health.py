@@ -1,6 +1,6 @@
 """What becomes of each embedding table: how much of it has been trained, how its weights grow, what is looked up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -29,13 +29,10 @@ class TableHealth:
         self._initial_weights = InitialWeights(model, tables, device)
         self._initial_norms = {name: norm for name, (norm, _) in self._initial_weights.compare().items()}
 
-    def start_split(self) -> None:
-        """To be called before the first batch of an evaluation."""
+    def start_split(self) -> Callable[[Batch], None]:
+        """Begins with an evaluation; gives what counts the ids of each of its batches, on the device."""
         self._lookups.reset()
-
-    def see(self, batch: Batch) -> None:
-        """Counts the ids of one evaluated ``batch``, on the device."""
-        self._lookups.add(batch.sparse_features, batch.num_valid)
+        return lambda batch: self._lookups.add(batch.sparse_features, batch.num_valid)
 
     def measure(self) -> dict[str, dict[str, float | None]]:
         """By table, the values of a health event, explained in docs/how-to/watching.md; the same on every rank."""

@@ -49,9 +49,9 @@ def train_and_measure(
     for _ in TRAIN_SEEDS:
         trainable.pipeline.progress(stream)
     for _ in range(2):  # the second evaluation does not count the first one's lookups again
-        health.start_split()
+        see = health.start_split()
         for seed in EVAL_SEEDS:
-            health.see(to_batch(*draw(seed, BATCH), runtime.rank, runtime.world_size))
+            see(to_batch(*draw(seed, BATCH), runtime.rank, runtime.world_size))
     return trainable, health.measure()
 
 

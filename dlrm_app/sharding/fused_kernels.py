@@ -1,4 +1,4 @@
-"""What fbgemm's kernels take for the number of the step: how often they were called, evaluations included."""
+"""What fbgemm's kernels keep from one call to the next, evaluations included: their number, and locks of cached rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,15 +18,23 @@ def fused_kernels(model: nn.Module) -> Iterator[Any]:
 
 
 @contextmanager
-def uncounted(model: nn.Module) -> Iterator[None]:
-    """Forward passes of the block are no steps: Adam's and LAMB's bias corrections would take them for some."""
-    before = [(kernel, kernel.iter.clone(), kernel.iter_cpu.clone()) for kernel in fused_kernels(model)]
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Forward passes of the block are no steps of training.
+
+    Adam's and LAMB's bias corrections would take them for some. With the pipeline ``prefetch`` each lookup locks the
+    rows that it finds in a GPU's cache, and the backward pass unlocks them: without one they would stay there for good.
+    """
+    kernels = list(fused_kernels(model))
+    before = [(kernel.iter.clone(), kernel.iter_cpu.clone(), kernel.lock_cache_line) for kernel in kernels]
+    for kernel in kernels:
+        kernel.lock_cache_line = False
     try:
         yield
     finally:
-        for kernel, count, count_cpu in before:
+        for kernel, (count, count_cpu, locks) in zip(kernels, before, strict=True):
             kernel.iter.copy_(count)
             kernel.iter_cpu.copy_(count_cpu)
+            kernel.lock_cache_line = locks
 
 
 def uncount_step(model: nn.Module) -> None:

@@ -1,0 +1,41 @@
+"""A table begins with the same weights on a GPU as on CPU, and they are remembered in host memory."""
+
+import torch
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.model.initial_weights import init_tables
+from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.training.table_health.changed_rows import InitialWeights
+from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
+from tests.random_batches import TABLES
+
+
+def fresh_tables() -> EmbeddingBagCollection:
+    return meta_bags(TABLES).to_empty(device=CPU)
+
+
+def test_weights_are_those_of_the_cpu() -> None:
+    on_cpu, on_gpu = fresh_tables(), fresh_tables()
+    init_tables(on_cpu, TABLES, seed=3)
+    with MakeBelieveGpu():
+        on_gpu.to(GPU)
+        init_tables(on_gpu, TABLES, seed=3)
+        for name, weight in on_gpu.state_dict().items():
+            assert weight.is_cuda
+            assert torch.equal(weight.cpu(), on_cpu.state_dict()[name])
+
+
+def test_changed_rows_are_found_as_on_cpu() -> None:
+    changes = {}
+    with start_runtime(num_threads=1):
+        for device in (CPU, GPU):
+            tables = fresh_tables()
+            with MakeBelieveGpu():
+                tables.to(device)
+                init_tables(tables, TABLES, seed=3)
+                before = InitialWeights(tables, TABLES, device)
+                tables.state_dict()["embedding_bags.long.weight"][5:8] += 1
+                changes[device] = before.compare()
+    assert changes[GPU] == changes[CPU]
+    assert [changed for _, changed in changes[GPU].values()] == [0, 0, 3]

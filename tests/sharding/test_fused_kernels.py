@@ -1,0 +1,38 @@
+"""What an evaluation leaves as it was in fbgemm's kernels."""
+
+from typing import Any
+
+import pytest
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.sharding.fused_kernels import fused_kernels, undisturbed
+from dlrm_app.training.setup import build_trainable
+from tests.plain_training import compose_train
+from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
+
+
+def test_evaluating_neither_counts_nor_locks_cached_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the pipeline prefetch a lookup locks rows, and only a backward pass unlocks them."""
+    locks: list[bool] = []
+    look_up = SplitTableBatchedEmbeddingBagsCodegen.forward
+
+    def watched(kernel: Any, *inputs: Any, **options: Any) -> torch.Tensor:
+        locks.append(kernel.lock_cache_line)
+        return look_up(kernel, *inputs, **options)
+
+    monkeypatch.setattr(SplitTableBatchedEmbeddingBagsCodegen, "forward", watched)
+    with start_runtime(num_threads=1) as runtime:
+        model = build_trainable(compose_train("optimizer=rowwise_adagrad"), TABLES, NUM_DENSE, runtime).model
+        batch, kernels = to_batch(*draw(0, 8)), list(fused_kernels(model))
+        for kernel in kernels:
+            kernel.lock_cache_line = True  # as a GPU's prefetching kernels are made
+        model(batch)
+        steps = [int(kernel.iter) for kernel in kernels]
+        with undisturbed(model), torch.no_grad():
+            model(batch)
+        model(batch)
+    each = len(kernels)
+    assert locks == [True] * each + [False] * each + [True] * each
+    assert [int(kernel.iter) for kernel in kernels] == [2 * count for count in steps]
