@@ -38,7 +38,7 @@ from dlrm_app.inference.record import (
 )
 from dlrm_app.inference.reference import write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, Inputs, ScoringModel, build_scoring_model
-from dlrm_app.sharding.fused_counters import uncounted
+from dlrm_app.sharding.fused_kernels import undisturbed
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
@@ -187,7 +187,7 @@ def _score_trained(source: _Source, runtime: Runtime) -> Scored:
     size = source.config.batch_size
     model = load_trained(source.trained, defaults.sharding, defaults.topology, size, runtime)
     model.eval()
-    with uncounted(model):
+    with undisturbed(model):
         return score_split(
             lambda batch: model(batch.to(runtime.device))[1][1].cpu(),
             source.batches(size),
