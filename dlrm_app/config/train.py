@@ -11,7 +11,7 @@ from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "auto")
 PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync")
 
 

@@ -33,6 +33,7 @@ from dlrm_app.training.nonfinite import (
     raise_if_skips_are_useless,
     record_skip,
 )
+from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
 from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEvent, TrainEvent
@@ -74,8 +75,10 @@ def prepare(
     """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank."""
     checkpoint = find_checkpoint(given, runtime)
     config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
+    before = None
     if checkpoint is not None:
         before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
+    config = with_precision(config, before, runtime)
     log_start(config, manifest, tables, runtime)
     set_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
@@ -106,7 +109,7 @@ def prepare(
     if checkpoint is not None:
         restore(run, checkpoint)
     folder.go_on_from(checkpoint)
-    if checkpoint is not None:
+    if before is not None:
         folder.note_changes(before, config, run.progress.step)
     return run
 

@@ -83,7 +83,7 @@ def test_fp16_is_accepted_where_it_works() -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.precision must be one of fp32, bf16, got 'fp16'"):
+    with pytest.raises(ConfigError, match=r"trainer\.precision must be one of fp32, bf16, auto, got 'fp16'"):
         compose_train("trainer.precision=fp16")
 
 
