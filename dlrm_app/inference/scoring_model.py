@@ -14,8 +14,8 @@ from dlrm_app.checkpoint.trained_model import TrainedModel
 from dlrm_app.inference.quantized_tables import QuantizedTables
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
+from dlrm_app.model.layers.perceptrons import LinearRelu
 from dlrm_app.model.loss import ClickTask
-from dlrm_app.model.perceptrons import LinearRelu
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 

@@ -15,8 +15,8 @@ from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
-from dlrm_app.model.perceptrons import speed_up
-from dlrm_app.model.regularization import regularize
+from dlrm_app.model.layers.perceptrons import speed_up
+from dlrm_app.model.layers.regularization import regularize
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.specs import Table
 

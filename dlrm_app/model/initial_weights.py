@@ -1,6 +1,7 @@
-"""The tables' initial weights: a function of (seed, table, row) alone, so that every sharding plan starts alike.
+"""The tables' initial weights, a function of (seed, table, row) alone, so that every sharding plan starts alike; and the
+last bias, so that a model begins by predicting the share of positives and need not learn it.
 
-They are drawn on the CPU whatever the device, for a GPU's generator gives other numbers from the same seed.
+Tables are drawn on the CPU whatever the device, for a GPU's generator gives other numbers from the same seed.
 """
 
 import hashlib
@@ -79,3 +80,16 @@ def draw_block(table: Table, seed: int, block: int) -> torch.Tensor:
         return values.normal_(0.0, table.init_scale or table.dim**-0.5, generator=generator)
     bound = table.init_scale or table.rows**-0.5
     return values.uniform_(-bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def set_base_rate(model: nn.Module, rate: float) -> None:
+    """Sets the last bias of every ``over_arch`` in ``model`` to the logit of ``rate``, in (0, 1).
+
+    The initial bias of focal loss (Lin et al. 2017, arXiv:1708.02002, section 4.1): where positives are rare, the first
+    steps would only lower all logits, and those of one epoch may not end with it.
+    """
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] == "over_arch":
+            last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
+            last.bias.fill_(math.log(rate / (1 - rate)))

@@ -16,7 +16,7 @@ from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import refuse_if
-from dlrm_app.model.base_rate import set_base_rate
+from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.sharding.plan.measured import Measured
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table

@@ -6,8 +6,8 @@ from torch import nn
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.model.base_rate import set_base_rate
 from dlrm_app.model.build import build_model
+from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.tables.specs import Table
 
 TABLES = [Table("t", 10, 8, ("a",)), Table("u", 10, 8, ("b",))]

@@ -10,7 +10,7 @@ from torchrec.modules.mlp import MLP
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.model.regularization import RegularizedPerceptron, SyncedBatchNorm, regularize
+from dlrm_app.model.layers.regularization import RegularizedPerceptron, SyncedBatchNorm, regularize
 from tests.ranks import on_ranks
 
 ROWS, WIDTH, STEPS = 24, 5, 3

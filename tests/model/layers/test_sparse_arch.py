@@ -5,7 +5,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from dlrm_app.model.sparse_arch import OrderedSparseArch
+from dlrm_app.model.layers.sparse_arch import OrderedSparseArch
 
 TABLES = [
     EmbeddingBagConfig(name=f"t{n}", embedding_dim=4, num_embeddings=3, feature_names=[f"f{n}"])

@@ -6,7 +6,7 @@ from torch import fx
 from torchrec.models.dlrm import InteractionArch
 
 from dlrm_app.model.dlrm import DotInteraction
-from dlrm_app.model.pairwise_dots import PairwiseDots
+from dlrm_app.model.layers.pairwise_dots import PairwiseDots
 
 
 def draw(rows: int, features: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torchrec.modules.mlp import Perceptron
 
-from dlrm_app.model.traced import is_traced
+from dlrm_app.model.layers.traced import is_traced
 
 # oneDNN multiplies with weights 5 to 15% faster than MKL, which torch takes for float32 products, but not B rows with
 # B rows (docs/experiments.md). Its own ReLU makes 0 of nan, which must be seen: so that is left to torch.

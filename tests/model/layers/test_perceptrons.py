@@ -7,7 +7,7 @@ import torch
 from torch import fx, nn
 from torchrec.modules.mlp import MLP
 
-from dlrm_app.model.perceptrons import LinearRelu, speed_up
+from dlrm_app.model.layers.perceptrons import LinearRelu, speed_up
 
 
 @pytest.fixture(name="mlps")
