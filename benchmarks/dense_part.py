@@ -21,7 +21,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.display.table import text_table
 from dlrm_app.model.dlrm import DotInteraction
-from dlrm_app.model.perceptrons import speed_up
+from dlrm_app.model.layers.perceptrons import speed_up
 from dlrm_app.model.precision import multiplies_bf16
 
 FEATURES, DIM, NUM_DENSE = 26, 32, 13
