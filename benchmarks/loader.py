@@ -4,8 +4,8 @@
     dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv output=clicks
     python benchmarks/loader.py clicks --cores 1
 
-Prints samples/s of each stage (wall clock and per CPU second of all threads), then of the whole loader, and what
-a batch costs once its row groups are decoded. Other work on the machine slows the first and leaves the second.
+Prints samples/s and ids/s of each stage (wall clock and per CPU second of all threads), then of the whole loader, shuffled,
+KeyedJaggedTensors included. Other work on the machine slows the first and leaves the second. With --passes also how much memory the process holds after each pass over the rows.
 """
 
 import argparse
@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 
-from dlrm_app.data.batch import BatchMaker, TrainBatches
+from dlrm_app.data.batch import TrainBatches
 from dlrm_app.data.batch_order import Order, train_order
+from dlrm_app.data.loading import Loading
 from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.rows import join
+from dlrm_app.data.rows import Bags
 from dlrm_app.display.table import text_table
 
 
@@ -30,78 +32,109 @@ def main() -> None:
     )
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--batch-size", type=int, default=2048)
+    parser.add_argument("--workers", type=int, help="threads that decode (default: the cores)")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[2048, 16_384])
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3, help="the fastest counts")
+    parser.add_argument("--passes", type=int, default=0)
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    pa.set_cpu_count(options.cores)
+    options.workers = options.workers or options.cores
     manifest = read_manifest(options.dataset)
     features = [column.name for column in manifest.sparse]
     reader = SplitReader(manifest, "train", features)
-    order = train_order(
-        reader.group_rows, global_batch_size=options.batch_size, lanes=options.lanes, seed=0, epoch=0
-    )
+    rows, num_ids = sum(reader.group_rows), count_ids(reader)
     print(
-        f"{sum(reader.group_rows):,} rows in {len(reader.group_rows)} row groups, {options.cores} core(s)\n"
+        f"{rows:,} rows of {num_ids / rows:.4g} ids in {len(reader.group_rows)} row groups, {options.cores} core(s), "
+        f"{options.workers} worker(s)\n"
     )
-    stages = {
-        "decode": lambda: decode_all(reader),
-        "decode and shuffle rows": lambda: decode_all(reader, order),
-        "whole loader": lambda: load_all(manifest, features, options),
+    order = make_order(reader, options.batch_sizes[0], options.lanes)
+    stages: dict[str, Callable[[], object]] = {
+        "Parquet decoding": lambda: read_all(manifest, features, options.workers),
+        "and checks, columns side by side": lambda: decode_all(reader, options.workers),
+        "and rows shuffled": lambda: decode_all(reader, options.workers, order),
     }
-    rows = [[name, *rates(stage, options.epochs)] for name, stage in stages.items()]
-    print(text_table(["stage", "samples/s", "per CPU second"], rows))
-    print()
-    maker = BatchMaker(manifest, features, options.batch_size)
-    print(text_table([f"a batch of {options.batch_size:,}", "ms"], batch_costs(reader, order, maker)))
+    for size in options.batch_sizes:
+        stages[f"whole loader, batch {size:,}"] = lambda size=size: load_all(
+            manifest, features, size, options
+        )
+    table = [[name, *rates(stage, options.epochs, rows, num_ids)] for name, stage in stages.items()]
+    print(text_table(["stage", "samples/s", "per CPU second", "ids/s"], table))
+    if options.passes:
+        print()
+        print(text_table(["rows read", "GiB resident"], memory_over_passes(manifest, features, options)))
 
 
-def rates(stage: Callable[[], int], epochs: int) -> list[str]:
-    """[samples/s, samples per CPU second], each the best of ``epochs`` runs."""
+def count_ids(reader: SplitReader) -> int:
+    """Ids of all features, as the first row group has them."""
+    first = reader.decode(0)
+    num_ids = sum(len(each.values) if isinstance(each, Bags) else len(each) for each in first.features)
+    return round(num_ids / len(first) * sum(reader.group_rows))
+
+
+def make_order(reader: SplitReader, batch_size: int, lanes: int) -> Order:
+    return train_order(reader.group_rows, global_batch_size=batch_size, lanes=lanes, seed=0, epoch=0)
+
+
+def rates(stage: Callable[[], object], epochs: int, rows: int, num_ids: int) -> list[str]:
+    """[samples/s, samples per CPU second, ids/s], the best of ``epochs`` runs."""
     wall, cpu = [], []
     for _ in range(epochs):
         start, cpu_start = time.perf_counter(), time.process_time()
-        samples = stage()
-        wall.append(samples / (time.perf_counter() - start))
-        cpu.append(samples / (time.process_time() - cpu_start))
-    return [f"{max(wall):,.0f}", f"{max(cpu):,.0f}"]
+        stage()
+        wall.append(rows / (time.perf_counter() - start))
+        cpu.append(rows / (time.process_time() - cpu_start))
+    return [f"{max(wall):,.0f}", f"{max(cpu):,.0f}", f"{max(wall) * num_ids / rows:,.0f}"]
 
 
-def decode_all(reader: SplitReader, order: Order | None = None) -> int:
-    for group, size in enumerate(reader.group_rows):
-        reader.decode(group, order.row_order(group, size) if order else None)
-    return sum(reader.group_rows)
+def read_all(manifest: Manifest, features: list[str], workers: int) -> None:
+    """Arrow alone, a row group a thread."""
+    columns = [*(column.name for column in manifest.dense), *features, manifest.label]
+    shards = manifest.splits["train"].shards
+    groups = [
+        (manifest.folder / shard.path, group) for shard in shards for group in range(len(shard.row_groups))
+    ]
+
+    def read(place: tuple[Path, int]) -> None:
+        with pq.ParquetFile(place[0], page_checksum_verification=True) as file:
+            file.read_row_group(place[1], columns=columns, use_threads=False)
+
+    for _ in map_in_order(read, groups, workers, 2 * workers):
+        pass
 
 
-def load_all(manifest: Manifest, features: list[str], options: argparse.Namespace) -> int:
+def decode_all(reader: SplitReader, workers: int, order: Order | None = None) -> None:
+    def decode(group: int) -> None:
+        reader.decode(group, order.row_order(group, reader.group_rows[group]) if order else None)
+
+    for _ in map_in_order(decode, range(len(reader.group_rows)), workers, 2 * workers):
+        pass
+
+
+def load_all(manifest: Manifest, features: list[str], batch_size: int, options: argparse.Namespace) -> None:
     with TrainBatches(
-        manifest, features, global_batch_size=options.batch_size, lanes=options.lanes
+        manifest,
+        features,
+        global_batch_size=batch_size,
+        lanes=options.lanes,
+        loading=Loading(num_workers=options.workers),
     ) as batches:
-        return sum(batch.num_valid for batch in batches)
+        for _ in batches:
+            pass
 
 
-def batch_costs(reader: SplitReader, order: Order, maker: BatchMaker) -> list[list[str]]:
-    """Milliseconds of finding, copying and wrapping a batch's rows, means over the first batches of an epoch."""
-    steps = range(min(order.num_steps, 100))
-    pieces = {step: order.pieces(step) for step in steps}
-    groups = {piece.group for step in steps for piece in pieces[step]}
-    decoded = {group: reader.decode(group) for group in groups}
-    ranges = [[(decoded[piece.group], piece.start, piece.stop) for piece in pieces[step]] for step in steps]
-    rows = join(ranges[0])
-    stages = {
-        "find its pieces": lambda step: order.pieces(step),
-        "copy them together": lambda step: join(ranges[step]),
-        "make tensors": lambda step: maker.make(rows),
-    }
-    return [[name, f"{1000 * mean_seconds(stage, steps):.3f}"] for name, stage in stages.items()]
+def memory_over_passes(
+    manifest: Manifest, features: list[str], options: argparse.Namespace
+) -> list[list[str]]:
+    rows, table = manifest.splits["train"].rows, []
+    for number in range(1, options.passes + 1):
+        load_all(manifest, features, options.batch_sizes[-1], options)
+        table.append([f"{number * rows:,}", f"{resident_bytes() / 2**30:.3f}"])
+    return table
 
 
-def mean_seconds(stage: Callable[[int], object], steps: range) -> float:
-    start = time.process_time()
-    for step in steps:
-        stage(step)
-    return (time.process_time() - start) / len(steps)
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ SPLITS = ("train", "val", "test")
 class EvaluationDataConfig:
     path: str | None = None
     prefetch_batches: int = MISSING
+    decode_workers: int | None = None
     verify: bool = MISSING
 
 
@@ -39,6 +40,7 @@ class EvaluateConfig:
             *one_of("which", self.which, ("newest", "best")),
             *batch_rows("batch_size", self.batch_size),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
+            *positive("data.decode_workers", self.data.decode_workers),
             *positive("threads", self.threads),
             *self.sharding.problems(),
             *self.topology.problems(),

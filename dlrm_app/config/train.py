@@ -21,6 +21,7 @@ class DataConfig:
     lanes: int | None = None
     shuffle: bool = MISSING
     prefetch_batches: int = MISSING
+    decode_workers: int | None = None
     verify: bool = MISSING
 
 
@@ -127,6 +128,7 @@ class TrainConfig:
             *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
+            *positive("data.decode_workers", self.data.decode_workers),
             *self.evaluation.problems(),
             *positive("checkpoint.every_steps", self.checkpoint.every_steps),
             *positive("checkpoint.keep_last", self.checkpoint.keep_last),

@@ -1,40 +1,73 @@
 """Decoded rows → the model's input: the only module that knows both the arrays and KeyedJaggedTensor."""
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 from dlrm_app.data.batch_order import Order, eval_order, train_order
+from dlrm_app.data.loading import PLAIN, Loading
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.prefetch import prefetch_items
 from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.rows import Rows, join
+from dlrm_app.data.rows import Ranges, side_by_side
+
+CPU = torch.device("cpu")
+
+
+class OneHotLengths:
+    """The lengths of ``size`` bags of one id: made once for each device, and shared by all batches there."""
+
+    def __init__(self, size: int) -> None:
+        self._copies = {CPU: torch.ones(size, dtype=torch.int32)}
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """[size] int32."""
+        if device not in self._copies:
+            self._copies[device] = self._copies[CPU].to(device)
+        return self._copies[device]
 
 
 @dataclass
 class Batch(Pipelineable):
     """``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
 
-    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0.
+    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0. ``one_hot_lengths``: whose lengths
+    ``sparse_features`` has, if every bag holds one id.
     """
 
     dense_features: torch.Tensor
     sparse_features: KeyedJaggedTensor
     labels: torch.Tensor
     num_valid: int
+    one_hot_lengths: OneHotLengths | None = None
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
-        """A copy on ``device``."""
+        """A copy on ``device``; the same batch where it is there already."""
         return Batch(
             self.dense_features.to(device, non_blocking=non_blocking),
-            self.sparse_features.to(device, non_blocking=non_blocking),
+            self._sparse_features_on(device, non_blocking),
             self.labels.to(device, non_blocking=non_blocking),
             self.num_valid,
+            self.one_hot_lengths,
+        )
+
+    def _sparse_features_on(self, device: torch.device, non_blocking: bool) -> KeyedJaggedTensor:
+        sparse = self.sparse_features
+        if self.one_hot_lengths is None:
+            return sparse.to(device, non_blocking=non_blocking)
+        return KeyedJaggedTensor(
+            keys=sparse.keys(),
+            values=sparse.values().to(device, non_blocking=non_blocking),
+            lengths=self.one_hot_lengths.on(device),
+            stride=sparse.stride(),
+            length_per_key=sparse.length_per_key(),
+            offset_per_key=sparse.offset_per_key(),
         )
 
     def record_stream(self, stream: torch.Stream) -> None:
@@ -43,99 +76,96 @@ class Batch(Pipelineable):
         self.sparse_features.record_stream(stream)
         self.labels.record_stream(stream)
 
-    def pin_memory(self) -> "Batch":
-        """A copy in page-locked memory, from which copies to a GPU run beside other work."""
-        return Batch(
-            self.dense_features.pin_memory(),
-            self.sparse_features.pin_memory(),
-            self.labels.pin_memory(),
-            self.num_valid,
-        )
-
 
 class BatchMaker:
-    """Turns Rows into a Batch of ``batch_size`` rows with ``features`` as keys."""
+    """Copies rows into the tensors of Batches of ``batch_size`` rows with ``features`` as keys.
 
-    def __init__(self, manifest: Manifest, features: Sequence[str], batch_size: int) -> None:
+    For a GPU the tensors lie in page-locked memory. torch uses that again once the batches in it are forgotten and their
+    copies to the device, if any are under way, are done.
+    """
+
+    def __init__(
+        self, manifest: Manifest, features: Sequence[str], batch_size: int, device: torch.device = CPU
+    ) -> None:
         multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
         self._features = list(features)
-        self._is_multi_hot = [name in multi_hot for name in features]
+        self._num_dense = len(manifest.dense)
         self._batch_size = batch_size
+        self._device = device
+        self._pinned = device.type == "cuda"
         # one-hot batches differ in their values alone: the rest is made once and shared
-        self._ones = torch.ones(len(features) * batch_size, dtype=torch.int32)
-        self._length_per_key = [batch_size] * len(features)
-        self._offset_per_key = [batch_size * index for index in range(len(features) + 1)]
+        self._one_hot = None if multi_hot & set(features) else OneHotLengths(len(features) * batch_size)
 
-    def make(self, rows: Rows) -> Batch:
-        """The batch; padded where there are fewer rows than its size."""
-        missing = self._batch_size - len(rows)
-        dense, labels = rows.dense, rows.labels
-        if missing:
-            dense = np.concatenate([dense, np.zeros((missing, dense.shape[1]), np.float32)])
-            labels = np.concatenate([labels, np.zeros(missing, np.float32)])
-        if missing or any(self._is_multi_hot):
-            sparse = self._ragged(rows)
-        else:
-            sparse = self._one_hot(rows)
-        return Batch(torch.from_numpy(dense), sparse, torch.from_numpy(labels), len(rows))
+    def make(self, rows: Ranges) -> list[Batch]:
+        """The batches that follow each other in ``rows``, padded where they have fewer rows than their size."""
+        num_rows, num_ids = rows.count(len(self._features))
+        num_batches, size = len(num_rows), self._batch_size
+        shared = self._one_hot if num_rows.min() == size else None
+        dense = self._empty((num_batches, size, self._num_dense), torch.float32)
+        labels = self._empty((num_batches, size), torch.float32)
+        ids = self._empty((int(num_ids.sum()),), torch.int32)
+        lengths = self._empty((num_batches, len(self._features), 0 if shared else size), torch.int32)
+        ends = np.cumsum(num_ids).reshape(num_ids.shape)
+        arrays = (dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy())
+        rows.copy_to(*arrays)
+        counts = num_ids.tolist()
+        bags = torch.split(ids, num_ids.sum(1).tolist())
+        batches = []
+        for k, num_valid in enumerate(num_rows.tolist()):
+            if num_valid < size:
+                for padding in (dense[k, num_valid:], labels[k, num_valid:], lengths[k, :, num_valid:]):
+                    padding.zero_()
+            sparse = KeyedJaggedTensor(
+                keys=self._features,
+                values=bags[k],
+                lengths=shared.on(CPU) if shared else lengths[k].view(-1),
+                stride=size,
+                length_per_key=counts[k],
+                offset_per_key=[0, *accumulate(counts[k])],
+            )
+            batches.append(Batch(dense[k], sparse, labels[k], num_valid, shared))
+        return batches
 
-    def _one_hot(self, rows: Rows) -> KeyedJaggedTensor:
-        return KeyedJaggedTensor(
-            keys=self._features,
-            values=torch.from_numpy(rows.one_hot.reshape(-1)),
-            lengths=self._ones,
-            stride=self._batch_size,
-            length_per_key=self._length_per_key,
-            offset_per_key=self._offset_per_key,
-        )
+    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
 
-    def _ragged(self, rows: Rows) -> KeyedJaggedTensor:
-        lengths = np.zeros((len(self._features), self._batch_size), np.int32)
-        values: list[NDArray[np.int32]] = []
-        one_hot, bags = iter(rows.one_hot), iter(rows.bags)
-        for index, is_multi_hot in enumerate(self._is_multi_hot):
-            if is_multi_hot:
-                bag = next(bags)
-                lengths[index, : len(rows)] = np.diff(bag.offsets)
-                values.append(bag.values)
-            else:
-                lengths[index, : len(rows)] = 1
-                values.append(next(one_hot))
-        length_per_key = [len(ids) for ids in values]
-        return KeyedJaggedTensor(
-            keys=self._features,
-            values=torch.from_numpy(np.concatenate(values) if values else np.empty(0, np.int32)),
-            lengths=torch.from_numpy(lengths.reshape(-1)),
-            stride=self._batch_size,
-            length_per_key=length_per_key,
-            offset_per_key=[0, *np.cumsum(length_per_key).tolist()],
-        )
+    def make_all(self, source: Generator[Ranges, None, None]) -> Generator[Batch, None, None]:
+        """The batches of ``source``, made in the thread that asks for them. Closes ``source``."""
+        if self._pinned:
+            # a thread begins with GPU 0 as its own, where page-locking would make a context on every rank's behalf
+            torch.cuda.set_device(self._device)
+        with closing(source):
+            for rows in source:
+                yield from self.make(rows)
 
 
-def _make_all(source: Iterator[Rows], maker: BatchMaker) -> Iterator[Batch]:
-    pin = torch.cuda.is_available()
-    for rows in source:
-        batch = maker.make(rows)
-        yield batch.pin_memory() if pin else batch
-
-
-def _read_beside(reader: SplitReader, orders: Sequence[Order], start_step: int) -> Iterator[Rows]:
-    """The batches of all ``orders``, which take as many steps: those of one step one behind the other."""
-    for parts in zip(*(reader.read(order, start_step) for order in orders), strict=True):
-        yield parts[0] if len(parts) == 1 else join([(rows, 0, len(rows)) for rows in parts])
+def _read_beside(
+    reader: SplitReader, orders: Sequence[Order], start_step: int, num_workers: int
+) -> Generator[Ranges, None, None]:
+    """The rows of all ``orders``, which take as many steps: those of one step one behind the other."""
+    with ExitStack() as stack:
+        streams = [
+            stack.enter_context(closing(reader.read(order, start_step, num_workers))) for order in orders
+        ]
+        yield from map(side_by_side, zip(*streams, strict=True))
 
 
 class _Batches:
-    """Iterates over the batches of orders side by side, decoded beforehand in a thread. Leaving ``with`` ends the thread."""
+    """Iterates over the batches of orders side by side, made beforehand in threads. Leaving ``with`` ends those."""
 
     def __init__(
-        self, reader: SplitReader, orders: Sequence[Order], maker: BatchMaker, start_step: int, prefetch: int
+        self,
+        reader: SplitReader,
+        orders: Sequence[Order],
+        maker: BatchMaker,
+        start_step: int,
+        loading: Loading,
     ) -> None:
         self._reader = reader
         self._orders = orders
         self._maker = maker
         self._start_step = start_step
-        self._prefetch = prefetch
+        self._loading = loading
         self._running: list[Generator[Batch, None, None]] = []
 
     def __len__(self) -> int:
@@ -143,8 +173,8 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Batch]:
         # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
-        made = _make_all(_read_beside(self._reader, self._orders, self._start_step), self._maker)
-        stream = prefetch_items(made, self._prefetch)
+        rows = _read_beside(self._reader, self._orders, self._start_step, self._loading.num_workers)
+        stream = prefetch_items(self._maker.make_all(rows), self._loading.prefetch)
         self._running.append(stream)
         return stream
 
@@ -183,7 +213,7 @@ class TrainBatches(_Batches):
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
-        prefetch: int = 4,
+        loading: Loading = PLAIN,
     ) -> None:
         reader = SplitReader(manifest, "train", features)
         orders = [
@@ -201,12 +231,13 @@ class TrainBatches(_Batches):
         ]
         self.dense_columns = [column.name for column in manifest.dense]
         self.num_dropped = sum(reader.group_rows) - orders[0].num_steps * global_batch_size
-        maker = BatchMaker(manifest, features, orders[0].batch_size * ensemble_size)
-        super().__init__(reader, orders, maker, start_batch, prefetch)
+        maker = BatchMaker(manifest, features, orders[0].batch_size * ensemble_size, loading.device)
+        super().__init__(reader, orders, maker, start_batch, loading)
 
     def read(self, batch: int) -> Batch:
         """Batch number ``batch`` of the epoch alone."""
-        return self._maker.make(next(_read_beside(self._reader, self._orders, batch)))
+        with closing(_read_beside(self._reader, self._orders, batch, num_workers=1)) as rows:
+            return self._maker.make(next(rows))[0]
 
     def describe(self, batch: int) -> list[str]:
         """Where the rows of batch number ``batch`` lie: a shard and row group each."""
@@ -230,8 +261,9 @@ class EvalBatches(_Batches):
         batch_size: int,
         rank: int = 0,
         world_size: int = 1,
-        prefetch: int = 4,
+        loading: Loading = PLAIN,
     ) -> None:
         reader = SplitReader(manifest, split, features)
         order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
-        super().__init__(reader, [order], BatchMaker(manifest, features, batch_size), 0, prefetch)
+        maker = BatchMaker(manifest, features, batch_size, loading.device)
+        super().__init__(reader, [order], maker, 0, loading)

@@ -9,9 +9,9 @@ any R gives the same global batches, and a rank only ever touches the row groups
 Evaluation is one lane per rank, unshuffled, that ends where the rank's rows end.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -53,35 +53,74 @@ class Order:
 
     def pieces(self, step: int) -> list[Piece]:
         """The rows of this rank's batch number ``step``; at the end of an evaluation fewer than a batch."""
-        pieces: list[Piece] = []
-        for lane in self.lanes:
-            rows = lane[step * self.rows_per_lane : (step + 1) * self.rows_per_lane]
-            pieces += self._pieces_of(rows)
-        return pieces
+        return [Piece(*piece) for piece in self.piece_array(step, 1)[:, :3].tolist()]
 
-    def _pieces_of(self, rows: range) -> list[Piece]:
-        pieces = []
-        row, index = rows.start, bisect_right(self.starts, rows.start) - 1
-        while row < rows.stop:
-            first, end = self.starts[index], self.starts[index + 1]
-            stop = min(end, rows.stop)
-            if stop > row:  # an empty row group gives nothing
-                pieces.append(Piece(self.groups[index], row - first, stop - first))
-            row, index = stop, index + 1
-        return pieces
+    def piece_array(self, step: int, num_steps: int) -> NDArray[np.int64]:
+        """[P, 4] the rows of ``num_steps`` batches, lane by lane: of each piece its group, start, stop and ``before``.
+
+        Before it, its lane gives ``before`` rows to these batches.
+        """
+        firsts, ends = self._rest_of_lanes(step)
+        lanes, indices, starts, stops = self._cut(
+            firsts, np.minimum(firsts + num_steps * self.rows_per_lane, ends)
+        )
+        first = self._starts[indices]
+        return np.stack(
+            [self._groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1
+        )
+
+    def groups_by_need(self, start_step: int = 0, num_steps: int = 1) -> list[int]:
+        """The row groups that the steps from ``start_step`` on need, ``num_steps`` at a time, in the order of need."""
+        rest, ends = self._rest_of_lanes(start_step)
+        lanes, indices, firsts, _ = self._cut(rest, ends)
+        times = (firsts - rest[lanes]) // (self.rows_per_lane * num_steps)
+        by_need = np.lexsort((indices, lanes, times))
+        return list(dict.fromkeys(self._groups[indices[by_need]].tolist()))
 
     def last_steps(self) -> dict[int, int]:
         """The last step that needs each row group, for every group that this rank needs at all."""
-        last: dict[int, int] = {}
-        for lane in self.lanes:
-            index = bisect_right(self.starts, lane.start) - 1
-            while index < len(self.groups) and self.starts[index] < lane.stop:
-                stop = min(self.starts[index + 1], lane.stop)
-                if stop > max(self.starts[index], lane.start):  # neither the row group nor the lane is empty
-                    group, step = self.groups[index], (stop - 1 - lane.start) // self.rows_per_lane
-                    last[group] = max(step, last.get(group, 0))
-                index += 1
-        return last
+        lanes, indices, _, ends = self._cut(*self._bounds)
+        steps = (ends - 1 - self._bounds[0][lanes]) // self.rows_per_lane
+        by_step = np.argsort(steps, kind="stable")
+        return dict(zip(self._groups[indices[by_step]].tolist(), steps[by_step].tolist(), strict=True))
+
+    def _rest_of_lanes(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sequence's rows that each lane still has at ``step``: [first, end)."""
+        firsts, ends = self._bounds
+        return np.minimum(firsts + step * self.rows_per_lane, ends), ends
+
+    def _cut(
+        self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Ranges [firsts[i], ends[i]) of the sequence's rows, cut where row groups end.
+
+        Of each piece: the range i that it is of, the index of its row group in the sequence, its first row and its end.
+        """
+        low = np.searchsorted(self._starts, firsts, side="right") - 1
+        high = np.searchsorted(self._starts, ends, side="left")
+        counts = np.where(firsts < ends, high - low, 0)
+        ranges = np.repeat(np.arange(len(counts)), counts)
+        indices = np.arange(len(ranges)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        firsts = np.maximum(firsts[ranges], self._starts[indices])
+        ends = np.minimum(ends[ranges], self._starts[indices + 1])
+        kept = firsts < ends  # an empty row group gives nothing
+        return ranges[kept], indices[kept], firsts[kept], ends[kept]
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.array(self.starts, np.int64)
+
+    @cached_property
+    def _groups(self) -> NDArray[np.int64]:
+        return np.array(self.groups, np.int64)
+
+    @cached_property
+    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[L] the first row of each lane, and the row after its last."""
+        return (
+            np.array([lane.start for lane in self.lanes], np.int64),
+            np.array([lane.stop for lane in self.lanes], np.int64),
+        )
 
     def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
         """The order in which the epoch reads the ``rows`` rows of ``group``; None is the file's."""
@@ -143,13 +182,15 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
     by (seed, epoch), in the part of its counter given by (purpose, group). The low bits of each word carry
     its index: that makes the words distinct, so that any sorting algorithm gives the same order.
     """
+    # here, for a configuration is checked with this module before numba is loaded
+    from dlrm_app.data.bucket_sort import sort_random
+
     key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, group, purpose], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(size)
     mask = np.uint64((1 << size.bit_length()) - 1)
     words &= ~mask
     words |= np.arange(size, dtype=np.uint64)
-    words.sort()
-    return (words & mask).astype(np.int64)
+    return (sort_random(words) & mask).astype(np.int64)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

@@ -40,6 +40,11 @@ def read_column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
+    """The ids [R] of a column, or its Bags if it is multi-hot, all within its table."""
+    return read_multi_hot(table, column) if column.multi_hot else read_one_hot(table, column)
+
+
 def read_one_hot(table: pa.Table, column: SparseColumn) -> NDArray[np.int32]:
     """The ids [R] of a one-hot column, all within its table."""
     ids: NDArray[np.int32] = read_column(table, column.name, pa.int32()).to_numpy()
@@ -52,7 +57,7 @@ def read_multi_hot(table: pa.Table, column: SparseColumn) -> Bags:
     array = read_column(table, column.name, pa.list_(pa.int32()))
     if missing := array.flatten().null_count:
         raise ColumnError(column.name, "ids inside lists are missing", missing)
-    offsets = array.offsets.to_numpy().astype(np.int64)
+    offsets = array.offsets.to_numpy()
     ids = array.values.to_numpy()[offsets[0] : offsets[-1]]
     _check_ids(ids, column)
     return Bags(ids, offsets - offsets[0])

@@ -1,7 +1,7 @@
 """Work done in threads before its results are asked for, which come in order."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import repeat
@@ -32,10 +32,13 @@ def map_in_order(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def prefetch_items(source: Iterator[T], depth: int) -> Generator[T, None, None]:
-    """The items of ``source``, up to ``depth`` of them prepared beforehand by one thread, as ``map_in_order``."""
+def prefetch_items(source: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
+    """The items of ``source``, up to ``depth`` of them prepared beforehand by one thread, as ``map_in_order``.
+
+    ``source`` is closed with this generator.
+    """
     end = object()
-    with closing(map_in_order(lambda _: next(source, end), repeat(None), 1, depth)) as items:
+    with closing(source), closing(map_in_order(lambda _: next(source, end), repeat(None), 1, depth)) as items:
         for item in items:
             if item is end:
                 return

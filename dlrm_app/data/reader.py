@@ -1,6 +1,7 @@
 """Parquet row groups → Rows: the checks that make a damaged or foreign file an error, never a wrong batch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,16 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.data.batch_order import Order
-from dlrm_app.data.column_rules import ColumnError, read_column, read_multi_hot, read_one_hot
+from dlrm_app.data.column_rules import ColumnError, read_column, read_ids
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn, label_of
-from dlrm_app.data.rows import Bags, Rows, join, reorder, reorder_bags
+from dlrm_app.data.prefetch import map_in_order
+from dlrm_app.data.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.data.shard_files import SUGGESTION, file_difference, row_group_difference
 from dlrm_app.errors import ConfigError, DataError
+
+ROWS_TOGETHER = 256
+"""A lane's rows that are copied at a time, where batches take fewer: a few rows here and a few there are mostly waiting for
+memory."""
 
 
 class SplitReader:
@@ -28,9 +34,7 @@ class SplitReader:
         self._label = label_of(manifest, split)
         self._folder = manifest.folder
         self._dense = [column.name for column in manifest.dense]
-        sparse = _wanted(manifest, features)
-        self._one_hot = [column for column in sparse if not column.multi_hot]
-        self._multi_hot = [column for column in sparse if column.multi_hot]
+        self._sparse = _wanted(manifest, features)
         shards = manifest.splits[split].shards
         self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
         self._metadata: dict[str, pq.FileMetaData] = {}
@@ -41,29 +45,50 @@ class SplitReader:
         shard, index = self._groups[group]
         return f"{shard.path} (row group {index})"
 
-    def read(self, order: Order, start_step: int = 0) -> Iterator[Rows]:
-        """The batches of ``order`` from ``start_step`` on; fewer rows, or none, at the end of an evaluation.
+    def read(self, order: Order, start_step: int = 0, num_workers: int = 1) -> Generator[Ranges, None, None]:
+        """The rows of the batches of ``order`` from ``start_step`` on; fewer, or none, at the end of an evaluation.
 
-        A row group is decoded when first needed and kept until its last row is given. A lane holds the one that
-        it is in and one that it shares with the lane before or behind it, and a batch may span two.
+        Several small batches come together. Each lot must be done with before the next is asked for. ``num_workers``
+        threads decode row groups in the order in which they are needed, a few beforehand; a row group is kept until its
+        last row is given. A lane holds the one that it is in and one that it shares with the lane before or behind it,
+        and batches may span more.
         """
-        last_steps = order.last_steps()
+        done_after = order.last_steps()
         kept: dict[int, Rows] = {}
-        for step in range(start_step, order.num_steps):
-            pieces = order.pieces(step)
-            for group in {piece.group: None for piece in pieces}:
-                if group not in kept:
-                    kept[group] = self.decode(group, order.row_order(group, self.group_rows[group]))
-            rows = [(kept[piece.group], piece.start, piece.stop) for piece in pieces]
-            batch = join(rows) if rows else self._no_rows()
-            del rows  # or the row groups dropped here would live on until the next batch
-            for group in {piece.group for piece in pieces}:
-                if last_steps[group] <= step:
-                    del kept[group]
-            yield batch
+        spare: list[NDArray[np.int32]] = []  # of row groups done with, for others: fresh memory costs time
+        decode = self._decode_into(spare, order)
+        lot = max(1, ROWS_TOGETHER // order.rows_per_lane)
+        decoded = map_in_order(decode, order.groups_by_need(start_step, lot), num_workers, 2 * num_workers)
+        with closing(decoded):
+            for step in range(start_step, order.num_steps, lot):
+                num_steps = min(lot, order.num_steps - step)
+                pieces = order.piece_array(step, num_steps)
+                groups = pieces[:, 0].tolist()
+                for group in dict.fromkeys(groups):
+                    if group not in kept:
+                        kept[group] = next(decoded)
+                yield Ranges([kept[group] for group in groups], pieces[:, 1:], order.rows_per_lane, num_steps)
+                for group in set(groups):
+                    if done_after[group] < step + num_steps:
+                        spare.append(kept.pop(group).memory)
 
-    def decode(self, group: int, row_order: NDArray[np.int64] | None = None) -> Rows:
-        """The rows of ``group``, in ``row_order`` where one is given.
+    def _decode_into(self, spare: list[NDArray[np.int32]], order: Order) -> Callable[[int], Rows]:
+        def decode(group: int) -> Rows:
+            try:
+                memory = spare.pop()
+            except IndexError:
+                memory = None
+            return self.decode(group, order.row_order(group, self.group_rows[group]), memory)
+
+        return decode
+
+    def decode(
+        self,
+        group: int,
+        row_order: NDArray[np.int64] | None = None,
+        memory: NDArray[np.int32] | None = None,
+    ) -> Rows:
+        """The rows of ``group``, in ``row_order`` where one is given, and in ``memory`` where they fit into it.
 
         Raises DataError, naming the file, if it is missing or damaged, if its columns are not what the
         manifest says, if a value is missing or an id lies outside its table.
@@ -71,25 +96,21 @@ class SplitReader:
         shard, index = self._groups[group]
         table = self._read_table(shard, index)
         try:
-            return self._rows(table, row_order)
+            columns = self._columns(table)
         except ColumnError as error:
             raise DataError(f"{self._folder / shard.path}: {error}: preprocess again") from error
+        return arrange(columns, row_order, memory)
 
-    def _rows(self, table: pa.Table, row_order: NDArray[np.int64] | None) -> Rows:
-        dense = np.empty((len(table), len(self._dense)), np.float32)
-        for index, name in enumerate(self._dense):
-            dense[:, index] = reorder(read_column(table, name, pa.float32()).to_numpy(), row_order)
-        one_hot = np.empty((len(self._one_hot), len(table)), np.int32)
-        for index, column in enumerate(self._one_hot):
-            one_hot[index] = reorder(read_one_hot(table, column), row_order)
-        bags = [reorder_bags(read_multi_hot(table, column), row_order) for column in self._multi_hot]
-        labels = reorder(read_column(table, self._label, pa.uint8()).to_numpy(), row_order)
-        return Rows(dense, one_hot, bags, labels.astype(np.float32))
+    def _columns(self, table: pa.Table) -> Columns:
+        return Columns(
+            [read_column(table, name, pa.float32()).to_numpy() for name in self._dense],
+            [read_ids(table, column) for column in self._sparse],
+            read_column(table, self._label, pa.uint8()).to_numpy(),
+        )
 
     def _read_table(self, shard: Shard, index: int) -> pa.Table:
         path = self._folder / shard.path
-        sparse = [column.name for column in self._one_hot + self._multi_hot]
-        columns = [*self._dense, *sparse, self._label]
+        columns = [*self._dense, *(column.name for column in self._sparse), self._label]
         try:
             known = self._metadata.get(shard.path)
             with pq.ParquetFile(path, metadata=known, page_checksum_verification=True) as file:
@@ -97,18 +118,11 @@ class SplitReader:
                     if difference := row_group_difference(file.metadata, path, shard):
                         raise DataError(f"{difference}: preprocess again")
                     self._metadata[shard.path] = file.metadata
-                return file.read_row_group(index, columns=columns)
+                # row groups are decoded side by side, each by one thread: Arrow's own threads would be as many as
+                # OMP_NUM_THREADS says, and that is 1 under torchrun
+                return file.read_row_group(index, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise DataError(_what_is_wrong(path, shard, error)) from error
-
-    def _no_rows(self) -> Rows:
-        none = Bags(np.empty(0, np.int32), np.zeros(1, np.int64))
-        return Rows(
-            np.empty((0, len(self._dense)), np.float32),
-            np.empty((len(self._one_hot), 0), np.int32),
-            [none] * len(self._multi_hot),
-            np.empty(0, np.float32),
-        )
 
 
 def _wanted(manifest: Manifest, features: Sequence[str]) -> list[SparseColumn]:

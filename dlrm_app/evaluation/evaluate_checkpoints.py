@@ -11,6 +11,7 @@ import torch
 from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, load_trained, open_trained
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.loading import choose_loading
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.command_line import setting
@@ -119,7 +120,7 @@ def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, r
             batch_size=config.batch_size,
             rank=runtime.rank,
             world_size=runtime.world_size,
-            prefetch=config.data.prefetch_batches,
+            loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
         )
     )
     model = load_trained(trained, config.sharding, config.topology, config.batch_size, runtime)

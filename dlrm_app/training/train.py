@@ -13,6 +13,7 @@ from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
+from dlrm_app.data.loading import choose_loading
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.display.progress import progress_bar
@@ -298,7 +299,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
         rank=run.runtime.rank,
         world_size=run.runtime.world_size,
         shuffle=run.config.data.shuffle,
-        prefetch=run.config.data.prefetch_batches,
+        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, run.runtime),
     )
 
 
@@ -330,7 +331,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         batch_size=run.config.evaluation.batch_size,
         rank=run.runtime.rank,
         world_size=run.runtime.world_size,
-        prefetch=run.config.data.prefetch_batches,
+        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, run.runtime),
     )
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
     on_batch = run.health.start_split() if run.health else None

@@ -3,7 +3,7 @@
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -14,7 +14,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-def fail_after(count: int) -> Iterator[int]:
+def fail_after(count: int) -> Generator[int, None, None]:
     yield from range(count)
     raise KeyError("bad row group")
 
@@ -22,7 +22,7 @@ def fail_after(count: int) -> Iterator[int]:
 @pytest.mark.parametrize("depth", [1, 3, 50])
 def test_all_items_come_in_order(depth: int) -> None:
     """More prepared than there are, or fewer."""
-    assert list(prefetch_items(iter(range(20)), depth)) == list(range(20))
+    assert list(prefetch_items((item for item in range(20)), depth)) == list(range(20))
     assert threads() == []
 
 
@@ -57,7 +57,7 @@ def test_a_consumer_that_stops_early_ends_the_thread() -> None:
     """And the source is not read further than the depth."""
     taken: list[int] = []
 
-    def source() -> Iterator[int]:
+    def source() -> Generator[int, None, None]:
         for item in range(1000):
             taken.append(item)
             yield item
@@ -75,7 +75,7 @@ def test_items_are_prepared_while_the_consumer_works() -> None:
     made: list[str] = []
     two_made = threading.Event()
 
-    def source() -> Iterator[int]:
+    def source() -> Generator[int, None, None]:
         for item in range(10):
             made.append(threading.current_thread().name)
             if item == 2:

@@ -22,6 +22,7 @@ from dlrm_app.synthetic import dataset, generate
 from dlrm_app.synthetic.inputs import Feature, make_inputs
 from dlrm_app.synthetic.power_law import power_law, power_law_span
 from dlrm_app.synthetic.shards import Layout, choose_layout, write_splits
+from tests.data.test_rows import copied, whole
 
 LARGEST = 2_000_000_000  # rows of Colossal's largest table
 FEATURES = [
@@ -187,11 +188,11 @@ def test_the_dataset_is_one_that_the_reader_takes(tmp_path: Path, tables: str) -
     ]
     assert {split: found.rows for split, found in manifest.splits.items()} == {"train": 3000, "val": 500}
     for split, found in manifest.splits.items():
-        rows = SplitReader(manifest, split, names).decode(0)
-        assert rows.dense.shape == (found.rows, 3)
-        assert rows.one_hot.shape == (3, found.rows)
-        assert [set(np.diff(bags.offsets).tolist()) for bags in rows.bags] == [{5}, {5}]
-        assert rows.labels.sum() == found.positives
+        decoded = whole(SplitReader(manifest, split, names).decode(0))
+        (rows,) = copied(decoded, 3, 5)
+        assert len(rows) == found.rows
+        assert [{len(bags[place]) for _, bags, _ in rows} for place in range(5)] == [{1}, {5}, {1}, {5}, {1}]
+        assert sum(label for *_, label in rows) == found.positives
     assert manifest.best == {"auc": 0.5, "logloss": math.log(2)}
 
 

@@ -36,7 +36,7 @@ class Values:
     labels: NDArray[np.uint8] | None = None
     dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     ids: dict[str, NDArray[np.int32]] = field(default_factory=dict)
-    offsets: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    offsets: dict[str, NDArray[np.int32]] = field(default_factory=dict)
     faults: list[ColumnError] = field(default_factory=list)
 
     @contextmanager
