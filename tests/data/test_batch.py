@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
+from dlrm_app.data.loading import Loading
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from tests.data.dataset_fixture import write_dataset
@@ -160,10 +161,58 @@ def test_a_batch_moves_with_all_its_tensors(manifest: Manifest) -> None:
     assert moved.sparse_features._length_per_key == batch.sparse_features._length_per_key
 
 
+def test_lengths_of_one_hot_features_are_moved_to_a_device_once(manifest: Manifest) -> None:
+    """All whole batches there share them; a padded batch has its own."""
+    device = torch.device("meta")
+    first, second, *_ = train_batches(manifest, ONE_HOT)
+    moved = [batch.to(device).sparse_features for batch in (first, second)]
+    assert moved[0].lengths() is moved[1].lengths()
+    assert moved[0].values() is not moved[1].values()
+    assert first.sparse_features.lengths().unique().tolist() == [1]
+    padded = list(EvalBatches(manifest, "val", ONE_HOT, batch_size=300))[-1]
+    assert padded.num_valid < 300
+    assert padded.to(device).sparse_features.lengths() is not moved[0].lengths()
+
+
+@pytest.mark.parametrize("num_workers", [2, 5])
+@pytest.mark.parametrize("features", [FEATURES, ONE_HOT])
+def test_batches_do_not_depend_on_the_number_of_workers(
+    manifest: Manifest, features: list[str], num_workers: int
+) -> None:
+    """Nor on how many batches are made beforehand."""
+    alone = [rows_of(batch) for batch in train_batches(manifest, features)]
+    loading = Loading(prefetch=1, num_workers=num_workers)
+    assert [rows_of(batch) for batch in train_batches(manifest, features, loading=loading)] == alone
+
+
+def test_batches_for_a_gpu_are_made_in_page_locked_memory_of_its_own_context(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that makes them has turned to the rank's GPU before it asks for the first such memory."""
+    device, calls = torch.device("cuda", 3), list[str]()
+    empty = torch.empty
+
+    def record_empty(shape: Any, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+        calls.append(f"{threading.current_thread().name}: pinned {pin_memory}")
+        return empty(shape, dtype=dtype)
+
+    def record_device(device: torch.device) -> None:
+        calls.append(f"{threading.current_thread().name}: {device}")
+
+    monkeypatch.setattr(torch, "empty", record_empty)
+    monkeypatch.setattr(torch.cuda, "set_device", record_device)
+    with train_batches(manifest, loading=Loading(device=device)) as batches:
+        next(iter(batches))
+    thread = calls[0].removesuffix(": cuda:3")
+    assert thread.startswith("prefetch")
+    assert set(calls[1:]) == {f"{thread}: pinned True"}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="page-locked memory and streams need a GPU")
 def test_batches_are_page_locked_where_there_is_a_gpu(manifest: Manifest) -> None:
     """So that copies run beside other work; the copy on the GPU holds the same rows."""
-    batch = next(iter(train_batches(manifest)))
+    loading = Loading(device=torch.device("cuda", 0))
+    batch = next(iter(train_batches(manifest, loading=loading)))
     assert batch.dense_features.is_pinned()
     assert batch.sparse_features.values().is_pinned()
     moved = batch.to(torch.device("cuda"), non_blocking=True)

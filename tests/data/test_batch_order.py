@@ -122,6 +122,32 @@ def test_a_row_group_is_done_with_after_its_last_step(
         assert order.last_steps() == expected
 
 
+@given(group_sizes, layouts(), seeds, st.integers(1, 5), st.data())
+def test_row_groups_come_in_the_order_of_need(
+    sizes: list[int], layout: dict[str, int], seed: int, num_steps: int, data: st.DataObject
+) -> None:
+    """Against the pieces of every lot of steps, from any step on; a lot's pieces are those of its steps."""
+    rank = data.draw(st.integers(0, layout["world_size"] - 1))
+    for order in (
+        train_order(sizes, **layout, seed=seed, epoch=3, rank=rank),
+        eval_order(sizes, batch_size=layout["global_batch_size"], rank=rank, world_size=layout["world_size"]),
+    ):
+        start = data.draw(st.integers(0, order.num_steps))
+        needed: dict[int, None] = {}
+        for first in range(start, order.num_steps, num_steps):
+            pieces = order.piece_array(first, num_steps).tolist()
+            needed |= dict.fromkeys(group for group, *_ in pieces)
+            for step in range(first, min(first + num_steps, order.num_steps)):
+                of_step = [
+                    (group, row)
+                    for group, begin, end, before in pieces
+                    for row in range(begin, end)
+                    if (before + row - begin) // order.rows_per_lane == step - first
+                ]
+                assert of_step == rows_of(order.pieces(step))
+        assert order.groups_by_need(start, num_steps) == list(needed)
+
+
 @given(group_sizes, st.integers(1, 9), st.integers(1, 30))
 def test_an_evaluation_reads_every_row_once(sizes: list[int], world_size: int, batch_size: int) -> None:
     """In the order of the files, in equal shares, in the same number of steps on every rank."""

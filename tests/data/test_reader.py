@@ -63,6 +63,7 @@ class RecordingReader(SplitReader):
     def __init__(self, manifest: Manifest, split: str) -> None:
         super().__init__(manifest, split, FEATURES)
         self.decoded: list[int] = []
+        self.memory: set[int] = set()
         self.alive: list[weakref.ref[Any]] = []
         self.most_alive = 0
 
@@ -74,6 +75,7 @@ class RecordingReader(SplitReader):
     ) -> Rows:
         rows = super().decode(group, row_order, memory)
         self.decoded.append(group)
+        self.memory.add(rows.memory.__array_interface__["data"][0])
         self.alive = [ref for ref in self.alive if ref() is not None] + [weakref.ref(rows)]
         self.most_alive = max(self.most_alive, len(self.alive))
         return rows
@@ -118,6 +120,18 @@ def test_a_rank_decodes_only_what_it_uses_and_that_once(manifest: Manifest) -> N
         assert len(needed) < len(reader.group_rows)
         assert Counter(reader.decoded) == Counter(needed)
         assert reader.most_alive <= 3 * len(order.lanes) + 3
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_memory_stays_flat(tmp_path: Path, num_workers: int) -> None:
+    """However many row groups are read: one's memory goes to another once its last row is given."""
+    manifest = write_dataset(tmp_path / "x", 18_000, rows_per_group=300, rows_per_shard=6000)
+    reader = RecordingReader(manifest, "train")
+    (order,) = orders(reader.group_rows, world_size=1)
+    for _ in reader.read(order, num_workers=num_workers):
+        pass
+    assert len(reader.decoded) > 55
+    assert len(reader.memory) <= 3 * len(order.lanes) + 3 * num_workers + 1
 
 
 def test_reading_may_begin_anywhere(manifest: Manifest) -> None:
