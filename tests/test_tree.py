@@ -20,6 +20,7 @@ MAX_PARAMETERS = 7
 COMPILED = "compiled: numba takes arrays and numbers, no records"
 MANY_PARAMETERS = {
     "data/batch_order.py:train_order": "what the order of rows depends on, all of it by name",
+    "data/gather.py:copy_rows": COMPILED,
     "preprocess/read/lines.py:parse_lines": COMPILED,
     "preprocess/read/plain_lines.py:read_batch": COMPILED,
     "preprocess/write/parquet/pages.py:pack_columns": COMPILED,

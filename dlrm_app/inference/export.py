@@ -14,6 +14,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import PLAIN_FORMATS, ExportConfig
 from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.loading import Loading
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.numbers import bytes_text
@@ -60,7 +61,7 @@ class _Source:
             self.split,
             self.trained.features,
             batch_size=batch_size,
-            prefetch=self.config.data.prefetch_batches,
+            loading=Loading(self.config.data.prefetch_batches),
         )
 
 
