@@ -13,6 +13,7 @@ import torch
 from dlrm_app.bench.result import Section, line
 from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.data.batch import Batch, EvalBatches
+from dlrm_app.data.loading import choose_loading
 from dlrm_app.evaluation.evaluate import SizedBatches, evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training.run import TrainingRun, run_tensors, save
@@ -88,7 +89,7 @@ def measure_evaluation(run: TrainingRun, forward_ms: float) -> Section:
             batch_size=size,
             rank=runtime.rank,
             world_size=runtime.world_size,
-            prefetch=config.data.prefetch_batches,
+            loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
         ) as batches:
             first = First(batches, count)
             work = partial(evaluate, run.trainable.model, first, metrics, runtime, "evaluate")
