@@ -1,0 +1,57 @@
+"""torchrec builds what plans say on 8, 16 and 128 GPUs: every sharding type, and the plans of the recipes."""
+
+import pytest
+
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.distributed.runtime import quiet_libraries
+from dlrm_app.sharding.fused_kernels import fused_kernels
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from tests.cuda_without_gpu.fake_ranks import compose_plan, fake_rank, make_plan, shard_on_meta
+
+TYPES = ["table_wise", "row_wise", "column_wise", "table_column_wise", "table_row_wise", "grid_shard"]
+LARGE = pytest.mark.long
+ON_8, ON_128 = ["topology=a100_80g_8"], ["topology=h100_8x16"]
+RECIPES = [
+    pytest.param("merlin_tiny", ON_8),
+    pytest.param("merlin_small", ON_8, marks=LARGE),
+    pytest.param("merlin_medium", ON_8, marks=LARGE),
+    pytest.param("merlin_large", ON_128, marks=LARGE),
+    pytest.param("merlin_jumbo", ON_128, marks=LARGE),
+    pytest.param("merlin_colossal", [*ON_128, "topology.nodes=128"], marks=LARGE),
+    pytest.param("mlperf_dcnv2", ON_8),
+    pytest.param("mlperf_dlrm_v1", ON_8),
+]
+
+
+def planned_weights(plan: EstimatedPlan, rank: int) -> list[int]:
+    """Rows times columns of each fused shard that the plan gives to ``rank``."""
+    return sorted(
+        int(rows) * int(columns)
+        for placed in plan.assignment.values()
+        if placed.option.kernel != "dense"
+        for (rows, columns), owner in zip(placed.option.sizes, placed.ranks, strict=True)
+        if owner == rank and rows
+    )
+
+
+def assert_builds(config: PlanConfig) -> None:
+    """The first rank and the last hold what the plan gives them."""
+    quiet_libraries()
+    plan = make_plan(config)
+    for rank in (0, plan.cluster.num_ranks - 1):
+        with fake_rank(rank, plan.cluster):
+            kernels = list(fused_kernels(shard_on_meta(config, plan)))
+        specs = [spec for kernel in kernels for spec in kernel.embedding_specs]
+        assert sorted(spec[0] * spec[1] for spec in specs if spec[0]) == planned_weights(plan, rank)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_sharding_type(kind: str, nodes: int) -> None:
+    topology = ["topology=a100_80g_8", f"topology.nodes={nodes}"]
+    assert_builds(compose_plan("tables=criteo_kaggle", f"sharding.types=[{kind}]", *topology))
+
+
+@pytest.mark.parametrize(("recipe", "topology"), RECIPES)
+def test_the_plans_of_recipes(recipe: str, topology: list[str]) -> None:
+    assert_builds(compose_plan(f"experiment={recipe}", *topology))
