@@ -36,7 +36,15 @@ import yaml
 
 RENAMED = {"members": "ensemble_size", "hotness": "pooling_factors"}
 """Old → new name of keys in conf/, as they are given to the commands and as they stand in results."""
-CLOCKS = {"time", "seconds", "samples_per_second", "train_seconds", "wall_seconds", "metrics_bytes"}
+CLOCKS = {
+    "time",
+    "seconds",
+    "samples_per_second",
+    "step_ms",
+    "train_seconds",
+    "wall_seconds",
+    "metrics_bytes",
+}
 """Keys of what a clock decides; ``metrics_bytes`` is the length of a text with times in it."""
 SCRATCH = re.compile(re.escape(tempfile.gettempdir()) + r"/same-results-[^/\"]+/")
 """Where a recording's commands work: left out of the paths in what they write."""

@@ -18,7 +18,7 @@ SMALL = [
     "trainer.log_every_steps=1",
     "data.lanes=8",
 ]
-CLOCK = ("samples_per_second", "seconds", "time")
+CLOCK = ("samples_per_second", "seconds", "step_ms", "time")
 
 
 def train_here(output: Path, *overrides: str) -> RunResult:
