@@ -40,7 +40,7 @@ MERLIN = {
 }
 """Milliseconds of a step of 65,536 by GPUs of a DGX A100 (NVIDIA Merlin distributed-embeddings' README)."""
 CRITEO = [
-    (f"torchrec_dlrm, 8×A100-40GB, batch {batch:,} a GPU", speed, ["topology=a100_40g_8", "tables=criteo_1tb",
+    (f"torchrec_dlrm, 8×A100-40GB, batch {batch:,} a GPU", speed, ["topology=a100_40g_8", "tables=mlperf_dlrm_v1",
      "tables.embedding_dim=128", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256,1]",
      "optimizer=sgd", f"trainer.global_batch_size={8 * batch}"])
     for batch, speed in ((2048, 205e3), (16_384, 926e3), (131_072, 1.19e6))
