@@ -1,18 +1,20 @@
 """Opening a checkpoint and loading its tensors, on all ranks together."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from dlrm_app.checkpoint.marker import Marker, read_marker, verify_files
+from dlrm_app.checkpoint.marker import MARKER, Marker, read_marker, verify_files
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import TensorReader
 from dlrm_app.display.text import first_lines
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, DlrmError
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     marker = runtime.together(lambda: read_marker(folder))
     names = sorted(marker.files)[runtime.rank :: runtime.world_size]
     files = {name: marker.files[name] for name in names}
-    runtime.together(lambda: while_others_wait(lambda: verify_files(folder, files)))
+    runtime.together(
+        lambda: while_others_wait(lambda: _unless_deleted(folder, lambda: verify_files(folder, files)))
+    )
     return Checkpoint(folder, marker)
 
 
@@ -40,6 +44,23 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
 
     Raises DataError naming every tensor that it lacks or holds in another size.
     """
+    _unless_deleted(folder, lambda: _load(folder, tensors))
+
+
+def _unless_deleted(folder: Path, work: Callable[[], None]) -> None:
+    """Does ``work``; raises DataError if that fails because the run, which still trains, has deleted ``folder``."""
+    try:
+        work()
+    except (DlrmError, OSError, CheckpointException) as error:
+        if (folder / MARKER).is_file():
+            raise
+        raise DataError(
+            f"checkpoint {folder} was deleted while it was read: its run still trains and keeps only the newest and "
+            "the best. Type the command again, or train with a larger checkpoint.keep_last"
+        ) from error
+
+
+def _load(folder: Path, tensors: Tensors) -> None:
     reader = TensorReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     problems = []

@@ -22,6 +22,11 @@ def positive(key: str, value: int | None) -> list[str]:
     return [] if value is None or value >= 1 else [f"{key} must be at least 1, got {value}"]
 
 
+def threads_problems(key: str, value: int | None) -> list[str]:
+    """Threads of one process."""
+    return within(key, value, 1, 4096)
+
+
 def batch_rows(key: str, value: int) -> list[str]:
     """Rows of a batch on one rank."""
     return positive(key, value) or within(key, value, 1, MAX_BATCH_ROWS)

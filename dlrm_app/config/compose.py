@@ -1,7 +1,7 @@
 """Finding conf/ and composing a command's configuration from it."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> 
     checked, problems = check_overrides(overrides, schema, conf_dir(), command)
     refuse_if(problems)
     tree, _ = compose_tree(command, schema, checked)
+    tree = resolved(tree, schema)
     refuse_if(missing_values(tree))
     return to_schema(tree, schema)
 
@@ -61,7 +62,11 @@ def compose_tree(
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             whole = compose(command, overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        ValueError,
+    ) as error:  # the last: a defaults list of a user's
         raise ConfigError([_what_hydra_lacks(error)]) from error
     choices = {
         str(group): choice
@@ -87,10 +92,13 @@ def checked_config(
 ) -> Schema:
     """The configuration; raises one error with ``problems`` and all that ``validate`` finds, if there are any."""
     try:
-        missing = sorted(OmegaConf.missing_keys(tree))
-    except OmegaConfBaseException as error:  # a value that names others, ${…}, which are not there
-        raise ConfigError([*problems, f"{error.full_key}: {str(error).splitlines()[0]}"]) from error
+        tree = resolved(tree, schema)
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from error
+    missing = sorted(OmegaConf.missing_keys(tree))
     problems = [*problems, *missing_values(tree)]
+    if numbers := too_large(OmegaConf.to_container(tree)):
+        raise ConfigError([*problems, *numbers])
     for key in missing:
         if wrong_value(key, "", tree):  # a number, which no check can do without
             raise ConfigError(problems)
@@ -109,6 +117,32 @@ def checked_config(
 def missing_values(config: DictConfig) -> list[str]:
     """A problem for each required value that is not given."""
     return [required(key) for key in sorted(OmegaConf.missing_keys(config))]
+
+
+def resolved(config: DictConfig, schema: type[Any]) -> DictConfig:
+    """``config`` with a value in the place of each ``${...}``. Raises ConfigError where there is none that fits."""
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+        whole = OmegaConf.merge(OmegaConf.structured(schema), plain)
+    except OmegaConfBaseException as error:
+        raise ConfigError([f"{error.full_key}: {str(error).splitlines()[0]}"]) from error
+    assert isinstance(whole, DictConfig)
+    return whole
+
+
+def too_large(value: Any, key: str = "") -> list[str]:
+    """A problem for each whole number below ``key`` that no 64 bits hold, on which arithmetic would fail later."""
+    if isinstance(value, Mapping):
+        return [
+            problem
+            for name, part in value.items()
+            for problem in too_large(part, f"{key}.{name}" if key else name)
+        ]
+    if isinstance(value, list):
+        return [problem for part in value for problem in too_large(part, key)]
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return [f"{key} must be a number of at most 63 bits, 9223372036854775807, got {value}"]
+    return []
 
 
 def to_schema(config: DictConfig, schema: type[Schema]) -> Schema:

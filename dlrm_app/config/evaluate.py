@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import batch_rows, one_of, positive
+from dlrm_app.config.checks import batch_rows, one_of, positive, threads_problems
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 
 SPLITS = ("train", "val", "test")
@@ -41,7 +41,7 @@ class EvaluateConfig:
             *batch_rows("batch_size", self.batch_size),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *positive("data.decode_workers", self.data.decode_workers),
-            *positive("threads", self.threads),
+            *threads_problems("threads", self.threads),
             *self.sharding.problems(),
             *self.topology.problems(),
         ]

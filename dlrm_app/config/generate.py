@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import at_least_zero, one_of, positive, within
+from dlrm_app.config.checks import at_least_zero, one_of, positive, threads_problems, within
 from dlrm_app.config.train import TablesConfig
 
 FORMATS = ("criteo", "dataset")
@@ -46,7 +46,7 @@ class GenerateConfig:
             *within("zipf", self.zipf, 0, 4),
             *within("signal.auc", self.signal.auc, 0.5, 0.95),
             *within("signal.click_rate", self.signal.click_rate, 0.01, 0.99),
-            *positive("threads", self.threads),
+            *threads_problems("threads", self.threads),
             *(self._dataset_problems() if self.format == "dataset" else self._file_problems()),
         ]
 

@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 
+NOT_WORDS = ("null", "true", "false", "nan", "inf")
+"""What Hydra takes for a value and no name."""
 _registered: dict[tuple[str, str], Path] = {}
 """(group, name) → the file that has it."""
 
@@ -17,6 +19,8 @@ _registered: dict[tuple[str, str], Path] = {}
 def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems: list[str]) -> str:
     """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``tree`` has no place for."""
     name = re.sub(r"[^\w.-]", "_", path.stem, flags=re.ASCII)  # a choice is no text: = would end it
+    if not name[:1].isalpha() or name.lower() in NOT_WORDS:
+        name = f"_{name}"
     while (conf / group / f"{name}.yaml").exists() or _is_anothers(group, name, path):
         name += "_"
     try:

@@ -1,10 +1,10 @@
 """Which keys a schema has, and what their values may be."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.display.text import listed
@@ -51,11 +51,14 @@ def wrong_value(key: str, value: Any, tree: DictConfig) -> str | None:
 
 
 def _takes(key: str, value: Any, tree: DictConfig) -> bool:
+    changed = tree.copy()
     try:
-        OmegaConf.update(tree.copy(), key, value)
+        OmegaConf.update(changed, key, value)
     except OmegaConfBaseException:
         return False
-    return True
+    node = OmegaConf.select(changed, key)
+    is_flat = isinstance(node, ListConfig) and node._metadata.element_type in (int, float, str)
+    return not (is_flat and any(map(_is_nested, value)))  # which omegaconf lets pass
 
 
 def _kind(key: str, tree: DictConfig) -> str:
@@ -70,7 +73,14 @@ def _kind(key: str, tree: DictConfig) -> str:
         return "a list, as [a,b]"
     if _takes(key, [], tree):
         return next(f"a list of {kind}s" for kind, example in kinds.items() if _takes(key, [example], tree))
-    return f"given key by key, as {key}.NAME=VALUE: {listed([str(name) for name in tree[key]], most=8)}"
+    node = OmegaConf.select(tree, key)
+    if is_free_form(node):
+        return "a mapping, as {name: value}"
+    return f"given key by key, as {key}.NAME=VALUE: {listed([str(name) for name in node], most=8)}"
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping | Sequence) and not isinstance(value, str)
 
 
 def known_keys(tree: DictConfig, prefix: str = "") -> list[str]:

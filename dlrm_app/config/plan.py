@@ -34,6 +34,6 @@ class PlanConfig(TrainConfig):
                 "topology=auto is what dlrm-train finds when it starts; describe a cluster to plan for, as "
                 "topology=a100_80g_8 or topology=custom"
             )
-        if self.tables.from_dataset and self.data.path is None:
+        if self.tables.from_dataset and not self.data.path:
             problems.append("tables=dataset needs the dataset: add data.path=DIR, or choose tables=FILE.yaml")
         return problems

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import one_of, within
+from dlrm_app.config.checks import one_of, threads_problems, within
 from dlrm_app.config.dask import DaskConfig
 
 SPLITS = ("train", "val", "test")
@@ -114,9 +114,10 @@ class PreprocessConfig:
             *within("seed", self.seed, 0, 2**63 - 1),
             *within("rejects.max_fraction", self.rejects.max_fraction, 0, 1),
             *within("layout.unit_mib", self.layout.unit_mib, 1, 256),
+            *within("layout.compression_level", self.layout.compression_level, -7, 22),
             *within("layout.row_group_rows", self.layout.row_group_rows, 1, 1 << 20),
             *within("layout.shuffled_shard_rows", self.layout.shuffled_shard_rows, 1, 1 << 24),
-            *within("threads", self.threads, 1, 4096),
+            *threads_problems("threads", self.threads),
             *within("memory_gib", self.memory_gib, 0.001, 1 << 20),
             *self.dask.problems(self.executor),
             *_output_problems(self),
@@ -131,7 +132,7 @@ def _check_problems(config: PreprocessConfig) -> list[str]:
     ]
     return [
         *problems,
-        *within("threads", config.threads, 1, 4096),
+        *threads_problems("threads", config.threads),
         *within("memory_gib", config.memory_gib, 0.01, 1 << 20),
     ]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from dlrm_app.config.checks import above_zero, one_of, positive
+from dlrm_app.config.checks import above_zero, one_of, positive, within
 
 SHARDING_TYPES = (
     "data_parallel",
@@ -24,6 +24,8 @@ CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_l
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 PLANNERS = ("fast", "torchrec")
 DEVICES = ("cuda", "cpu")
+MAX_MEMORY_GIB = 2**30
+"""Of a rank: an exbibyte."""
 MAX_RANKS = 65_536
 """Of a described cluster: more than anyone has, and 26 tables are planned for in seconds."""
 
@@ -158,9 +160,13 @@ class TopologyConfig:
             *positive("topology.devices_per_node", self.devices_per_node),
             *one_of("topology.device", self.device or "cpu", DEVICES),
             *(
+                above_zero("topology.memory_gib", self.memory_gib)
+                or within("topology.memory_gib", self.memory_gib, 0, MAX_MEMORY_GIB)
+            ),
+            *within("topology.host_memory_gib", self.host_memory_gib, 0, MAX_MEMORY_GIB),
+            *(
                 problem
                 for key in (
-                    "memory_gib",
                     "memory_gbps",
                     "host_memory_gbps",
                     "host_link_gbps",
@@ -177,8 +183,6 @@ class TopologyConfig:
                 f"topology.reserved_share is the part of each rank's memory kept from the tables: "
                 f"it must lie in [0, 1), got {self.reserved_share}"
             )
-        if self.host_memory_gib is not None and not self.host_memory_gib >= 0:
-            problems.append(f"topology.host_memory_gib must be at least 0, got {self.host_memory_gib}")
         ranks = (self.nodes or 1) * (self.devices_per_node or 1)
         if ranks > MAX_RANKS:
             problems.append(

@@ -5,12 +5,14 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive, within
+from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive, threads_problems, within
 from dlrm_app.config.logging import LoggingConfig, ReportConfig
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 
+MINUTES_OF_A_YEAR = 365 * 24 * 60
+"""A time limit for whose end torch can still name the nanosecond."""
 PRECISIONS = ("fp32", "bf16", "auto")
 PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync")
 
@@ -121,7 +123,7 @@ class TrainConfig:
             *positive("trainer.global_batch_size", self.trainer.global_batch_size),
             *positive("trainer.log_every_steps", self.trainer.log_every_steps),
             *positive("trainer.max_steps", self.trainer.max_steps),
-            *positive("trainer.threads", self.trainer.threads),
+            *threads_problems("trainer.threads", self.trainer.threads),
             *one_of("trainer.on_nonfinite", self.trainer.on_nonfinite, ("stop", "skip")),
             *positive("trainer.max_skipped", self.trainer.max_skipped),
             *_skip_problems(self.trainer),
@@ -163,4 +165,6 @@ def _resume_problems(config: "TrainConfig") -> list[str]:
 
 
 def _minutes_problems(key: str, minutes: float | None) -> list[str]:
-    return [] if minutes is None or minutes > 0 else [f"{key} must be positive, got {minutes}"]
+    if minutes is None or 0 < minutes <= MINUTES_OF_A_YEAR:
+        return []
+    return [f"{key} must be positive and at most {MINUTES_OF_A_YEAR} (a year), got {minutes}"]

@@ -11,6 +11,7 @@ every sparse column (int32, or list<int32> when multi-hot), under the names give
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -181,13 +182,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _faults(manifest: Manifest) -> list[str]:
-    """What types don't tell: how columns are encoded, and whether all files are in the folder."""
+    """What types don't tell: how columns are encoded, whether all files are in the folder, and whether counts add up."""
     rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
     faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
     names = [
         column.encoding.get("file") for column in manifest.sparse if column.encoding.get("kind") == "vocab"
     ]
     names += [shard.path for shard in manifest.shards]
+    faults += _miscounts(manifest)
     faults += [f"{name!r} is no file" for name in names if not isinstance(name, str)]
     return faults + [
         f"{name!r} leads out of the folder" for name in names if isinstance(name, str) and leads_out(name)
@@ -206,3 +208,25 @@ def label_of(manifest: Manifest, split: str) -> str:
             "but to train or evaluate preprocess a labelled input"
         )
     return manifest.label
+
+
+def _miscounts(manifest: Manifest) -> list[str]:
+    """A manifest that was edited by hand: numbers that contradict each other, names and files that stand there twice."""
+    faults = []
+    for name, split in manifest.splits.items():
+        in_shards = sum(shard.rows for shard in split.shards)
+        if split.rows != in_shards:
+            faults.append(f"{name} has {split.rows} rows, its shards {in_shards}")
+        if split.positives is not None and not 0 <= split.positives <= split.rows:
+            faults.append(f"{name} has {split.positives} positives in {split.rows} rows")
+    for shard in manifest.shards:
+        if shard.rows != sum(shard.row_groups) or min(shard.row_groups, default=0) < 0:
+            faults.append(f"{shard.path} has {shard.rows} rows, its row groups {shard.row_groups}")
+    for column in manifest.sparse:
+        if not 1 <= column.num_embeddings < 2**31:
+            faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
+    columns = [column.name for column in (*manifest.dense, *manifest.sparse)]
+    files = Counter(
+        [*columns, *([manifest.label] if manifest.label else []), *(s.path for s in manifest.shards)]
+    )
+    return faults + [f"{name} stands there {times} times" for name, times in files.items() if times > 1]

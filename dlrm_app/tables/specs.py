@@ -71,6 +71,8 @@ class Table:
 
 SPEC_KEYS = (*(f.name for f in fields(Table) if f.name != "precision_by"), "count")
 MAX_MISFITS = 5
+MAX_COUNT = 100_000
+"""Of tables that one spec stands for: a hundred times those of any model published."""
 
 
 def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None) -> list[Table]:
@@ -88,7 +90,8 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
                 ["tables=dataset takes its tables from a dataset: name their file, tables=FILE.yaml"]
             )
         specs = [
-            {"name": f"t_{name}", "rows": rows, "features": [name]} for name, rows in feature_rows.items()
+            {"name": _name_for(feature), "rows": rows, "features": [feature]}
+            for feature, rows in feature_rows.items()
         ]
     if not specs:
         raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
@@ -102,6 +105,11 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         problems += first_lines(_misfits(tables, feature_rows), MAX_MISFITS)
     refuse_if(problems)
     return tables
+
+
+def _name_for(feature: str) -> str:
+    """The name of a feature's own table: torch takes no dots in names of modules, a CSV's header does."""
+    return f"t_{feature.replace('.', '_')}"
 
 
 def _and_more(where: Sequence[str]) -> str:
@@ -133,8 +141,8 @@ def _read_spec(index: int, spec: Any, config: TablesConfig, problems: dict[str, 
     lists = {key: tuple(spec[key]) for key in ("features", "pooling_factors") if _is_list(spec.get(key))}
     table = Table(**{**defaults, **given, **lists})
     faults, count = _table_faults(table), spec.get("count")
-    if count is not None and not _is_whole(count):
-        faults.append(f"count must be a whole number of at least 1, got {count!r}")
+    if count is not None and not _is_whole(count, MAX_COUNT):
+        faults.append(f"count must be a whole number from 1 to {MAX_COUNT}, got {count!r}")
     for fault in faults:
         problems[fault].append(where)
     if faults:
@@ -182,14 +190,21 @@ def _expand(table: Table, count: int | None) -> list[Table]:
     ]
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_whole(value: Any, most: int = 2**63 - 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _is_name(value: Any) -> bool:
+    """Whether torch takes it as a module's name, and a file as part of one."""
+    return (
+        isinstance(value, str) and value.isprintable() and bool(value.strip()) and not {".", "/"} & {*value}
+    )
 
 
 def _list_faults(table: Table) -> list[str]:
     features, factors = table.features, table.pooling_factors
-    if not isinstance(features, tuple) or not features:
-        return [f"features must be a list that names at least one, got {features!r}"]
+    if not isinstance(features, tuple) or not features or not all(isinstance(name, str) for name in features):
+        return [f"features must be a list of names, at least one, got {features!r}"]
     if (
         isinstance(factors, tuple)
         and len(factors) in (0, len(features))
@@ -207,6 +222,8 @@ def _is_positive(value: Any) -> bool:
 
 def _table_faults(table: Table) -> list[str]:
     faults = []
+    if not _is_name(table.name):
+        faults.append(f"name must be a text without dots and slashes, such as t_item, got {table.name!r}")
     for key in ("rows", "dim"):
         value = getattr(table, key)
         if not _is_whole(value):
@@ -217,9 +234,14 @@ def _table_faults(table: Table) -> list[str]:
     faults += _list_faults(table)
     for key, choices in (("pooling", POOLINGS), ("data_type", DATA_TYPES), ("init", INITS)):
         faults += one_of(key, getattr(table, key), choices)
-    if table.init_scale is not None and not table.init_scale > 0:
-        faults.append(f"init_scale must be positive, got {table.init_scale!r}")
+    if table.init_scale is not None and not _is_positive(table.init_scale):
+        faults.append(f"init_scale must be a positive number, got {table.init_scale!r}")
     faults += constraint_problems("sharding", table.sharding)
+    if not isinstance(table.optimizer, Mapping):
+        return [
+            *faults,
+            f"optimizer must be a mapping with {', '.join(OPTIMIZER_KEYS)}, got {table.optimizer!r}",
+        ]
     return faults + [
         f"optimizer.{key} is not known: use {', '.join(OPTIMIZER_KEYS)}"
         for key in table.optimizer

@@ -241,3 +241,20 @@ def test_the_home_folder_may_stand_in_a_file_too(monkeypatch: pytest.MonkeyPatch
     (tmp_path / "mine.yaml").write_text("data: {path: ~/clicks}\noutput: a~/b\n")
     config = compose_config("train", TrainConfig, [f"experiment={tmp_path}/mine.yaml"])
     assert (config.data.path, config.output) == ("/home/ada/clicks", "a~/b")
+
+
+@pytest.mark.parametrize(
+    "name", ["null", "1", "1e5", "my tables (2)", "true", "a,b", "x=y", "naïve", "-", "dlrm-v2.1"]
+)
+def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text("specs:\n  - {name: t, rows: 10, features: [a]}\n")
+    config = compose_config("train", TrainConfig, ["data.path=x", f'tables="{path}"'])
+    assert [spec["name"] for spec in config.tables.specs] == ["t"]
+
+
+def test_a_file_with_a_wrong_defaults_list_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("defaults: 5\nembedding_dim: 8\n")
+    (problem,) = problems_of("data.path=x", f"tables={path}")
+    assert "defaults must be a list" in problem

@@ -48,6 +48,15 @@ def first_shard(value: dict[str, Any]) -> dict[str, Any]:
         (lambda value: value["sparse"][0].update(encoding=[]), r"sparse\[0\].encoding must be of type dict"),
         (lambda value: value["sparse"][0].update(encoding={}), "c0 has no kind"),
         (lambda value: value["dense"][0].update(transform={"kind": 1}), "i0 has no kind"),
+        (lambda value: value["splits"]["train"].update(rows=201), "train has 201 rows, its shards 200"),
+        (lambda value: value["splits"]["train"].update(positives=-1), "train has -1 positives in 200 rows"),
+        (lambda value: first_shard(value).update(row_groups=[99]), "has 100 rows, its row groups"),
+        (lambda value: value["sparse"][0].update(num_embeddings=0), "c0 has 0 ids"),
+        (lambda value: value["dense"].append(value["dense"][0]), "i0 stands there 2 times"),
+        (
+            lambda value: value["splits"].update(val=value["splits"]["train"]),
+            r"train/.* stands there 2 times",
+        ),
         (
             lambda value: first_shard(value).update(row_groups=[100, None]),
             r"row_groups\[1\] must be of type int",

@@ -58,7 +58,7 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
         ({"name": "a", "rows": 50, "features": ["usr"]}, ["usr", "the dataset has not", "user"]),
         ({"name": "a", "rows": 50, "dim": 6, "features": ["user"]}, ["multiple of 4", "6"]),
         ({"name": "a", "rows": 0, "features": ["user"]}, ["rows must be a whole number", "0"]),
-        ({"name": "a", "rows": 50, "features": []}, ["features must be a list that names at least one"]),
+        ({"name": "a", "rows": 50, "features": []}, ["features must be a list of names, at least one"]),
         (
             {"name": "a", "rows": 50, "features": ["user"], "pooling": "max"},
             ["pooling must be one of sum, mean"],
@@ -203,3 +203,20 @@ def test_one_wrong_number_is_one_problem_however_many_tables_have_it() -> None:
         resolve_tables(config, {f"c{i}": 10 for i in range(26)})
     (problem,) = caught.value.problems
     assert problem.startswith("tables.specs[0] (t_c0) and 25 more: dim must be a multiple of 4")
+
+
+@pytest.mark.parametrize(
+    "key", ["name", "rows", "dim", "features", "init_scale", "optimizer", "pooling_factors", "count"]
+)
+@pytest.mark.parametrize(
+    "value", [float("nan"), -1, True, "a.b", "x/y", [None], [["item"]], {"a": 1}, 10**30]
+)
+def test_no_value_of_a_spec_is_an_error_of_pythons(key: str, value: object) -> None:
+    spec = {"name": "t", "rows": 100, "features": ["item"], key: value}
+    with pytest.raises(ConfigError, match=rf"tables\.specs\[0\].*{key}"):
+        resolve_tables(TablesConfig(embedding_dim=8, specs=[spec]), ROWS)
+
+
+def test_a_feature_with_a_dot_in_its_name_has_a_table_that_torch_can_name() -> None:
+    (table,) = resolve_tables(TablesConfig(from_dataset=True, embedding_dim=8), {"user.id": 7})
+    assert (table.name, table.features) == ("t_user_id", ("user.id",))

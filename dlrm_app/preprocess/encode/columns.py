@@ -31,9 +31,12 @@ def check_columns(config: PreprocessConfig, spec: Spec) -> None:
                     f"multi_hot.sizes of {column.name} must be 1 or null: its values are lists already"
                 )
     wanted = config.dense.bucket_columns
-    for name in wanted if isinstance(wanted, list) else [wanted]:
-        if name not in (None, "all", *dense):
+    named = wanted if isinstance(wanted, list) else []
+    for name in named or [wanted]:
+        if name not in (dense if named else (None, "all", *dense)):
             problems.append(f"dense.bucket_columns names {name!r}: give all or a list of {', '.join(dense)}")
+    if len(named) != len({*map(str, named)}):
+        problems.append(f"dense.bucket_columns must name each column once, got {named}")
     if encoding.kind == "from_dataset":
         problems += _from_dataset_faults(config, spec)
     refuse_if(problems)
@@ -76,6 +79,12 @@ def per_column_faults(
         return [
             f"{key} has {len(value)} numbers, the dataset has {len(names)} sparse columns: give one for each"
         ]
+    elif not isinstance(value, list):  # one for all: told once
+        return (
+            []
+            if _is_whole(value, low, high)
+            else [f"{key} must be a whole number from {low} to {high}, got {value!r}"]
+        )
     return [
         f"{key} of {name} must be a whole number from {low} to {high}, got {number!r}"
         for name, number in zip(names, per_column(value, names), strict=True)

@@ -4,6 +4,7 @@ The workers must see the input and the output under the same names, relative one
 is lost costs the items it was at: others do them again, and as they land by rename the dataset is the same.
 """
 
+import hashlib
 import logging
 import os
 import pickle
@@ -11,10 +12,11 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, Future, as_completed
+from distributed import Client, Future, as_completed, get_worker
 from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
@@ -125,7 +127,8 @@ class DaskExecutor:
         """See ``dlrm_app.preprocess.job.executor.Executor``."""
         # ``work`` may be megabytes. As the result of a task, not scattered, it can be made again when it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
-        tasks = [self._client.submit(do, shared, str(Path.cwd()), feed, pure=False) for feed in feeds]
+        code, folder = code_checksum(), str(Path.cwd())
+        tasks = [self._client.submit(do, shared, code, folder, feed, pure=False) for feed in feeds]
         finished: Any = as_completed(tasks)
         try:
             for task in finished:
@@ -151,8 +154,26 @@ def _records(task: Future) -> list[Any]:
     return records
 
 
-def do(work: bytes, folder: str, feed: Feed) -> list[Any]:
-    """On a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``."""
+@cache
+def code_checksum() -> str:
+    """Of this process's dlrm-app: another one may encode a row in another way."""
+    package = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
+    """On a worker: does the pickled ``work`` on the items of ``feed``, whose paths are relative to ``folder``.
+
+    ``code``: the checksum of the dlrm-app that asks for it. Raises DlrmError if this is another.
+    """
+    if code != code_checksum():
+        raise DlrmError(
+            f"the worker at {get_worker().address} has another dlrm-app than this process: install the same on all, "
+            "start the worker anew, then run the same command again; it goes on where it stopped"
+        )
     os.chdir(folder)
     act: Work[Any] = pickle.loads(work)
     return [_do_once(act, item) for item in feed.items()]

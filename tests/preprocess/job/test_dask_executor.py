@@ -86,6 +86,18 @@ def test_an_error_on_a_worker_reaches_the_user_whole(tmp_path: Path) -> None:
             run(tmp_path / "out", *OPTIONS, f"input.train={tmp_path}/cut.tsv.gz", *options)
 
 
+def test_a_worker_with_another_version_of_the_code_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clicks = write_clicks(tmp_path / "clicks.tsv", 10)
+    checksums = iter(["of the one that asks", "of the worker"])
+    monkeypatch.setattr(dask_executor, "code_checksum", lambda: next(checksums))
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        options = ("executor=dask", f"dask.address={cluster.scheduler_address}")
+        with pytest.raises(DlrmError, match=r"the worker at \S+ has another dlrm-app"):
+            run(tmp_path / "out", *OPTIONS, f"input.train={clicks}", *options)
+
+
 def test_errors_survive_the_way_from_another_process() -> None:
     error = ConfigError(["one thing", "another"])
     copy = pickle.loads(pickle.dumps(error))

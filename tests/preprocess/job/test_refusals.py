@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.errors import DataError, DlrmError
+from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, rejects_of, run
 
@@ -158,3 +158,21 @@ def test_input_that_changes_while_it_is_read_is_noticed(
     monkeypatch.setattr("dlrm_app.preprocess.job.preprocess.check_first_lines", add_a_line)
     with pytest.raises(DataError, match=r"log\.tsv changed while it was being read"):
         run(Path("k"), "input.train=log.tsv")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("encoding.num_embeddings=many", "encoding.num_embeddings must be a whole number"),
+        ("multi_hot.sizes=0", "multi_hot.sizes must be a whole number"),
+        ("dense.bucket_columns=[null]", "dense.bucket_columns names None"),
+        ("dense.bucket_columns=[int_0,int_0]", "must name each column once"),
+        ("layout.compression_level=1000000000000", "layout.compression_level must lie between"),
+    ],
+)
+def test_a_value_that_no_column_can_have_is_one_problem(tmp_path: Path, override: str, message: str) -> None:
+    (tmp_path / "log.tsv").write_bytes(GOOD * 3)
+    with pytest.raises(ConfigError) as caught:
+        run(Path("k"), "input.train=log.tsv", override)
+    (problem,) = caught.value.problems
+    assert message in problem

@@ -1,0 +1,100 @@
+"""Values that nobody means, given to every key of every command: refused by name, never an error of Python's."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from dlrm_app.config.compose import compose_config, compose_tree, resolved, to_schema, too_large
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.keys import wrong_value
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import ConfigError
+
+COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
+    "train": (TrainConfig, ["data.path=x"]),
+    "preprocess": (PreprocessConfig, ["input.train=x", "output=y"]),
+    "generate": (GenerateConfig, ["output=y"]),
+    "evaluate": (EvaluateConfig, ["checkpoint=x"]),
+}
+HOSTILE = ["${nowhere}", "nan", 2**63 - 1, [[1]]]
+
+
+def leaves(tree: DictConfig, prefix: str = "") -> Iterator[str]:
+    for name in map(str, tree):
+        node = None if OmegaConf.is_missing(tree, name) else tree[name]
+        if isinstance(node, DictConfig) and node:
+            yield from leaves(node, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
+    schema, required = COMMANDS[command]
+    tree, _ = compose_tree(command, schema, required)
+    structured = OmegaConf.structured(schema)
+    for key in leaves(tree):
+        for value in HOSTILE:
+            is_reference = isinstance(value, str) and "$" in value
+            if not is_reference and wrong_value(key, value, structured):
+                continue
+            changed = tree.copy()
+            OmegaConf.update(changed, key, value, force_add=True)
+            if is_reference:
+                with pytest.raises(ConfigError, match=re.escape(key)):
+                    resolved(changed, schema)
+            else:
+                to_schema(resolved(changed, schema), schema).problems()  # whatever it says
+
+
+@pytest.mark.parametrize("value", ["[[64]]", "64", "{a:64}", "[null]"])
+def test_what_is_no_list_of_numbers_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"model\.bottom_mlp=.*must be a list of whole numbers"):
+        compose_config("train", TrainConfig, ["data.path=x", f"model.bottom_mlp={value}"])
+
+
+@pytest.mark.parametrize("key", ["sharding.tables", "tables.data_types"])
+def test_what_is_no_mapping_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}=5: must be a mapping"):
+        compose_config("train", TrainConfig, ["data.path=x", f"{key}=5"])
+
+
+def test_numbers_beyond_64_bits_are_found_wherever_they_stand() -> None:
+    values = {"trainer": {"epochs": 2**63, "seed": 2**63 - 1}, "model": {"top_mlp": [1, 10**30]}, "x": True}
+    found = too_large(values)
+    assert [problem.split()[0] for problem in found] == ["trainer.epochs", "model.top_mlp"]
+
+
+def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPOCHS", "3")
+    given = ["data.path=x", "trainer.epochs=${oc.env:EPOCHS}"]
+    assert compose_config("train", TrainConfig, given).trainer.epochs == 3
+    monkeypatch.setenv("EPOCHS", "some")
+    with pytest.raises(ConfigError, match=r"trainer\.epochs: .*some"):
+        compose_config("train", TrainConfig, given)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.timeout_minutes=inf",
+        "checkpoint.every_minutes=inf",
+        "topology.memory_gib=1e300",
+        "topology.host_memory_gib=inf",
+        "trainer.threads=1000000",
+    ],
+)
+def test_figures_that_nothing_has_are_refused(override: str) -> None:
+    (problem,) = compose_config("train", TrainConfig, ["data.path=x", override]).problems()
+    assert problem.startswith(override.partition("=")[0])
+
+
+def test_a_plan_of_the_dataset_needs_its_path() -> None:
+    config = compose_config("plan", PlanConfig, ["data.path=''"])
+    assert any(problem.startswith("tables=dataset needs the dataset") for problem in config.problems())
