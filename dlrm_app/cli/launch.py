@@ -3,14 +3,15 @@
 import argparse
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
+from dlrm_app.cli.streams import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.errors import ConfigError, DlrmError, SharedError, refuse_if
@@ -45,6 +46,7 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
     options, rest = parser.parse_known_args()
 
     def work() -> Any:
+        _refuse_lost_folder()
         _refuse_options(options, rest, command)
         if options.shell_completion:
             return run_hydra(command, schema, ["--shell-completion", options.shell_completion], job)
@@ -58,11 +60,11 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
             refuse_if(problems)
             from dlrm_app.config.reference import help_text
 
-            return _print(help_text(command, schema, overrides))
+            return print(help_text(command, schema, overrides))
         tree, _ = compose_tree(command, schema, overrides)
         if options.cfg:
             refuse_if(problems)
-            return _print(OmegaConf.to_yaml(tree))
+            return print(OmegaConf.to_yaml(tree))
         return job(checked_config(tree, schema, problems, validate))
 
     code: Any = 0
@@ -80,8 +82,18 @@ def _set_up_process() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    set_up_streams()
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("dlrm_app").setLevel(logging.INFO if is_first_rank() else logging.WARNING)
+
+
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise DlrmError(
+            "the folder that this command was typed in has been deleted: cd to another"
+        ) from error
 
 
 def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
@@ -116,11 +128,6 @@ def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Jo
     )
     register_schema(command, schema)
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(run)()
-
-
-def _print(text: str) -> None:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `dlrm-train --help | head` is to end without a traceback
-    print(text)
 
 
 def or_explain(work: Callable[[], Any]) -> Any:

@@ -1,0 +1,41 @@
+"""Jobs whose output nobody can read, or no terminal can show."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+GENERATE = str(Path(sys.executable).with_name("dlrm-generate"))
+
+
+def test_a_reader_that_leaves_does_not_end_the_job() -> None:
+    code = (
+        "import sys; from dlrm_app.cli.streams import set_up_streams; set_up_streams();"
+        "[print('x' * 1000) for _ in range(1000)]; print('done', file=sys.stderr)"
+    )
+    job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert job.stdout is not None
+    job.stdout.read(10)
+    job.stdout.close()
+    _, errors = job.communicate(timeout=60)
+    assert (job.returncode, errors) == (0, b"done\n")
+
+
+def test_what_the_locale_cannot_show_is_a_question_mark() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([GENERATE, "--help"], env=environment, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_closed_streams_are_left_closed(tmp_path: Path) -> None:
+    script = f"{GENERATE} rows=10 output=x.tsv <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", script], cwd=tmp_path, timeout=60).returncode == 0
+    assert (tmp_path / "x.tsv").read_bytes().count(b"\n") == 10
+
+
+def test_a_folder_that_was_deleted_under_the_command_is_told(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    script = f"cd gone; rmdir ../gone; {GENERATE} rows=10 output=x.tsv"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: the folder that this command was typed in has been deleted: cd to another\n"
