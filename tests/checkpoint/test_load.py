@@ -34,7 +34,7 @@ def test_one_that_is_deleted_while_its_tensors_are_read_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     folder = write_marker(tmp_path, 10, 0.7)
-    torch.distributed.checkpoint.save({"w": torch.ones(3)}, storage_writer=TensorWriter(folder))
+    torch.distributed.checkpoint.save({"w": torch.ones(3)}, storage_writer=TensorWriter(folder, None))
     loaded = {"w": torch.zeros(3)}
     load_tensors(folder, loaded)
     assert loaded["w"].tolist() == [1, 1, 1]

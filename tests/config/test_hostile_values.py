@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "generate": (GenerateConfig, ["output=y"]),
     "evaluate": (EvaluateConfig, ["checkpoint=x"]),
 }
-HOSTILE = ["${nowhere}", "nan", 2**63 - 1, [[1]]]
+HOSTILE = ["${nowhere}", "nan", 2**63 - 1]
 
 
 def leaves(tree: DictConfig, prefix: str = "") -> Iterator[str]:

@@ -1,5 +1,6 @@
 """A look at the first line of every file before work starts, for the mistakes that spoil every line alike."""
 
+import shlex
 from itertools import islice
 
 import numpy as np
@@ -14,6 +15,7 @@ from dlrm_app.preprocess.read.units import TextFeed
 
 _BYTES = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def check_first_lines(plan: Plan) -> None:
@@ -25,8 +27,8 @@ def check_first_lines(plan: Plan) -> None:
     ]
     refuse_if(problems)
     for source in plan.sources:
-        fault = _header_fault(source, plan) if plan.spec.header else _label_fault(source, plan)
-        if fault:
+        find_fault = _header_fault if plan.spec.header else _label_fault
+        if fault := _encoding_fault(source, plan) or find_fault(source, plan):
             problems.append(fault)
     refuse_if(problems)
 
@@ -44,6 +46,19 @@ def first_line(source: Source) -> bytes:
         block = text.load()
         return block.text[block.start : block.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
     return b""
+
+
+def _encoding_fault(source: Source, plan: Plan) -> str | None:
+    """Text of Windows programs: UTF-16, or a mark before the first value, which would become part of it."""
+    line, path = first_line(source), shlex.quote(source.path)
+    if line.startswith(_UTF_16_MARKS):
+        return f"{source.path} is UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
+    if line.startswith(_BYTE_ORDER_MARK) and not plan.spec.header:
+        return (
+            f"{source.path} begins with a byte order mark, which would be part of its first value: leave it away, as by "
+            f"tail -c +4 {path} > NEW.tsv"
+        )
+    return None
 
 
 def _header_fault(source: Source, plan: Plan) -> str | None:

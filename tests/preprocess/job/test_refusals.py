@@ -4,6 +4,7 @@ import fcntl
 import gzip
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,14 @@ def test_a_value_that_no_column_can_have_is_one_problem(tmp_path: Path, override
         run(Path("k"), "input.train=log.tsv", override)
     (problem,) = caught.value.problems
     assert message in problem
+
+
+def test_text_of_another_encoding_is_refused_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_text(GOOD.decode() * 3, encoding="utf-8-sig")
+    with pytest.raises(ConfigError, match=r"begins with a byte order mark.*by tail"):
+        run(Path("k"), "input.train=log.tsv")
+    subprocess.run("tail -c +4 log.tsv > NEW.tsv", shell=True, check=True)
+    assert run(Path("k"), "input.train=NEW.tsv").splits["train"].rows == 3
+    (tmp_path / "log.tsv").write_text(GOOD.decode() * 3, encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"is UTF-16.*by iconv"):
+        run(Path("u"), "input.train=log.tsv")
