@@ -60,9 +60,7 @@ def read_marker(folder: Path) -> Marker:
     if not folder.is_dir():
         raise DataError(f"no checkpoint at {folder}: the folder does not exist")
     if not path.is_file():
-        raise DataError(
-            f"{folder} is no complete checkpoint: it has no {MARKER} (its saving was interrupted)"
-        )
+        raise DataError(_what_it_is(folder))
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         written = (value.pop("format"), value.pop("version"))
@@ -73,6 +71,17 @@ def read_marker(folder: Path) -> Marker:
     raise DataError(
         f"{path} is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}"
     )
+
+
+def _what_it_is(folder: Path) -> str:
+    """Of a folder that is no complete checkpoint; ``step-*`` is the name that ``checkpoint_name`` gives."""
+    if any(folder.glob("step-*")):
+        return (
+            f"{folder} is no checkpoint but holds some: name the run folder {folder.parent}, or one of them"
+        )
+    if (folder / "config.yaml").is_file():
+        return f"the run in {folder} has no whole checkpoint: train it until it has saved one"
+    return f"{folder} is no complete checkpoint: it has no {MARKER} (its saving was interrupted)"
 
 
 def _parse(value: dict[str, Any]) -> Marker:

@@ -67,3 +67,13 @@ def test_in_place_of_a_damaged_one_the_next_is_offered(tmp_path: Path, which: st
         open_trained(tmp_path, RUNTIME, which)
     other = tmp_path / "checkpoints" / checkpoint_name(next_one)
     assert str(refused.value).endswith(f"the next {which} is {other.name}: checkpoint={other}")
+
+
+def test_a_folder_around_checkpoints_or_without_any_is_called_what_it_is(tmp_path: Path) -> None:
+    checkpoints = write_marker(tmp_path / "run", 10, 0.7).parent
+    with pytest.raises(DataError, match=rf"name the run folder {tmp_path}/run, or one of them"):
+        open_trained(checkpoints, RUNTIME)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun/config.yaml").touch()
+    with pytest.raises(DataError, match="has no whole checkpoint"):
+        open_trained(tmp_path / "begun", RUNTIME)
