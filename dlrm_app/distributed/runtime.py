@@ -177,10 +177,23 @@ def _join(runtime: Runtime, timeout: timedelta) -> None:
             backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=timeout
         )
     elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout)
+        _meet(backend, timeout)
     else:
         store = HashStore()
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+
+def _meet(backend: str, timeout: timedelta) -> None:
+    """Joins the ranks that the environment names. Raises DlrmError where their meeting place cannot be had."""
+    try:
+        dist.init_process_group(backend, timeout=timeout)
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+        raise DlrmError(
+            f"rank {os.environ['RANK']} cannot meet the others at {place}: {str(error).splitlines()[0]}\n"
+            "  all must be started, reach that address, and leave its port to this run alone: torchrun's --master-port, "
+            "or MASTER_PORT, chooses another"
+        ) from error
 
 
 def _end_now(error: BaseException, runtime: Runtime) -> None:
