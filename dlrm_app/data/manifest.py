@@ -225,7 +225,7 @@ def _miscounts(manifest: Manifest) -> list[str]:
     for column in manifest.sparse:
         if not 1 <= column.num_embeddings < 2**31:
             faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
-    columns = [column.name for column in (*manifest.dense, *manifest.sparse)]
+    columns = [column.name for column in manifest.dense] + [column.name for column in manifest.sparse]
     files = Counter(
         [*columns, *([manifest.label] if manifest.label else []), *(s.path for s in manifest.shards)]
     )
