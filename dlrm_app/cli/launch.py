@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from dlrm_app.cli.streams import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.errors import ConfigError, DlrmError, SharedError, refuse_if
+from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
 
 Job = Callable[[Any], Any]
@@ -137,8 +137,10 @@ def or_explain(work: Callable[[], Any]) -> Any:
     except DlrmError as error:
         if not is_first_rank():
             time.sleep(SILENT_SECONDS)
-        if is_first_rank() or not isinstance(error, ConfigError | SharedError):
+        if is_first_rank():
             print(f"error: {error}", file=sys.stderr)
+        elif not isinstance(error, SharedError):  # the first would have ended us by now if it had met it too
+            print(f"error (rank {os.environ['RANK']}): {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if not is_disk_error(error):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dlrm_app.cli import launch
+from dlrm_app.errors import ConfigError
 from tests.commands import command
 from tests.commands import run as subprocess_run
 
@@ -67,6 +69,21 @@ def test_ranks_that_say_nothing_do_not_end_before_the_first_has_spoken(tmp_path:
     finally:
         second.terminate()
     assert second.communicate()[1] == ""
+
+
+def test_a_rank_whose_settings_alone_are_wrong_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one does on a machine where the dataset is not."""
+    monkeypatch.setattr(launch, "SILENT_SECONDS", 0)
+    monkeypatch.setenv("RANK", "1")
+
+    def refuse() -> None:
+        raise ConfigError(["no dataset at x"])
+
+    with pytest.raises(SystemExit):
+        launch.or_explain(refuse)
+    assert capsys.readouterr().err.startswith("error (rank 1): 1 problem")
 
 
 def test_the_help_lists_groups_and_explains_keys(tmp_path: Path) -> None:
