@@ -208,9 +208,7 @@ def test_one_wrong_number_is_one_problem_however_many_tables_have_it() -> None:
 @pytest.mark.parametrize(
     "key", ["name", "rows", "dim", "features", "init_scale", "optimizer", "pooling_factors", "count"]
 )
-@pytest.mark.parametrize(
-    "value", [float("nan"), -1, True, "a.b", "x/y", [None], [["item"]], {"a": 1}]
-)
+@pytest.mark.parametrize("value", [float("nan"), -1, True, "a.b", "x/y", [None], [["item"]], {"a": 1}])
 def test_no_value_of_a_spec_is_an_error_of_pythons(key: str, value: object) -> None:
     spec = {"name": "t", "rows": 100, "features": ["item"], key: value}
     with pytest.raises(ConfigError, match=rf"tables\.specs\[0\].*{key}"):
