@@ -184,13 +184,13 @@ def _join(runtime: Runtime, timeout: timedelta) -> None:
 
 
 def _meet(backend: str, timeout: timedelta) -> None:
-    """Joins the ranks that the environment names. Raises DlrmError where their meeting place cannot be had."""
+    """Joins the ranks that the environment names. Raises DlrmError where their meeting address cannot be had."""
     try:
         dist.init_process_group(backend, timeout=timeout)
     except (dist.DistNetworkError, dist.DistStoreError) as error:
-        place = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
         raise DlrmError(
-            f"rank {os.environ['RANK']} cannot meet the others at {place}: {str(error).splitlines()[0]}\n"
+            f"rank {os.environ['RANK']} cannot meet the others at {address}: {str(error).splitlines()[0]}\n"
             "  all must be started, reach that address, and leave its port to this run alone: torchrun's --master-port, "
             "or MASTER_PORT, chooses another"
         ) from error

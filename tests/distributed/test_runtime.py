@@ -111,11 +111,11 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
 
-def test_a_meeting_place_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
-        for name, value in place.items():
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
+        for name, value in meeting.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(
             DlrmError, match=rf"rank 0 cannot meet the others at 127.0.0.1:{port}.*\n.*--master-port"
