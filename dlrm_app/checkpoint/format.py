@@ -73,7 +73,9 @@ def resume_hint(parent: Path) -> str:
     """What someone may type whose run has failed: it depends on whether a checkpoint is there."""
     newest = list_checkpoints(parent)[:1]
     return (
-        f"resume=auto goes on from {newest[0].name}" if newest else "no checkpoint is there yet: start again"
+        f"resume=auto goes on from {newest[0].name}"
+        if newest
+        else "no checkpoint is there yet: resume=auto starts again"
     )
 
 

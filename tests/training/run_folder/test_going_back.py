@@ -159,7 +159,7 @@ def _no_room(*_arguments: object, **_options: object) -> str:
 
 def test_the_resume_hint_names_a_checkpoint_that_is_there() -> None:
     wild = ["optimizer=sgd", "optimizer.dense.lr=1e30", "trainer.max_steps=4"]
-    with pytest.raises(DlrmError, match="no checkpoint is there yet: start again"):
+    with pytest.raises(DlrmError, match="no checkpoint is there yet: resume=auto starts again"):
         train(small("wild", *wild))
     train(small("r", "trainer.max_steps=2", "optimizer=sgd"))
     with pytest.raises(DlrmError, match="resume=auto goes on from step-000000002"):
