@@ -12,7 +12,7 @@ class _Pipe(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         try:
-            return super().write(data) or 0
+            return super().write(data)
         except BrokenPipeError:
             return len(data)
 
