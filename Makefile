@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slurm test-cpp lint type docs bench clean
+.PHONY: help setup demo test test-all test-slurm test-cpp gpu-check lint type docs bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machine
 test-cpp: setup ## the C++ program that scores exports: built, compared with Python (Debian installs cmake and g++)
 	@tests/inference/install.sh
 	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py
+
+gpu-check: setup ## on a machine with GPUs: everything against its CPU, within ten minutes; gpu-check/gpu-check.html
+	$(BIN)/dlrm-gpu-check
 
 lint: setup ## ruff: rules and formatting
 	$(BIN)/ruff check .

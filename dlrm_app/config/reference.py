@@ -17,7 +17,18 @@ from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.keys import is_free_form
 from dlrm_app.config.overrides import choices_of
 
-COMMANDS = ("preprocess", "train", "evaluate", "export", "bench", "plan", "generate", "report", "doctor")
+COMMANDS = (
+    "preprocess",
+    "train",
+    "evaluate",
+    "export",
+    "bench",
+    "plan",
+    "generate",
+    "report",
+    "doctor",
+    "gpu-check",
+)
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
 --cfg job                         print the configuration and stop
@@ -172,7 +183,8 @@ def _wrapped(start: str, text: str, indent: int) -> list[str]:
 
 def schema_of(command: str) -> type[Any]:
     """The schema of ``dlrm-<command>``, by its name."""
-    schema: type[Any] = getattr(import_module(f"dlrm_app.config.{command}"), f"{command.capitalize()}Config")
+    module = import_module(f"dlrm_app.config.{command.replace('-', '_')}")
+    schema: type[Any] = getattr(module, f"{command.title().replace('-', '')}Config")
     return schema
 
 

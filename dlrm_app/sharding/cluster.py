@@ -1,5 +1,6 @@
 """What tables are placed on: a described cluster, or the ranks that were started."""
 
+import logging
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,12 @@ from dlrm_app.errors import ConfigError, refuse_if
 if TYPE_CHECKING:  # what checks a configuration does not wait for torchrec
     from torchrec.distributed.planner import Topology
 
+logger = logging.getLogger(__name__)
+
 GIB = 2**30
+STEP_BYTES = 2**28
+SHARED_SHARE = 0.9
+"""Of a GPU: with less than that free somebody else is on it; a context takes half a GiB."""
 
 
 @dataclass(frozen=True)
@@ -163,12 +169,27 @@ def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:
 
 
 def device_bytes(ranks: Ranks) -> int:
-    """Bytes that one rank may use: its GPU's memory, or its share of this machine's."""
+    """Bytes that one rank may use: what is free of its GPU's memory, or its share of this machine's."""
     if ranks.device_type == "cuda":
-        import torch
-
-        return int(torch.cuda.get_device_properties(ranks.local_rank).total_memory)
+        return free_gpu_bytes(ranks.local_rank)
     return _machine_bytes() // ranks.local_world_size
+
+
+def free_gpu_bytes(gpu: int) -> int:
+    """What this process may still allocate: free on the GPU, its context made, or held by its own allocator for reuse.
+
+    In whole STEP_BYTES, so that what other programs take and leave from one start to the next changes no plan.
+    """
+    import torch
+
+    free, total = torch.cuda.mem_get_info(gpu)
+    free += torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+    if free < SHARED_SHARE * total:
+        logger.warning(
+            "cuda:%d has %.1f of its %.1f GiB free: other processes use it too (nvidia-smi), and tables get what is left",
+            *(gpu, free / GIB, total / GIB),
+        )
+    return free // STEP_BYTES * STEP_BYTES
 
 
 def host_bytes(ranks: Ranks) -> int:

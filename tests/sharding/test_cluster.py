@@ -1,6 +1,7 @@
 """Described clusters, and the ranks that were started."""
 
 import pytest
+import torch
 from torchrec.distributed.planner import constants
 
 from dlrm_app.config.compose import compose_config
@@ -118,3 +119,27 @@ def test_clusters_that_cannot_be_are_refused(change: dict[str, object], problem:
     described = {"nodes": 1, "devices_per_node": 2, "device": "cpu", "memory_gib": 5.0, **change}
     with pytest.raises(ConfigError, match=problem):
         described_cluster(TopologyConfig(**described))  # type: ignore[arg-type]
+
+
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int = 0, allocated: int = 0) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda gpu: reserved)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda gpu: allocated)
+
+
+def test_plans_are_for_what_is_free_on_a_gpu_and_not_for_all_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a change of a few MiB from one start to the next is none, for another plan would end the resume's exactness."""
+    ranks = Runtime(0, 0, 8, 8, "cuda", 1)
+    sizes = []
+    for noise in (0, 5 << 20):
+        pretend_gpu(monkeypatch, free=20 * GIB + (100 << 20) + noise)
+        sizes.append(running_cluster(TopologyConfig(), ranks).memory)
+    assert sizes == [20 * GIB] * 2
+    assert "cuda:0 has 20.1 of its 80.0 GiB free" in caplog.text
+
+
+def test_what_this_process_s_allocator_holds_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpu(monkeypatch, free=70 * GIB, reserved=9 * GIB, allocated=GIB)
+    assert running_cluster(TopologyConfig(), Runtime(0, 0, 1, 1, "cuda", 1)).memory == 78 * GIB

@@ -1,0 +1,28 @@
+"""The configuration of dlrm-gpu-check. Values and their explanations stand in conf/gpu-check.yaml."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from dlrm_app.config.checks import above_zero, one_of, positive
+
+
+@dataclass(slots=True)
+class GpuCheckConfig:
+    device: str = MISSING
+    ranks: int | None = None
+    minutes: float = MISSING
+    only: str = MISSING
+    output: str = MISSING
+
+    def problems(self) -> list[str]:
+        """What cannot work, each with what to do about it."""
+        problems = [
+            *one_of("device", self.device, ("cuda", "cpu")),
+            *positive("ranks", self.ranks),
+            *above_zero("minutes", self.minutes),
+        ]
+        if Path(self.output).is_file():
+            problems.append(f"output={self.output} is a file: name a folder")
+        return problems

@@ -1,0 +1,123 @@
+"""How fast a step is beside what this device's memory and matrix units allow, both measured here.
+
+Shapes: B rows of a rank, F features, D width.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.batch import Batch
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.model.precision import dense_autocast, set_tf32
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.training.setup import build_trainable
+
+NUM_DENSE, WARM_UP, TIMED = 13, 5, 20
+TABLES = """\
+pooling: sum
+init: uniform
+specs:
+  - {name: t, count: 26, rows: ROWS, dim: 128, features: [f]}
+"""
+ROWS = {"cuda": 1_000_000, "cpu": 5_000}
+BATCH = {"cuda": 16_384, "cpu": 256}
+MODEL = ["model=dlrm", "model.bottom_mlp=[512,256,128]", "model.top_mlp=[1024,1024,512,256,1]"]
+
+
+def tables_text(device: str) -> str:
+    """The tables of the measurement: MLPerf DLRM's widths, fewer rows."""
+    return TABLES.replace("ROWS", str(ROWS[device]))
+
+
+def measure_speed(legs: list[list[str]]) -> dict[str, object]:
+    """Rows a second of all ranks, milliseconds of a step, and those of the floor; random ids, without the reader."""
+    (settings,) = legs
+    config = compose_config("train", TrainConfig, settings)
+    with start_runtime(config.trainer.threads) as runtime:
+        tables = resolve_tables(config.tables, None)
+        trainable = build_trainable(config, tables, NUM_DENSE, runtime)
+        rows = config.trainer.global_batch_size // runtime.world_size
+        batches = [_draw(tables, rows, seed, runtime.device) for seed in range(4)]
+        stream: Iterator[Batch] = cycle(batches)
+        trainable.model.train()
+        _progress(trainable.pipeline, stream, WARM_UP)
+        _wait(runtime.device)
+        started = time.perf_counter()
+        _progress(trainable.pipeline, stream, TIMED)
+        _wait(runtime.device)
+        seconds = (time.perf_counter() - started) / TIMED
+        dense = sum(p.numel() for name, p in trainable.model.named_parameters() if table_of(name) is None)
+        set_tf32(config.trainer.tf32, runtime.device)
+        floor = step_floor(rows, len(tables), tables[0].dim, dense, _rates(config, runtime.device))
+    return {
+        "rows_per_second": rows * runtime.world_size / seconds,
+        "ms": 1000 * seconds,
+        "floor_ms": 1000 * floor,
+    }
+
+
+def step_floor(rows: int, features: int, dim: int, dense: int, rates: tuple[float, float]) -> float:
+    """Seconds that a step of ``rows`` cannot do without. ``rates``: bytes and FLOPs a second; ``dense`` weights.
+
+    Memory: a looked-up row is read, and read and written again by its update, its pooled vector and that one's gradient
+    are written and read: 7 passes over B·F·D floats. Products: 2 FLOPs a weight and row forward, 4 backward; the
+    interaction's B·F²·D multiplications thrice.
+    """
+    moved = 7 * 4 * rows * features * dim
+    products = 6 * rows * dense + 3 * 2 * rows * (features + 1) ** 2 * dim
+    return moved / rates[0] + products / rates[1]
+
+
+def _rates(config: TrainConfig, device: torch.device) -> tuple[float, float]:
+    """Bytes a second of a copy, read and written; FLOPs a second of a matrix product in the run's precision."""
+    on_gpu = device.type == "cuda"
+    source = torch.ones((256 if on_gpu else 32) << 18, device=device)
+    target = torch.empty_like(source)
+    copy = _best(lambda: target.copy_(source), device)
+    size = 4096 if on_gpu else 512
+    square = torch.ones(size, size, device=device)
+    with dense_autocast(device, config.trainer.precision == "bf16"):
+        product = _best(lambda: square @ square, device)
+    return 2 * 4 * source.numel() / copy, 2 * size**3 / product
+
+
+def _best(work: Callable[[], object], device: torch.device) -> float:
+    times = []
+    for _ in range(10):
+        _wait(device)
+        started = time.perf_counter()
+        work()
+        _wait(device)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def _progress(pipeline: Any, stream: Iterator[Batch], steps: int) -> None:
+    for _ in range(steps):
+        pipeline.progress(stream)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _draw(tables: list[Table], rows: int, seed: int, device: torch.device) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    keys = [name for table in tables for name in table.features]
+    ids = torch.cat([torch.randint(0, table.rows, (rows,), generator=generator) for table in tables])
+    features = KeyedJaggedTensor(
+        keys, ids.int(), lengths=torch.ones(len(ids), dtype=torch.int32), stride=rows
+    )
+    dense = torch.rand(rows, NUM_DENSE, generator=generator)
+    labels = (torch.rand(rows, generator=generator) < 0.25).float()
+    batch = Batch(dense, features, labels, rows)
+    return batch.pin_memory() if device.type == "cuda" else batch

@@ -1,0 +1,53 @@
+"""The whole command with the CPU in the GPU's place."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.gpu_check import GpuCheckConfig
+from dlrm_app.doctor.finding import Finding, State
+from dlrm_app.errors import ConfigError
+from dlrm_app.training.gpu_check import check as module
+from dlrm_app.training.gpu_check.check import check, find_ranks, largest_difference, read_losses
+
+
+def config(*overrides: str) -> GpuCheckConfig:
+    return compose_config("gpu-check", GpuCheckConfig, list(overrides))
+
+
+def test_a_machine_without_gpus_is_told_how_to_try_it() -> None:
+    with pytest.raises(ConfigError, match=r"there are 0 GPUs: .*device=cpu ranks=2"):
+        find_ranks(config())
+    assert find_ranks(config("device=cpu")) == 2
+
+
+def test_losses_are_compared_by_step_and_at_the_end(tmp_path: Path) -> None:
+    lines = [
+        {"event": "train", "step": 1, "loss": 0.5},
+        {"event": "eval", "step": 4, "logloss": 9.0},
+        {"event": "eval", "step": 8, "logloss": 0.4},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    expected = read_losses(tmp_path)
+    assert expected == {"001": 0.5, "val": 0.4}
+    assert largest_difference(expected, {"001": 0.5, "val": 0.5}) == pytest.approx(0.25)
+    assert largest_difference(expected, {"001": float("nan"), "val": 0.4}) == float("inf")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("ranks", "only"), [(1, "semi_sync, *"), (2, "resume: *"), (1, "speed fp32"), (1, "fp16 tables")]
+)
+def test_cases_lose_as_the_cpu_does(
+    ranks: int, only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "examine", lambda timeout: [Finding("memory", State.OK, "enough")])
+    findings = check(config("device=cpu", f"ranks={ranks}", f'only="{only}"', f"output={tmp_path}/out"))
+    assert findings.outcomes or findings.speeds
+    assert {outcome.state.value for outcome in findings.outcomes} <= {"ok"}
+    assert all(0 < speed.floor_ms < speed.ms for speed in findings.speeds)
+    page = (tmp_path / "out/gpu-check.html").read_text()
+    assert "GPU check" in page
+    assert (tmp_path / "out/gpu-check.md").read_text().startswith("**dlrm-gpu-check** on")
