@@ -55,6 +55,7 @@ class TrainerConfig:
     pipeline: str = "sparse_dist"
     numa: bool = MISSING
     timeout_minutes: float = MISSING
+    probe_memory: bool = MISSING
     precision: str = MISSING
     tf32: bool = MISSING
 

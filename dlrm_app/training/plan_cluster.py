@@ -12,6 +12,7 @@ from dlrm_app.display.numbers import count
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import write_text
+from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import Workload
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
@@ -23,6 +24,7 @@ from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.memory.estimate import estimate_run, shortage
 from dlrm_app.training.pipelines import plan_problems
 from dlrm_app.training.speed.estimate import estimate_text
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
@@ -46,6 +48,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     print(plan_text(plan))
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
     print(estimate_text(config, plan, tables, num_dense))
+    _print_run_memory(config, tables, num_dense, cluster)
     if options:
         num_classes = len(set(map(id, options.values())))
         print(f"found in {seconds:.1f} s: {count(len(tables), 'table')} of {count(num_classes, 'kind')}")
@@ -69,6 +72,16 @@ def train_command(config: PlanConfig, cluster: Cluster) -> str:
     return " ".join(
         [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli.train", *settings]
     )
+
+
+def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, cluster: Cluster) -> None:
+    """What the run needs beside its tables, if the model fits them: a plan may be asked for without it."""
+    if model_problems(config.model) or model_table_problems(config.model, tables, num_dense):
+        return
+    needed = estimate_run(config, tables, num_dense, cluster.num_ranks, cluster.device)
+    print(needed)
+    if problem := shortage(needed, cluster):
+        print(f"warning: {problem}")
 
 
 def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:

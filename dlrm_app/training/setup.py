@@ -11,6 +11,8 @@ from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.batch import TrainBatches
+from dlrm_app.data.loading import choose_loading
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.shard_files import verify_shards
@@ -79,3 +81,30 @@ def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest
     split = manifest.splits["train"]
     if config.model.initial_bias == "base_rate" and split.positives and split.positives < split.rows:
         set_base_rate(model, split.positives / split.rows)
+
+
+def epoch_batches(
+    config: TrainConfig,
+    manifest: Manifest,
+    features: Sequence[str],
+    runtime: Runtime,
+    epoch: int = 0,
+    start_batch: int = 0,
+) -> TrainBatches:
+    """This rank's batches of ``epoch``, from batch number ``start_batch`` on. ``config`` has its lanes."""
+    lanes = config.data.lanes
+    assert lanes is not None
+    return TrainBatches(
+        manifest,
+        features,
+        global_batch_size=config.trainer.global_batch_size,
+        lanes=lanes,
+        seed=config.trainer.seed,
+        epoch=epoch,
+        ensemble_size=config.model.ensemble_size,
+        start_batch=start_batch,
+        rank=runtime.rank,
+        world_size=runtime.world_size,
+        shuffle=config.data.shuffle,
+        loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
+    )

@@ -3,6 +3,9 @@
 import logging
 from collections.abc import Mapping, Sequence
 
+import torch
+from torchrec.distributed.types import ShardingPlan
+
 from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
@@ -10,8 +13,11 @@ from dlrm_app.display.command_line import setting
 from dlrm_app.display.numbers import duration
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.model.precision import describe_choice
 from dlrm_app.sharding.kernels import log_dense_kernel
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.memory.estimate import estimate_run, shortage
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.run_folder.events import RunResult, TrainEvent
@@ -42,7 +48,22 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
     if config.model.ensemble_size > 1:
         kind += f" × {config.model.ensemble_size}, each with rows and weights of its own,"
     logger.info("%s with %d tables, %s table weights", kind, len(tables), f"{weights:,}")
+    if runtime.device.type == "cuda":
+        capability = torch.cuda.get_device_capability(runtime.device)
+        logger.info("%s", describe_choice(config.trainer.precision, config.trainer.tf32, capability))
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
+
+
+def log_run_memory(
+    config: TrainConfig, tables: list[Table], num_dense: int, plan: ShardingPlan, runtime: Runtime
+) -> None:
+    """What a rank needs beside its tables; a warning where the plan leaves less."""
+    if not runtime.is_first or not isinstance(plan, EstimatedPlan):
+        return
+    needed = estimate_run(config, tables, num_dense, runtime.world_size, runtime.device_type)
+    logger.info("%s", needed)
+    if problem := shortage(needed, plan.cluster):
+        logger.warning("%s", problem)
 
 
 def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:

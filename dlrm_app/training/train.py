@@ -28,6 +28,7 @@ from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.loop_decisions import decide_after_step, is_val_due
 from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.memory.probe import probe_memory
 from dlrm_app.training.nonfinite import (
     NonfiniteGuard,
     raise_if_nonfinite,
@@ -40,12 +41,12 @@ from dlrm_app.training.run import TrainingRun, restore, save
 from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 from dlrm_app.training.seed import set_deterministic, set_seed
-from dlrm_app.training.setup import begin_at_base_rate, build_trainable, open_dataset
+from dlrm_app.training.setup import begin_at_base_rate, build_trainable, epoch_batches, open_dataset
 from dlrm_app.training.speed.bottleneck import Adviser
 from dlrm_app.training.speed.step_parts import StepParts
 from dlrm_app.training.speed.throughput import Throughput
 from dlrm_app.training.speed.trace import Trace
-from dlrm_app.training.summary import log_evaluation, log_start, log_step, print_end
+from dlrm_app.training.summary import log_evaluation, log_run_memory, log_start, log_step, print_end
 from dlrm_app.training.table_health.health import TableHealth
 
 logger = logging.getLogger(__name__)
@@ -83,10 +84,13 @@ def prepare(
     log_start(config, manifest, tables, runtime)
     set_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
+    if config.trainer.probe_memory:
+        probe_memory(config, manifest, tables, runtime)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
     log_plan(trainable.plan)
+    log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
     run = TrainingRun(
         config,
         runtime,
@@ -285,21 +289,9 @@ def epoch_bar(run: TrainingRun, first_batch: int, num_batches: int) -> Any:
 
 def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's batches of the current epoch."""
-    lanes = run.config.data.lanes
-    assert lanes is not None
-    return TrainBatches(
-        run.manifest,
-        run.trainable.features,
-        global_batch_size=run.config.trainer.global_batch_size,
-        lanes=lanes,
-        seed=run.config.trainer.seed,
-        epoch=run.progress.epoch,
-        ensemble_size=run.config.model.ensemble_size,
-        start_batch=run.progress.batch,
-        rank=run.runtime.rank,
-        world_size=run.runtime.world_size,
-        shuffle=run.config.data.shuffle,
-        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, run.runtime),
+    progress = run.progress
+    return epoch_batches(
+        run.config, run.manifest, run.trainable.features, run.runtime, progress.epoch, progress.batch
     )
 
 

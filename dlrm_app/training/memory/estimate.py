@@ -1,0 +1,120 @@
+"""What a run keeps in a rank's memory beside its tables: estimated before it starts, for any architecture and batch.
+
+What the tables' own exchanges need is the plan's "inputs and outputs".
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.display.numbers import memory_text
+from dlrm_app.model.build import build_model
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.tables.specs import Table
+
+META = torch.device("meta")
+DENSE_STATES = {"sgd": 0, "adagrad": 1, "adam": 2}
+"""Floats that a dense optimizer keeps for each weight; two for those not named."""
+BATCHES = {"base": 2, "sparse_dist": 3, "fused_sparse_dist": 3, "prefetch": 4, "semi_sync": 4}
+"""How many batches a pipeline holds on the device."""
+SORT_BYTES = 48
+"""A looked-up id in fbgemm's backward pass: it and its place, 8 bytes each, before and after sorting, and runs of both."""
+CONTEXT = 600 << 20
+"""Of CUDA, with the libraries' kernels; not measured here."""
+NCCL_BUFFERS = 400 << 20
+"""Of NCCL, on more than one rank; not measured here."""
+
+
+@dataclass(frozen=True)
+class RunMemory:
+    """Bytes on one rank."""
+
+    dense: int
+    activations: int
+    batches: int
+    sort_buffers: int
+    context: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, part.name) for part in fields(self))
+
+    def __str__(self) -> str:
+        parts = [(part.name.replace("_", " "), getattr(self, part.name)) for part in fields(self)]
+        listed = ", ".join(f"{name} {memory_text(size)}" for name, size in parts if size)
+        return f"beside its tables a rank needs about {memory_text(self.total)}: {listed}"
+
+
+def estimate_run(
+    config: TrainConfig, tables: Sequence[Table], num_dense: int, num_ranks: int, device_type: str
+) -> RunMemory:
+    """What a rank of ``num_ranks`` needs for training steps of ``config``; of bf16 an upper bound. Raises ConfigError."""
+    rows = -(-config.trainer.global_batch_size // num_ranks) * config.model.ensemble_size
+    model = build_model(config.model, tables, num_dense, META, config.trainer.seed)
+    model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, rows)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    ids = rows * sum(sum(table.expected_pooling_factors) for table in tables)
+    features = sum(len(table.features) for table in tables)
+    batch = 4 * (rows * (num_dense + 1 + features) + ids)
+    on_gpu = device_type == "cuda"
+    states = DENSE_STATES.get(config.optimizer.dense.kind, 2)
+    return RunMemory(
+        dense=4 * weights * (3 + states),  # weights, gradients, and the buckets in which they are summed
+        activations=_activation_bytes(model, rows, num_dense),
+        batches=int(batch * BATCHES[config.trainer.pipeline]),
+        sort_buffers=int(SORT_BYTES * ids),
+        context=(CONTEXT + NCCL_BUFFERS * (num_ranks > 1)) if on_gpu else 0,
+    )
+
+
+def shortage(needed: RunMemory, cluster: Cluster) -> str | None:
+    """What to do where that is more than what the plan keeps from the tables; None where it is not."""
+    kept = cluster.memory - cluster.usable
+    if needed.total <= kept:
+        return None
+    share = min(0.99, needed.total / cluster.memory + 0.01)
+    return (
+        f"{needed}, more than the {memory_text(kept)} that topology.reserved_share={cluster.reserved_share:g} keeps from the "
+        f"tables: use topology.reserved_share={share:.2f}, a smaller trainer.global_batch_size, or more ranks"
+    )
+
+
+class _Pooled(nn.Module):
+    """In the tables' place: their pooled vectors, on the meta device."""
+
+    def __init__(self, tables: Sequence[Table], rows: int) -> None:
+        super().__init__()
+        self._keys = [name for table in tables for name in table.features]
+        self._widths = [table.dim for table in tables for _ in table.features]
+        self._rows = rows
+
+    def forward(self, _: KeyedJaggedTensor) -> KeyedTensor:
+        values = torch.empty(self._rows, sum(self._widths), device=META, requires_grad=True)
+        return KeyedTensor(self._keys, self._widths, values, key_dim=1)
+
+
+def _activation_bytes(model: nn.Module, rows: int, num_dense: int) -> int:
+    """What the forward pass keeps for the backward one, counted on the meta device, and twice the largest of it:
+
+    a gradient and what it is made of.
+    """
+    kept = {parameter.untyped_storage()._cdata: 0 for parameter in model.parameters()}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept.setdefault(storage._cdata, storage.nbytes())
+        alive.append(tensor)  # or its storage's address would be another's
+        return tensor
+
+    alive: list[torch.Tensor] = []
+    ids = KeyedJaggedTensor([], torch.empty(0, dtype=torch.int32), lengths=torch.empty(0, dtype=torch.int32))
+    model.train()
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(torch.empty(rows, num_dense, device=META), ids)
+        nn.functional.binary_cross_entropy_with_logits(logits, torch.empty_like(logits))
+    return sum(kept.values()) + 2 * max(kept.values(), default=0)
