@@ -50,6 +50,7 @@ UNTYPED = {
     "data/manifest.py": "manifest.json",
     "doctor/probe.py": "what a probe prints as JSON",
     "doctor/probes/load.py": "what a probe prints as JSON",
+    "inference/predict/scores_file.py": "what identifies a command, kept as JSON beside its parts",
     "preprocess/encode/dense.py": ENCODINGS,
     "preprocess/encode/encoder.py": ENCODINGS,
     "preprocess/job/finish.py": "the command's configuration, for the manifest",

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.checks import required
 from dlrm_app.config.keys import wrong_value
-from dlrm_app.config.overrides import check_overrides
+from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 
 Schema = TypeVar("Schema")
@@ -58,6 +58,7 @@ def compose_tree(
     Raises ConfigError for what Hydra cannot compose.
     """
     register_schema(command, schema)
+    taken, overrides = take_settings(overrides, settings_named_as_groups(schema, conf_dir()))
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -76,6 +77,8 @@ def compose_tree(
     HydraConfig.instance().set_config(whole.copy())  # for what a value asks of Hydra: ${hydra:job.num}
     with open_dict(whole):
         del whole["hydra"]
+    for key, value in taken.items():
+        OmegaConf.update(whole, key, value)
     return whole, choices
 
 

@@ -40,7 +40,10 @@ def check_overrides(
     ``is_sweep``: a key may have several values, each a run of its own.
     """
     parser, tree = OverridesParser.create(), OmegaConf.structured(schema)
-    groups = {path.name for path in conf.iterdir() if path.is_dir()} & {*map(str, tree), "experiment"}
+    settings = settings_named_as_groups(schema, conf)
+    groups = (
+        {path.name for path in conf.iterdir() if path.is_dir()} & {*map(str, tree), "experiment"}
+    ) - settings
     problems: list[str] = []
     checked: list[str] = []
     for given in overrides:
@@ -63,6 +66,8 @@ def check_overrides(
                 f"{given} gives several values: for a run with each add --multirun, for a list write "
                 f"{shlex.quote(f'{key}=[{whole}]')}, for one text {setting(key, whole)}"
             )
+        elif key in settings and is_sweep:
+            problems.append(f"{given}: dlrm-{command} has no --multirun, start it once for each")
         elif key in groups and all(isinstance(value, str | None) for value in values):
             chosen = [_choose(value, key, conf, command, tree, problems) for value in values]
             sign = text.partition(key)[0]
@@ -76,6 +81,26 @@ def check_overrides(
         if len(problems) == before:
             checked.append(text)
     return checked, problems
+
+
+def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
+    """Keys with a plain value that are called as a folder of ``conf`` is: Hydra would look for a choice in there."""
+    tree = OmegaConf.structured(schema)
+    return {str(key) for key in tree if OmegaConf.is_missing(tree, key) and (conf / str(key)).is_dir()}
+
+
+def take_settings(overrides: list[str], names: set[str]) -> tuple[dict[str, object], list[str]]:
+    """(key → value of the ``overrides`` of ``names``, the other overrides)."""
+    parser = OverridesParser.create()
+    taken: dict[str, object] = {}
+    others = []
+    for text in overrides:
+        override = parser.parse_override(text)
+        if override.key_or_group in names:
+            taken[override.key_or_group] = override.value()
+        else:
+            others.append(text)
+    return taken, others
 
 
 def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:

@@ -22,6 +22,7 @@ COMMANDS = (
     "train",
     "evaluate",
     "export",
+    "predict",
     "bench",
     "plan",
     "generate",

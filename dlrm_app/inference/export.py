@@ -1,6 +1,7 @@
 """dlrm-export: a checkpoint → a folder of files, each proven on held-out rows before the folder has its name."""
 
 import logging
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,7 +79,7 @@ def export_model(config: ExportConfig) -> ExportRecord:
             record = _export(source, folder, runtime)
             write_record(folder, record)
     print(format_proofs(record))
-    print(f"export: {output}", flush=True)
+    print(f"next: {next_command(config, source.manifest)}", flush=True)
     return record
 
 
@@ -258,3 +259,17 @@ def _proof_cells(proof: Proof) -> list[str]:
         f"{proof.mean_difference:.2g}",
         *(f"{proof.milliseconds[str(rows)]:.3g} ms" for rows in TIMED_ROWS),
     ]
+
+
+def next_command(config: ExportConfig, manifest: Manifest) -> str:
+    """What a user may want to type after this."""
+    split = "test" if "test" in manifest.splits else next(iter(manifest.splits))
+    return shlex.join(
+        [
+            "dlrm-predict",
+            f"model={config.output}",
+            f"data.path={manifest.path}",
+            f"split={split}",
+            "output=scores.parquet",
+        ]
+    )

@@ -1,10 +1,11 @@
-"""What is refused of exports before any work and without torch."""
+"""What is refused of exports and predictions before any work and without torch."""
 
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DlrmError, joined
 
@@ -28,6 +29,22 @@ def check_export(config: ExportConfig) -> None:
             errors.append(error)
     if errors:
         raise joined(errors)
+
+
+def check_predict(config: PredictConfig) -> None:
+    """Raises one error with all that is wrong with dlrm-predict's values and paths."""
+    problems = config.problems()
+    if config.model and not Path(config.model).is_dir():
+        problems.append(f"no model at {config.model}: give an export, a run folder or a checkpoint")
+    output = Path(config.output)
+    if config.output and output.exists():
+        problems.append(f"output={output} exists: give another name, or delete it")
+    elif config.output and not output.absolute().parent.is_dir():
+        problems.append(f"output={output} needs the folder {output.parent}, which does not exist: make it")
+    elif config.output and not os.access(output.absolute().parent, os.W_OK):
+        problems.append(f"output={output}: you may not write in {output.absolute().parent}")
+    if problems:
+        raise ConfigError(problems)
 
 
 def folder_problems(key: str, path: Path) -> list[str]:

@@ -51,6 +51,18 @@ def find_sources(given: InputConfig) -> list[Source]:
     return sources
 
 
+def find_files(key: str, given: Any) -> list[Source]:
+    """The files that setting ``key`` names, in order; raises ConfigError with all faults."""
+    problems: list[str] = []
+    sources: list[Source] = []
+    for path in _expand(key, given, problems):
+        source = _look_at(key, path, "", len(sources), problems)
+        if source is not None:
+            sources.append(source)
+    refuse_if(problems)
+    return sources
+
+
 def _named_twice(sources: Sequence[Source]) -> list[str]:
     """A problem for each file that has two names among ``sources``, links included."""
     first: dict[tuple[int, int], Source] = {}

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from isal import isal_zlib
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dlrm_app.preprocess.read.fields import MAX_LINE
 from dlrm_app.preprocess.read.gzip_text import explained_damage, open_gzip
 from dlrm_app.preprocess.read.lines import PADDING
-from dlrm_app.preprocess.read.source import Source
+from dlrm_app.preprocess.read.source import GZIP_MAGIC, Source
 
 _PIECE = 1 << 20
 """Bytes to read at a time: few enough to be still in a cache when they are parsed, and enough that threads seldom meet."""
@@ -216,14 +216,15 @@ class TextFeed:
         with Path(self.source.path).open("rb", buffering=0) as raw:
             if self.source.is_gzip:
                 with open_gzip(raw) as file:
-                    yield from self._cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
+                    yield from self.cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
             elif self.first:
                 raw.seek(self.first * self.unit_bytes - 1)
-                yield from self._cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
+                yield from self.cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
             else:
-                yield from self._cut(_Rest(self.source, raw, _NEWLINE, raw.tell), 0)
+                yield from self.cut(_Rest(self.source, raw, _NEWLINE, raw.tell), 0)
 
-    def _cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
+    def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
+        """The units of ``rest``, which begins with number ``unit``."""
         while self.last is None or unit < self.last:
             text = UnitText(rest, unit, self.unit_bytes)
             if unit not in self.skip:
@@ -231,6 +232,21 @@ class TextFeed:
             unit += 1
             if text.finish().is_last:
                 return
+
+
+def pipe_units(stream: Any, unit_bytes: int) -> Iterator[UnitText]:
+    """The units of what comes through a pipe, plain or gzip, as ``TextFeed.items`` gives those of a file.
+
+    ``stream``: an io.BufferedReader, as sys.stdin.buffer is.
+    """
+    is_gzip = stream.peek(2)[:2] == GZIP_MAGIC
+    source = Source(0, "/dev/stdin", "", 1 << 62, 0, is_gzip)
+    feed = TextFeed(source, unit_bytes)
+    if not is_gzip:
+        yield from feed.cut(_Rest(source, stream, _NEWLINE, lambda: 0), 0)
+        return
+    with open_gzip(stream) as file:
+        yield from feed.cut(_Rest(source, file, _NEWLINE, lambda: 0), 0)
 
 
 def _thread_buffer(size: int) -> bytearray:

@@ -1,0 +1,71 @@
+"""A part of the rows to score: the piece that a process takes, and that is not scored again once it is written."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.data.column_rules import ColumnError, read_column, read_ids
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.data.rows import Columns, Rows, arrange
+from dlrm_app.errors import DataError
+
+Chunk = tuple[pa.Table, NDArray[np.int64]]
+"""Encoded rows, with the columns of a dataset, and where each stands within the part: its line or row, from 0 on."""
+
+
+@dataclass
+class Part:
+    """``name`` sorts as the rows do. ``origin``: the file or shard.
+
+    ``num_lines`` and ``rejects`` (line within the part, reason) are whole once all ``chunks`` were taken.
+    """
+
+    name: str
+    origin: str
+    chunks: Iterator[Chunk]
+    num_lines: int = 0
+    rejects: list[tuple[int, str]] = field(default_factory=list)
+
+
+class TableReader:
+    """Encoded tables → Rows with the features that a model reads, in its order."""
+
+    def __init__(self, manifest: Manifest, features: list[str]) -> None:
+        columns = {column.name: column for column in manifest.sparse}
+        self._dense = [column.name for column in manifest.dense]
+        self._sparse = [columns[name] for name in features]
+        self._label = manifest.label
+
+    def columns(self, has_label: bool) -> list[str]:
+        """The names of the columns that it reads."""
+        names = [*self._dense, *(column.name for column in self._sparse)]
+        return [*names, self._label] if has_label and self._label else names
+
+    def rows(self, table: pa.Table, origin: str) -> tuple[Rows, NDArray[np.uint8] | None]:
+        """(the rows of ``table``, their labels if it has them). Raises DataError that names ``origin`` and column.
+
+        The labels within the rows are 0 where there are none.
+        """
+        try:
+            labels = self._labels(table)
+            return self._rows(table, labels), labels
+        except ColumnError as error:
+            raise DataError(f"{origin}: {error}") from error
+
+    def _rows(self, table: pa.Table, labels: NDArray[np.uint8] | None) -> Rows:
+        columns = Columns(
+            [read_column(table, name, pa.float32()).to_numpy() for name in self._dense],
+            [read_ids(table, column) for column in self._sparse],
+            np.zeros(len(table), np.uint8) if labels is None else labels,
+        )
+        return arrange(columns, None)
+
+    def _labels(self, table: pa.Table) -> NDArray[np.uint8] | None:
+        if self._label is None or table.schema.get_field_index(self._label) < 0:
+            return None
+        labels: Any = read_column(table, self._label, pa.uint8()).to_numpy()
+        return labels

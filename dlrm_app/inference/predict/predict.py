@@ -1,0 +1,160 @@
+"""dlrm-predict: a score for every row of a dataset's split or of raw logs, a part at a time, on any number of processes."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dlrm_app.config.predict import PredictConfig
+from dlrm_app.data.batch import BatchMaker
+from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.rows import Ranges, Rows
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.files import explained_disk_errors
+from dlrm_app.inference.predict.dataset_parts import DatasetParts
+from dlrm_app.inference.predict.models import Model, encoding_of, open_model
+from dlrm_app.inference.predict.part import Part, TableReader
+from dlrm_app.inference.predict.raw_parts import RawParts
+from dlrm_app.inference.predict.scores_file import ScoresFile, Tally
+
+logger = logging.getLogger(__name__)
+MIB = 1 << 20
+GO_ON = "then run the same command again; it goes on where it stopped"
+_KEPT_REJECTS = 5
+
+
+Scorer = Callable[[Rows], NDArray[np.float32]]
+"""What gives the logits [n] of rows."""
+
+
+def predict(config: PredictConfig) -> dict[str, float] | None:
+    """Scores as ``config`` says and gives the metrics, where there are labels. Raises DlrmError."""
+    output = Path(config.output)
+    with start_runtime(config.threads) as runtime, explained_disk_errors(output, GO_ON):
+        started = time.perf_counter()
+        model = open_model(config, runtime)
+        manifest = runtime.together(lambda: _columns(config, model))
+        reader = TableReader(manifest, model.features)
+        source = runtime.together(lambda: _source(config, manifest, reader))
+        is_piped = isinstance(source, RawParts) and source.is_piped
+        if is_piped and runtime.world_size > 1:
+            raise ConfigError(["input=- is read by one process: start it without torchrun, or give files"])
+        scores = ScoresFile(output, source.origin_names, source.first_number)
+        identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
+        if runtime.is_first and scores.begin(identity, can_go_on=not is_piped):
+            logger.info("%s is unfinished: going on where it stopped", output)
+        runtime.together(lambda: None)
+
+        def is_wanted(name: str, number: int) -> bool:
+            return number % runtime.world_size == runtime.rank and not scores.has(name)
+
+        def score_all() -> None:
+            score_rows = _scorer(model, manifest, config.batch_size)
+            for part in source.parts(is_wanted):
+                _score_part(part, reader, score_rows, scores)
+
+        runtime.together(score_all)
+        runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
+        values = _measure(scores, runtime) if config.metrics else None
+        if runtime.is_first:
+            rows = scores.finish()
+            _report(scores.output, rows, time.perf_counter() - started, values)
+        return values
+
+
+def _columns(config: PredictConfig, model: Model) -> Manifest:
+    """The manifest that says what the columns of the rows mean."""
+    if config.data.path is None:
+        return encoding_of(config, model)
+    manifest = read_manifest(Path(config.data.path))
+    model.check(manifest)
+    return manifest
+
+
+def _source(config: PredictConfig, manifest: Manifest, reader: TableReader) -> DatasetParts | RawParts:
+    if config.data.path is not None:
+        return DatasetParts(manifest, config.split, reader)
+    return RawParts(config.input, config.labels, manifest, config.unit_mib * MIB)
+
+
+def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
+    """Scores any number of rows, ``batch_size`` at a time."""
+    maker = BatchMaker(manifest, model.features, batch_size)
+
+    def score(rows: Rows) -> NDArray[np.float32]:
+        logits = [np.empty(0, np.float32)]
+        for start in range(0, len(rows), batch_size):
+            stop = min(start + batch_size, len(rows))
+            (batch,) = maker.make(Ranges([rows], np.array([[start, stop, 0]]), batch_size, 1))
+            logits.append(model.logits(batch)[: batch.num_valid].numpy().copy())
+        return np.concatenate(logits)
+
+    return score
+
+
+def _score_part(part: Part, reader: TableReader, score: Scorer, scores: ScoresFile) -> None:
+    logits, numbers, labels = [np.empty(0, np.float32)], [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+    has_labels = True
+    for table, its_numbers in part.chunks:
+        rows, its_labels = reader.rows(table, part.origin)
+        logits.append(score(rows))
+        numbers.append(its_numbers)
+        has_labels = its_labels is not None
+        labels.append(np.zeros(0, np.uint8) if its_labels is None else its_labels)
+    scores.write(
+        part.name,
+        np.concatenate(logits),
+        np.concatenate(numbers),
+        np.concatenate(labels) if has_labels else None,
+        Tally(part.origin, part.num_lines, len(part.rejects), part.rejects[:_KEPT_REJECTS]),
+    )
+
+
+def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
+    """Warns of malformed lines. Raises DataError if they are more than this share of all."""
+    tallies = scores.tallies()
+    lines, rejects = sum(t.num_lines for t in tallies), sum(t.num_rejects for t in tallies)
+    if not rejects:
+        return
+    first = [f"{t.origin}:{line}: {reason}" for t in tallies for line, reason in t.rejects][:_KEPT_REJECTS]
+    text = f"{rejects:,} of {lines:,} lines are malformed and have no score:\n" + "\n".join(
+        f"  - {one}" for one in first
+    )
+    if rejects > max_fraction * lines:
+        raise DataError(
+            f"{text}\nmore than rejects.max_fraction={max_fraction:g} allows: correct them, or raise it and run the command "
+            "again; it goes on with what is scored"
+        )
+    logger.warning(text)
+
+
+def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
+    """The metrics over all parts, shared among the ranks; None without labels."""
+    metrics = ClickMetrics("scores")
+    metrics.update(torch.empty(0), torch.empty(0))
+    has_labels = True
+    for number, (table, _) in enumerate(scores.parts()):
+        has_labels = has_labels and "label" in table.column_names
+        if has_labels and number % runtime.world_size == runtime.rank:
+            labels = torch.from_numpy(table.column("label").to_numpy().astype(np.float32))
+            metrics.update(torch.from_numpy(table.column("logit").to_numpy().copy()), labels)
+    return metrics.compute() if has_labels else None
+
+
+def _report(output: Path, rows: int, seconds: float, values: dict[str, float] | None) -> None:
+    print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
+    if values is not None:
+        shown = {
+            "auc": "AUC",
+            "pr_auc": "PR-AUC",
+            "logloss": "log loss",
+            "ne": "NE",
+            "calibration": "calibration",
+        }
+        print(", ".join(f"{title} {values[key]:.5f}" for key, title in shown.items()))

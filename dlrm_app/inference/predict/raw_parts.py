@@ -1,0 +1,258 @@
+"""The parts of raw logs: pieces of text as preprocessing cuts them, and row groups of Parquet; each row encoded as its
+manifest says. Parquet becomes text first, with separators that no value has, so that there is one parser and one rule.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.config.predict import STANDARD_INPUT
+from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.inference.predict.part import Chunk, Part
+from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.job.passes import Cursor
+from dlrm_app.preprocess.read.first_line import first_line
+from dlrm_app.preprocess.read.lines import PADDING
+from dlrm_app.preprocess.read.parser import Parser
+from dlrm_app.preprocess.read.rejects import describe
+from dlrm_app.preprocess.read.source import Source, find_files
+from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
+from dlrm_app.preprocess.read.units import TextFeed, UnitText, pipe_units
+
+_CHUNK_ROWS = 1 << 15
+_FIELD, _ITEM = "\x1f", "\x1e"
+_BREAKING = "[\x1e\x1f\n\r]"
+_BAD = "\0"
+"""Stands for a value that a line of text could not hold: the parser rejects its row."""
+
+
+def raw_spec(manifest: Manifest) -> Spec:
+    """The format of the files that the dataset of ``manifest`` was made of. Raises DataError where it does not say."""
+    if "dataset" not in manifest.config:
+        raise DataError(
+            f"{manifest.path} was not made of raw logs, so their format is not known: give data.path=, an encoded dataset"
+        )
+    return read_spec(DatasetConfig(**manifest.config["dataset"]))
+
+
+@dataclass(frozen=True)
+class _File:
+    source: Source
+    is_parquet: bool
+    has_label: bool
+
+
+class RawParts:
+    """The files ``given`` (a path, a glob, a list, or - for standard input), encoded as ``manifest`` says.
+
+    ``labels``: whether they have the label column; None: by their first line or columns. Raises DlrmError.
+    """
+
+    def __init__(self, given: Any, labels: bool | None, manifest: Manifest, unit_bytes: int) -> None:
+        self._spec = raw_spec(manifest)
+        self._manifest = manifest
+        self._unit_bytes = unit_bytes
+        self._labels = labels
+        self.is_piped = given == STANDARD_INPUT
+        self._files = (
+            [] if self.is_piped else [self._look_at(source) for source in find_files("input", given)]
+        )
+        mixed = {file.has_label for file in self._files}
+        if len(mixed) > 1:
+            raise ConfigError(["some of the files have a label column and others have not: score them apart"])
+        self.has_labels = mixed == {True} or (
+            self.is_piped and labels is not False and self._spec.label is not None
+        )
+        self.identity = {
+            "files": [[f.source.path, f.source.bytes, f.source.modified_ns] for f in self._files],
+            "columns": manifest.fingerprint(),
+            "labels": self.has_labels,
+            "unit_bytes": unit_bytes,
+        }
+        self.origin_names = ("file", "line")
+        self.first_number = 2 if self._spec.header else 1
+
+    def _look_at(self, source: Source) -> _File:
+        with open(source.path, "rb") as file:  # noqa: PTH123
+            is_parquet = file.read(4) == b"PAR1"
+        if self._labels is not None or self._spec.label is None:
+            return _File(source, is_parquet, bool(self._labels))
+        if is_parquet:
+            return _File(source, True, self._spec.label in pq.read_schema(source.path).names)
+        return _File(source, False, _has_label(first_line(source), self._spec))
+
+    def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
+        """Those for which ``is_wanted(name, number)``; of standard input all."""
+        if self.is_piped:
+            yield from self._piped()
+            return
+        number = 0
+        for file in self._files:
+            spec = self._spec if file.has_label else self._spec.without_label()
+            units = self._row_groups(file, spec) if file.is_parquet else self._units(file, spec)
+            for unit, make in units:
+                name = f"{file.source.index:05d}-{unit:07d}"
+                if is_wanted(name, number):
+                    yield make(name)
+                number += 1
+
+    def _piped(self) -> Iterator[Part]:
+        for text in pipe_units(sys.stdin.buffer, self._unit_bytes):
+            if text.unit == 0 and self._labels is None and self._spec.label is not None:
+                block = text.load()
+                line = block.text[block.start : block.stop].tobytes().partition(b"\n")[0]
+                self.has_labels = _has_label(line.removesuffix(b"\r"), self._spec)
+            spec = self._spec if self.has_labels else self._spec.without_label()
+            yield self._text_part(f"00000-{text.unit:07d}", "standard input", iter([text]), spec)
+
+    def _units(self, file: _File, spec: Spec) -> Iterator[tuple[int, Callable[[str], Part]]]:
+        source = file.source
+
+        def part(text: UnitText) -> Callable[[str], Part]:
+            return lambda name: self._text_part(name, source.path, iter([text]), spec)
+
+        if source.is_gzip:
+            for text in TextFeed(source, self._unit_bytes).items():
+                yield text.unit, part(text)
+            return
+        for unit in range(max(1, -(-source.bytes // self._unit_bytes))):
+
+            def open_unit(name: str, unit: int = unit) -> Part:
+                feed = TextFeed(source, self._unit_bytes, first=unit, last=unit + 1)
+                return self._text_part(name, source.path, feed.items(), spec)
+
+            yield unit, open_unit
+
+    def _text_part(self, name: str, origin: str, texts: Iterator[UnitText], spec: Spec) -> Part:
+        """The first of ``texts``, which keeps its file open."""
+        part = Part(name, origin, iter(()))
+        part.chunks = self._encode_text(part, texts, spec)
+        return part
+
+    def _encode_text(self, part: Part, texts: Iterator[UnitText], spec: Spec) -> Iterator[Chunk]:
+        text = next(texts)
+        encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
+        cursor, before = Cursor(text, spec), 0
+        for raw in cursor.rows(Parser(spec, _CHUNK_ROWS), None):
+            rejects = cursor.take_rejects()
+            lines = _without(before, cursor.line, [reject.line for reject in rejects])
+            part.rejects += [(reject.line, reject.reason) for reject in rejects]
+            before = cursor.line
+            yield encoder.encode(raw).table, lines
+        part.rejects += [(reject.line, reject.reason) for reject in cursor.take_rejects()]
+        part.num_lines = cursor.line
+
+    def _row_groups(self, file: _File, spec: Spec) -> Iterator[tuple[int, Callable[[str], Part]]]:
+        path = file.source.path
+        try:
+            with pq.ParquetFile(path) as parquet:
+                schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+        wanted = [column for column in spec.columns if column.role != "ignore"]
+        if lacking := [column.name for column in wanted if column.name not in schema.names]:
+            raise DataError(f"{path} lacks the columns {', '.join(lacking)}, which the model reads")
+        as_text = replace(
+            spec, delimiter=_FIELD, quote=None, header=False, columns=tuple(map(_in_text, wanted))
+        )
+
+        for group in range(count):
+
+            def open_group(name: str, group: int = group) -> Part:
+                part = Part(name, path, iter(()))
+                part.chunks = self._encode_group(part, path, group, as_text)
+                return part
+
+            yield group, open_group
+
+    def _encode_group(self, part: Part, path: str, group: int, spec: Spec) -> Iterator[Chunk]:
+        encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
+        names = [column.name for column in spec.columns]
+        with pq.ParquetFile(path) as parquet:
+            batches = parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names)
+            for batch in batches:
+                text = text_of(pa.Table.from_batches([batch]), spec)
+                parser = Parser(spec, _CHUNK_ROWS)
+                at, count, rejected = 0, 0, []
+                while at < len(text) - PADDING:
+                    at, lines, rejects = parser.parse(text, at, len(text) - PADDING, _CHUNK_ROWS)
+                    rejected += [describe(r, count, spec, text) for r in rejects]
+                    count += lines
+                raw = parser.take()
+                rows = _without(
+                    part.num_lines, part.num_lines + count, [part.num_lines + r.line for r in rejected]
+                )
+                part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejected]
+                part.num_lines += count
+                yield encoder.encode(raw).table, rows
+
+
+def _has_label(line: bytes, spec: Spec) -> bool:
+    """Whether a file whose first line this is has the label column: by its header, or else by how many fields it has."""
+    fields = line.removeprefix(b"\xef\xbb\xbf").split(spec.delimiter.encode())
+    if spec.header:
+        quote = (spec.quote or "").encode()
+        return (spec.label or "").encode() in [field.strip(quote) for field in fields]
+    return len(fields) != len(spec.columns) - 1
+
+
+def _without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
+    """range(start, stop) without the numbers ``left_out``."""
+    keep = np.ones(stop - start, bool)
+    keep[np.array(left_out, np.int64) - start] = False
+    return np.arange(start, stop)[keep]
+
+
+def _in_text(column: Column) -> Column:
+    return column if column.separator is None else replace(column, separator=_ITEM)
+
+
+def text_of(table: pa.Table, spec: Spec) -> NDArray[np.uint8]:
+    """The rows of ``table`` as lines of ``spec``, with the padding that the parser wants. Raises DataError."""
+    columns = [_texts(table.column(column.name).combine_chunks(), column) for column in spec.columns]
+    lines = pc.binary_join_element_wise(*columns, _FIELD)
+    text = "\n".join(lines.to_pylist()) + "\n"
+    return np.frombuffer(text.encode("utf-8") + bytes(PADDING), np.uint8)
+
+
+def _texts(values: Any, column: Column) -> Any:
+    """Every value as the text that the parser reads; nothing where it is missing."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if column.separator is not None:
+        if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
+            raise DataError(f"column {column.name} is {values.type}, the model reads lists of it")
+        items = _scalars(values.flatten(), column)
+        offsets = pc.subtract(values.offsets, values.offsets[0])
+        lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), items)
+        return pc.fill_null(pc.binary_join(lists, _ITEM), "")
+    return _scalars(values, column)
+
+
+def _scalars(values: Any, column: Column) -> Any:
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    elif column.kind == "integer" and pa.types.is_floating(kind):
+        whole = pc.fill_null(pc.equal(pc.floor(values), values), True)
+        texts = pc.if_else(
+            whole, pc.if_else(whole, values, None).cast(pa.int64(), safe=False).cast(pa.string()), _BAD
+        )
+        return pc.fill_null(pc.if_else(pc.is_null(values, nan_is_null=True), None, texts), "")
+    elif column.kind == "hex" and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise DataError(f"column {column.name} is {kind}, the model reads texts of hex digits: cast it")
+    elif pa.types.is_floating(kind):
+        values = pc.if_else(pc.is_nan(values), None, values)
+    texts = values.cast(pa.string())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        texts = pc.if_else(pc.match_substring_regex(texts, _BREAKING), _BAD, texts)
+    return pc.fill_null(texts, "")

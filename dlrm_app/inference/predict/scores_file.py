@@ -1,0 +1,130 @@
+"""The file of scores, made of parts: each is written whole as soon as it is scored, all are joined at the end."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.errors import DlrmError
+from dlrm_app.files import write_json, written_whole
+
+_RUN = "run.json"
+_TALLY = b"tally"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a part held: ``num_lines``, or rows, of ``origin``, ``num_rejects`` of them left out, with the first reasons."""
+
+    origin: str
+    num_lines: int
+    num_rejects: int
+    rejects: list[tuple[int, str]]
+
+
+class ScoresFile:
+    """``output``, and OUTPUT.parts beside it while it is being made.
+
+    ``origin_names``: what its columns call file and line; ``first_number``: that of a file's first line.
+    """
+
+    def __init__(self, output: Path, origin_names: tuple[str, str], first_number: int) -> None:
+        self.output = output
+        self._folder = output.with_name(f"{output.name}.parts")
+        self._origin_names = origin_names
+        self._first_number = first_number
+
+    def begin(self, identity: dict[str, Any], can_go_on: bool) -> bool:
+        """Makes the folder of parts, or goes on with the one there; tells whether it did.
+
+        Raises DlrmError if the parts there are of another ``identity``.
+        """
+        identity = json.loads(json.dumps(identity))
+        path = self._folder / _RUN
+        if path.is_file() and can_go_on:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if different := [key for key in identity if before.get(key) != identity[key]]:
+                raise DlrmError(
+                    f"{self._folder} holds scores of an interrupted command with another {' and '.join(different)}: repeat that "
+                    "one, or delete the folder"
+                )
+            return True
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        write_json(path, identity)
+        return False
+
+    def has(self, name: str) -> bool:
+        """Whether the part ``name`` is written."""
+        return self._path(name).is_file()
+
+    def write(
+        self, name: str, logits: NDArray[np.float32], numbers: NDArray[np.int64], labels: Any, tally: Tally
+    ) -> None:
+        """Writes a part: logits, where each row stands in it, and its labels (None: it has none)."""
+        columns = {"logit": pa.array(logits), "number": pa.array(numbers)}
+        if labels is not None:
+            columns["label"] = pa.array(labels)
+        table = pa.table(columns).replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
+        with written_whole(self._path(name)) as temporary:
+            pq.write_table(table, temporary)
+
+    def parts(self) -> Iterator[tuple[pa.Table, Tally]]:
+        """All that are written, in the order of the rows."""
+        for path in sorted(self._folder.glob("*.parquet")):
+            table = pq.read_table(path)
+            value = json.loads(table.schema.metadata[_TALLY])
+            value["rejects"] = [(line, reason) for line, reason in value["rejects"]]
+            yield table, Tally(**value)
+
+    def tallies(self) -> list[Tally]:
+        """What each part held, with rejects numbered as their file's lines."""
+        tallies = []
+        for start, _, tally in self._numbered():
+            rejects = [(start + line, reason) for line, reason in tally.rejects]
+            tallies.append(Tally(tally.origin, tally.num_lines, tally.num_rejects, rejects))
+        return tallies
+
+    def finish(self) -> int:
+        """Joins the parts under the final name and deletes them; gives the number of rows."""
+        rows, writer = 0, None
+        with written_whole(self.output) as temporary:
+            for start, part, tally in self._numbered():
+                table = self._final(part, start, tally.origin)
+                writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
+                if len(table):
+                    writer.write_table(table)
+                rows += len(table)
+            assert writer is not None
+            writer.close()
+        shutil.rmtree(self._folder)
+        return rows
+
+    def _numbered(self) -> Iterator[tuple[int, pa.Table, Tally]]:
+        """Each part with the number of its first line or row in its file."""
+        origin, start = None, 0
+        for table, tally in self.parts():
+            if tally.origin != origin:
+                origin, start = tally.origin, self._first_number
+            yield start, table, tally
+            start += tally.num_lines
+
+    def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
+        logits = part.column("logit").to_numpy().astype(np.float64)
+        columns: dict[str, Any] = {"score": pa.array((1 / (1 + np.exp(-logits))).astype(np.float32))}
+        if "label" in part.column_names:
+            columns["label"] = part.column("label")
+        codes = pa.array(np.zeros(len(part), np.int32))
+        columns[self._origin_names[0]] = pa.DictionaryArray.from_arrays(codes, pa.array([origin]))
+        columns[self._origin_names[1]] = pa.array(part.column("number").to_numpy() + start)
+        return pa.table(columns)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.parquet"

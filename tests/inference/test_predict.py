@@ -1,0 +1,300 @@
+"""dlrm-predict: raw logs in any form and the dataset made of them have the same scores, also after an interruption."""
+
+import csv
+import gzip
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.predict import PredictConfig
+from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.inference.predict import predict as job
+from dlrm_app.inference.predict.predict import predict
+from dlrm_app.inference.problems import check_predict
+from tests.commands import command, run, succeed
+from tests.inference.conftest import export_here
+from tests.preprocess.running import run as preprocess
+from tests.small_run import train_here
+
+SHOP = """
+name: shop
+delimiter: ","
+quote: '"'
+header: true
+columns:
+  - {name: clicked, role: label}
+  - {name: hour, role: dense, kind: integer}
+  - {name: price, role: dense, kind: float}
+  - {name: session, role: ignore}
+  - {name: user, role: sparse, kind: string}
+  - {name: last_items, role: sparse, kind: string, separator: "|"}
+"""
+HEADER = ["clicked", "hour", "price", "session", "user", "last_items"]
+NUM_ROWS, NUM_TEST = 1200, 240
+Row = list[Any]
+
+
+def draw_rows() -> list[Row]:
+    """Users that are liked to different degrees; values that are missing, rare, quoted, and lists that are empty."""
+    chance = random.Random(0)
+    rows = []
+    for session in range(NUM_ROWS):
+        user = int(40 * chance.random() ** 2)
+        items = [f"i{chance.randrange(30)}" for _ in range(chance.randrange(4))]
+        hour = "" if chance.random() < 0.1 else chance.randrange(24)
+        price = "" if chance.random() < 0.1 else round(100 * chance.random(), 2)
+        name = "" if chance.random() < 0.05 else f"u, {user}" if user < 3 else f"u{user}"
+        rows.append([int(chance.random() < 0.1 + user / 50), hour, price, session, name, "|".join(items)])
+    return rows
+
+
+def write_csv(path: Path, rows: list[Row], header: list[str] = HEADER) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``dataset``, ``run``, its ``export``, and the lines of the test split as ``test.csv``."""
+    folder = tmp_path_factory.mktemp("shop")
+    rows = draw_rows()
+    (folder / "shop.yaml").write_text(SHOP)
+    write_csv(folder / "all.csv", rows)
+    write_csv(folder / "test.csv", rows[-NUM_TEST:])
+    keys = [
+        f"dataset={folder}/shop.yaml",
+        f"input.train={folder}/all.csv",
+        f"split.test={NUM_TEST / NUM_ROWS}",
+    ]
+    preprocess(folder / "dataset", *keys, "encoding=vocab", "encoding.min_count=2")
+    train_here(
+        folder / "run",
+        f"data.path={folder}/dataset",
+        "trainer.global_batch_size=64",
+        "optimizer.sparse.lr=0.3",
+    )
+    export_here(f"checkpoint={folder}/run", "format=torchscript", f"output={folder}/export")
+    return folder
+
+
+def predicted(output: Path, *overrides: str) -> pa.Table:
+    """What ``dlrm-predict`` writes, run in this process."""
+    config = compose_config("predict", PredictConfig, ["threads=1", *overrides, f"output={output}"])
+    check_predict(config)
+    predict(config)
+    return pq.read_table(output)
+
+
+@pytest.fixture(scope="module")
+def expected(shop: Path) -> pa.Table:
+    """The scores of the dataset's test split."""
+    return predicted(shop / "expected.parquet", f"model={shop}/export", f"data.path={shop}/dataset")
+
+
+def same_scores(table: pa.Table, expected: pa.Table) -> bool:
+    return table.column("score").to_pylist() == expected.column("score").to_pylist()
+
+
+def test_a_datasets_rows_name_their_shard(expected: pa.Table) -> None:
+    assert expected.column_names == ["score", "label", "shard", "row"]
+    assert set(expected.column("shard").to_pylist()) == {"test/part-00000.parquet"}
+    assert expected.column("row").to_pylist() == list(range(NUM_TEST))
+
+
+def test_raw_lines_have_the_scores_of_the_dataset_and_name_their_line(
+    shop: Path, expected: pa.Table, tmp_path: Path
+) -> None:
+    table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={shop}/test.csv")
+    assert same_scores(table, expected)
+    assert table.column("label").to_pylist() == expected.column("label").to_pylist()
+    assert table.column("line").to_pylist() == list(range(2, NUM_TEST + 2))  # behind the header
+    assert set(table.column("file").to_pylist()) == {f"{shop}/test.csv"}
+
+
+def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    text = (shop / "test.csv").read_bytes()
+    (tmp_path / "test.csv.gz").write_bytes(gzip.compress(text))
+    rows = draw_rows()[-NUM_TEST:]
+    columns = {
+        "user": pa.array([row[4] or None for row in rows]).dictionary_encode(),
+        "hour": pa.array([None if row[1] == "" else float(row[1]) for row in rows]),  # as pandas has them
+        "price": pa.array([None if row[2] == "" else row[2] for row in rows], pa.float64()),
+        "last_items": pa.array([row[5].split("|") if row[5] else [] for row in rows], pa.list_(pa.string())),
+        "clicked": pa.array([bool(row[0]) for row in rows]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "test.parquet", row_group_size=100)
+    for name in ("test.csv.gz", "test.parquet"):
+        table = predicted(
+            tmp_path / f"{name}.scores.parquet", f"model={shop}/export", f"input={tmp_path}/{name}"
+        )
+        assert same_scores(table, expected), name
+        assert table.column("label").to_pylist() == expected.column("label").to_pylist()
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_standard_input_scores_alike(
+    shop: Path,
+    expected: pa.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compress: Callable[[bytes], bytes],
+) -> None:
+    (tmp_path / "piped").write_bytes(compress((shop / "test.csv").read_bytes()))
+    with subprocess.Popen(["cat", tmp_path / "piped"], stdout=subprocess.PIPE) as cat:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=cat.stdout))
+        table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", "input=-")
+    assert same_scores(table, expected)
+    assert table.column("label").to_pylist() == expected.column("label").to_pylist()
+
+
+def test_rows_without_a_label_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    rows = [row[1:] for row in draw_rows()[-NUM_TEST:]]
+    path = write_csv(tmp_path / "today.csv", rows, HEADER[1:])
+    table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={path}")
+    assert table.column_names == ["score", "file", "line"]
+    assert same_scores(table, expected)
+
+
+def test_a_checkpoint_scores_as_its_export(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    table = predicted(tmp_path / "scores.parquet", f"model={shop}/run", f"input={shop}/test.csv")
+    np.testing.assert_allclose(
+        table.column("score").to_numpy(), expected.column("score").to_numpy(), atol=1e-6
+    )
+
+
+def test_metrics_are_those_of_the_scores(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    keys = [
+        f"model={shop}/export",
+        f"input={shop}/test.csv",
+        f"output={tmp_path}/scores.parquet",
+        "threads=1",
+    ]
+    values = predict(compose_config("predict", PredictConfig, keys))
+    assert values is not None
+    auc = roc_auc_score(expected.column("label").to_numpy(), expected.column("score").to_numpy())
+    assert values["auc"] == pytest.approx(auc, abs=1e-12)
+
+
+def cut_in_files(shop: Path, folder: Path) -> str:
+    """The test rows as six files; their glob."""
+    rows = draw_rows()[-NUM_TEST:]
+    folder.mkdir()
+    for number in range(6):
+        write_csv(folder / f"part{number}.csv", rows[40 * number : 40 * number + 40])
+    return f"{folder}/part*.csv"
+
+
+def test_an_interrupted_command_goes_on_to_the_same_file(
+    shop: Path, expected: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"model={shop}/export", f"input={cut_in_files(shop, tmp_path / 'days')}", "batch_size=16"]
+    assert same_scores(predicted(tmp_path / "whole.parquet", *keys), expected)
+    scored: list[str] = []
+    score_part = job._score_part
+
+    def interrupt(part: Any, *rest: Any) -> None:
+        if len(scored) == 4:
+            raise KeyboardInterrupt
+        scored.append(part.name)
+        score_part(part, *rest)
+
+    monkeypatch.setattr(job, "_score_part", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        predicted(tmp_path / "scores.parquet", *keys)
+    assert not (tmp_path / "scores.parquet").exists()
+    with pytest.raises(DlrmError, match="with another batch_size"):
+        predicted(tmp_path / "scores.parquet", *keys[:2], "batch_size=8")
+    monkeypatch.setattr(
+        job, "_score_part", lambda part, *rest: (scored.append(part.name), score_part(part, *rest))
+    )
+    predicted(tmp_path / "scores.parquet", *keys)
+    assert len(scored) == len(set(scored)) == 6
+    assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert not (tmp_path / "scores.parquet.parts").exists()
+
+
+@pytest.mark.long
+def test_two_processes_write_the_file_of_one(shop: Path, tmp_path: Path) -> None:
+    keys = [f"model={shop}/export", f"input={cut_in_files(shop, tmp_path / 'days')}", "threads=1"]
+    succeed(command("predict", *keys, "output=one.parquet"), tmp_path)
+    succeed(command("predict", *keys, "output=two.parquet", ranks=2), tmp_path)
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+
+
+def test_malformed_lines_are_named_and_too_many_are_refused(
+    shop: Path, expected: pa.Table, tmp_path: Path
+) -> None:
+    lines = (shop / "test.csv").read_text().splitlines()
+    lines.insert(3, "1,noon,3,4,u5,")
+    (tmp_path / "test.csv").write_text("\n".join(lines))
+    keys = [f"model={shop}/export", f"input={tmp_path}/test.csv"]
+    with pytest.raises(
+        DataError, match=r"(?s)1 of 241 lines are malformed.*test\.csv:4: hour is not a whole number"
+    ):
+        predicted(tmp_path / "scores.parquet", *keys)
+    assert not (tmp_path / "scores.parquet").exists()
+    table = predicted(tmp_path / "scores.parquet", *keys, "rejects.max_fraction=0.1")
+    assert same_scores(table, expected)
+    assert table.column("line").to_pylist() == [2, 3, *range(5, NUM_TEST + 3)]
+
+
+def test_a_dataset_that_is_encoded_otherwise_is_refused(shop: Path, tmp_path: Path) -> None:
+    keys = [
+        f"dataset={shop}/shop.yaml",
+        f"input.test={shop}/test.csv",
+        "encoding=hash",
+        "encoding.num_embeddings=50",
+    ]
+    preprocess(tmp_path / "other", *keys)
+    with pytest.raises(DataError, match="user: encoding is"):
+        predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"data.path={tmp_path}/other")
+    with pytest.raises(DataError, match="has no val split"):
+        predicted(tmp_path / "s.parquet", f"model={shop}/export", f"data.path={shop}/dataset", "split=val")
+
+
+def test_a_missing_column_of_parquet_is_named(shop: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"hour": [1], "price": [2.0], "last_items": [["i1"]]}), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="lacks the columns user"):
+        predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={tmp_path}/rows.parquet")
+
+
+def test_the_encoding_of_an_export_preprocesses_new_days(
+    shop: Path, expected: pa.Table, tmp_path: Path
+) -> None:
+    keys = [f"dataset={shop}/shop.yaml", f"input.test={shop}/test.csv", "encoding=from_dataset"]
+    preprocess(tmp_path / "days", *keys, f"encoding.path={shop}/export/encoding")
+    table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"data.path={tmp_path}/days")
+    assert same_scores(table, expected)
+
+
+def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
+    done = run(command("predict", "model=nowhere", "output=scores.csv", "batch_size=0"), tmp_path)
+    assert done.returncode == 2
+    for message in (
+        "no model at nowhere",
+        "what is to be scored?",
+        "ends in .parquet",
+        "batch_size must be at least 1",
+    ):
+        assert message in done.stderr
+    config = compose_config(
+        "predict",
+        PredictConfig,
+        [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/no/s.parquet"],
+    )
+    with pytest.raises(ConfigError, match=r"(?s)labels is for raw logs.*which does not exist"):
+        check_predict(config)
