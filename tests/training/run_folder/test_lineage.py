@@ -212,7 +212,9 @@ def save_stub(metrics_bytes: int, output: Path, progress: Progress, start: int) 
     make_partial(folder)
     (partial_path(folder) / "tensors").write_bytes(b"good")
     files = describe_files(partial_path(folder), ["tensors"])
-    marker = Marker(progress, LossSums([], 0, 0.0, 0), str(start), "", None, {}, 1, {}, metrics_bytes, files=files)
+    marker = Marker(
+        progress, LossSums([], 0, 0.0, 0), str(start), "", None, {}, 1, {}, metrics_bytes, files=files
+    )
     complete(folder, marker)
     remove_old(folder.parent, KEEP_LAST, KEEP_BEST)
 
