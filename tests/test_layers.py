@@ -161,7 +161,7 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_composes_without_torch_or_numba(command: str) -> None:
-    name = command.removeprefix("dlrm-")
+    name = command.removeprefix("dlrm-").replace("-", "_")
     code = f"""
 import sys
 sys.argv = ["{command}", "--help"]

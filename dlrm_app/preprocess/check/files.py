@@ -20,7 +20,7 @@ def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[st
     """(every problem, the paths of the shards that are whole)."""
     folder = manifest.folder
     shards = manifest.shards
-    problems = _total_problems(manifest)
+    problems: list[str] = []
     whole = set()
     with tqdm(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
         results = map_in_order(
@@ -35,23 +35,6 @@ def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[st
     for column in manifest.sparse:
         problems += _vocabulary_problems(folder, column)
     return [*problems, *_reject_problems(manifest, folder)], whole
-
-
-def _total_problems(manifest: Manifest) -> list[str]:
-    """Sums within the manifest itself."""
-    problems = []
-    for name, split in manifest.splits.items():
-        rows = sum(shard.rows for shard in split.shards)
-        if rows != split.rows:
-            problems.append(
-                f"manifest.json: {name} has {split.rows:,} rows, but its shards have {rows:,} in all"
-            )
-        problems += [
-            f"manifest.json: {shard.path} has {shard.rows:,} rows, but its row groups {sum(shard.row_groups):,}"
-            for shard in split.shards
-            if sum(shard.row_groups) != shard.rows
-        ]
-    return problems
 
 
 def _shard_problem(path: Path, shard: Shard) -> str | None:
