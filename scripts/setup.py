@@ -80,12 +80,17 @@ def main() -> None:
 
 
 def set_up(venv: Path, device: str, extras: list[str]) -> None:
-    """Brings ``venv`` to the state that pyproject.toml describes; does nothing if it is there already."""
+    """Brings ``venv`` to the state that pyproject.toml describes; does nothing if it is there already.
+
+    Extras that an earlier call installed stay, so that two commands with other extras do not undo each other's work.
+    """
     machine = look_at_machine()
     choice = choose(machine, device)
-    state = describe_state(choice, extras, machine)
     stamp = venv / STAMP
-    if stamp.is_file() and json.loads(stamp.read_text()) == state:
+    installed = json.loads(stamp.read_text()) if stamp.is_file() else {}
+    extras = sorted({*extras, *installed.get("extras", [])})
+    state = describe_state(choice, extras, machine)
+    if installed == state:
         print(f"{venv} is up to date ({choice.device}); to install anew: rm -r {venv}")
         return
     print(f"device: {choice.device}, because {choice.reason}", flush=True)
@@ -150,7 +155,7 @@ def describe_state(choice: Choice, extras: list[str], machine: Machine) -> dict[
         "sources": hashlib.sha256(sources).hexdigest(),
         "project": str(ROOT),
         "device": choice.device,
-        "extras": sorted(extras),
+        "extras": extras,
         "python": list(machine.python),
     }
 

@@ -230,7 +230,8 @@ def test_nothing_is_done_twice(tmp_path, monkeypatch, capsys):
     assert steps == [["dev"]]
     assert "up to date" in capsys.readouterr().out
     setup.set_up(tmp_path, "auto", ["dev", "bench"])
-    assert steps == [["dev"], ["dev", "bench"]]
+    setup.set_up(tmp_path, "auto", ["dev"])
+    assert steps == [["dev"], ["bench", "dev"]]
 
 
 def test_a_set_up_that_fails_half_way_is_not_taken_for_done(tmp_path, monkeypatch):

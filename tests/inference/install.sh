@@ -15,7 +15,7 @@ if ! command -v apt-get >/dev/null; then
 elif ((EUID != 0)) && ! sudo --non-interactive true 2>/dev/null; then
     echo "no ${missing[*]}: apt-get install ${missing[*]} needs root" >&2
 else
-    install=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}")
+    install=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q -o DPkg::Lock::Timeout=300 "${missing[@]}")
     "${install[@]}" || { "${become_root[@]}" apt-get update -q && "${install[@]}"; } ||
         echo "apt-get install ${missing[*]} failed" >&2
 fi

@@ -16,7 +16,7 @@ elif ((EUID != 0)) && ! sudo --non-interactive true 2>/dev/null; then
     echo "no ${missing[*]}: apt-get install slurm-wlm munge needs root" >&2
 else
     # RUNLEVEL=1: the packages' own daemons are not to start, the tests have theirs
-    install=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q slurm-wlm munge)
+    install=("${become_root[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q -o DPkg::Lock::Timeout=300 slurm-wlm munge)
     "${install[@]}" || { "${become_root[@]}" apt-get update -q && "${install[@]}"; } ||
         echo "apt-get install slurm-wlm munge failed" >&2
 fi
