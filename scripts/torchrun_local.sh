@@ -34,5 +34,5 @@ fi
 
 # --standalone: a free port, so that two runs on one machine don't meet
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # as torchrun would, with a warning; dlrm-train sets its threads itself
-exec "$torchrun" --standalone --nproc-per-node="$ranks" ${options[@]+"${options[@]}"} \
+exec "${torchrun[@]}" --standalone --nproc-per-node="$ranks" ${options[@]+"${options[@]}"} \
     --no-python "$dlrm_train" "$@"

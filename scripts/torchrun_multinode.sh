@@ -86,5 +86,5 @@ fi
 unset NODE_RANK MASTER_ADDR MASTER_PORT  # torchrun sets the ranks' own
 
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # as torchrun would, with a warning; dlrm-train sets its threads itself
-exec "$torchrun" --nnodes="$NNODES" --nproc-per-node="$ranks" "${meeting[@]}" ${options[@]+"${options[@]}"} \
+exec "${torchrun[@]}" --nnodes="$NNODES" --nproc-per-node="$ranks" "${meeting[@]}" ${options[@]+"${options[@]}"} \
     --no-python "$dlrm_train" "$@"

@@ -1,4 +1,4 @@
-"""What the scripts hand to torchrun and dlrm-train, and what they refuse; a torchrun that only prints stands in."""
+"""What the scripts hand to torchrun and dlrm-train, and what they refuse; a Python that only prints stands in."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 def venv(tmp_path: Path) -> Path:
     """An environment whose torchrun prints its arguments, a line each."""
     (tmp_path / "bin").mkdir()
-    for name, body in (("dlrm-train", "exit 1"), ("torchrun", "printf '%s\\n' \"$@\"")):
+    for name, body in (("dlrm-train", "exit 1"), ("python", "shift 2; printf '%s\\n' \"$@\"")):
         program = tmp_path / "bin" / name
         program.write_text(f"#!/bin/bash\n{body}\n")
         program.chmod(0o755)
