@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from dlrm_app.cli.streams import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
+from dlrm_app.distributed.launcher import stop_with_launcher
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
 
@@ -76,6 +77,7 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
 
 
 def _set_up_process() -> None:
+    stop_with_launcher()
     # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other
     # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments.md).
     # It must be set before torch loads OpenMP.

@@ -201,6 +201,25 @@ def test_killed_again_and_again_it_ends_like_the_undisturbed_run(
 
 
 @pytest.mark.long
+def test_two_ranks_killed_while_they_save_end_like_undisturbed_ones(dataset: Path, tmp_path: Path) -> None:
+    """Launcher and ranks by kill -9, at moments spread over a step and the save that follows each; to the bit."""
+    train(tmp_path, dataset, "output=whole", ranks=2)
+    keys = ["output=run", "resume=auto", "checkpoint.every_steps=1", "checkpoint.asynchronous=false"]
+    for attempt in range(5):
+        arguments = train_command(dataset, *keys, ranks=2)
+        with subprocess.Popen(
+            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            wait_for_steps(tmp_path / "run", count_lines(tmp_path / "run") + 1 + attempt, process)
+            time.sleep(0.01 * attempt)
+            for pid in (process.pid, *workers_of(process.pid)):
+                os.kill(pid, signal.SIGKILL)
+    train(tmp_path, dataset, *keys, ranks=2)
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["false", "true"])
 def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
     dataset: Path, undisturbed: Path, tmp_path: Path, mode: str
@@ -213,16 +232,15 @@ def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
     with subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log, text=True) as launcher:
         for number in (5, 25, 45):
             wait_for_steps(tmp_path / "run", number, launcher)
-            os.kill(worker_of(launcher.pid), signal.SIGKILL)
+            os.kill(workers_of(launcher.pid)[0], signal.SIGKILL)
         assert launcher.wait(timeout=300) == 0, (tmp_path / "log.txt").read_text()[-3000:]
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
     aucs = kept(undisturbed, "eval", "auc")
     assert kept(tmp_path / "run", "eval", "auc") == pytest.approx(aucs, abs=1e-4)
 
 
-def worker_of(launcher: int) -> int:
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return int(children[0])
+def workers_of(launcher: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
 @pytest.mark.long

@@ -1,0 +1,92 @@
+"""Ranks end with the launcher that started them; other processes do not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands import command
+from tests.data.dataset_fixture import write_dataset
+from tests.small_run import SMALL, events, train_here
+
+RANK = "from dlrm_app.distributed.launcher import stop_with_launcher; stop_with_launcher()"
+LAUNCHER = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", sys.argv[1] + "; print(flush=True); input()"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids: list[int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, "a rank has outlived its launcher"
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+@pytest.mark.parametrize("by_torchrun", [True, False])
+def test_a_rank_ends_when_its_launcher_is_killed_and_others_live_on(by_torchrun: bool) -> None:
+    environment = {**os.environ, **({"TORCHELASTIC_RUN_ID": "x"} if by_torchrun else {})}
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, RANK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout
+        started = int(launcher.stdout.readline())
+        assert launcher.stdout.readline() == "\n"  # it is set up
+        launcher.kill()
+        launcher.wait()
+        if by_torchrun:
+            wait_until_gone([started], seconds=10)
+        else:
+            time.sleep(0.3)
+            assert is_alive(started)
+        # without a launcher nobody else ends it: its standard input does
+    wait_until_gone([started], seconds=10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("every_steps", [1000, 1])
+def test_ranks_whose_torchrun_is_killed_save_and_let_go_of_the_run(tmp_path: Path, every_steps: int) -> None:
+    """In the middle of an epoch, and while every step is saved; resume=auto goes on from there, to rounding."""
+    write_dataset(tmp_path / "clicks", rows={"train": 4000, "val": 501})
+    keys = [f"data.path={tmp_path / 'clicks'}", *SMALL, "trainer.epochs=200", f"output={tmp_path / 'run'}"]
+    keys += [f"checkpoint.every_steps={every_steps}", "trainer.log_every_steps=1"]
+    arguments = command("train", *keys, ranks=2)
+    log = (tmp_path / "log.txt").open("w")
+    with subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log) as torchrun:
+        ranks = wait_for_ranks(torchrun, tmp_path / "run" / "metrics.jsonl")
+        torchrun.send_signal(signal.SIGKILL)
+    wait_until_gone(ranks, seconds=20)
+    said = (tmp_path / "log.txt").read_text()
+    assert "resume=auto goes on from there" in said
+    steps = events(tmp_path / "run", "train")[-1]["step"]
+    train_here(tmp_path / "run", *keys, f"trainer.max_steps={steps + 5}", "resume=auto")
+    assert [each["step"] for each in events(tmp_path / "run", "train")] == [*range(1, steps + 6)]
+
+
+def wait_for_ranks(torchrun: subprocess.Popen[bytes], log: Path) -> list[int]:
+    """The two processes that torchrun has started, once they have taken a few steps."""
+    deadline = time.monotonic() + 120
+    while not log.is_file() or log.read_bytes().count(b"\n") < 7:
+        assert torchrun.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    assert len(children) == 2
+    return [int(child) for child in children]
