@@ -272,6 +272,14 @@ def test_a_missing_column_of_parquet_is_named(shop: Path, tmp_path: Path) -> Non
         predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={tmp_path}/rows.parquet")
 
 
+def test_a_file_without_rows_has_no_scores(shop: Path, tmp_path: Path) -> None:
+    schema = pa.schema([("hour", pa.int64()), ("price", pa.float64()), ("user", pa.string())])
+    schema = schema.append(pa.field("last_items", pa.list_(pa.string())))
+    pq.ParquetWriter(tmp_path / "none.parquet", schema).close()  # no row group either
+    table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={tmp_path}/none.parquet")
+    assert (len(table), table.column_names) == (0, ["score", "file", "line"])
+
+
 def test_the_encoding_of_an_export_preprocesses_new_days(
     shop: Path, expected: pa.Table, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
@@ -139,9 +140,10 @@ def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
     metrics = ClickMetrics("scores")
     metrics.update(torch.empty(0), torch.empty(0))
     has_labels = True
-    for number, (table, _) in enumerate(scores.parts()):
-        has_labels = has_labels and "label" in table.column_names
+    for number, path in enumerate(scores.paths()):
+        has_labels = has_labels and "label" in pq.read_schema(path).names
         if has_labels and number % runtime.world_size == runtime.rank:
+            table = pq.read_table(path)
             labels = torch.from_numpy(table.column("label").to_numpy().astype(np.float32))
             metrics.update(torch.from_numpy(table.column("logit").to_numpy().copy()), labels)
     return metrics.compute() if has_labels else None

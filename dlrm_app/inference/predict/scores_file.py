@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,44 +76,43 @@ class ScoresFile:
         with written_whole(self._path(name)) as temporary:
             pq.write_table(table, temporary)
 
-    def parts(self) -> Iterator[tuple[pa.Table, Tally]]:
-        """All that are written, in the order of the rows."""
-        for path in sorted(self._folder.glob("*.parquet")):
-            table = pq.read_table(path)
-            value = json.loads(table.schema.metadata[_TALLY])
-            value["rejects"] = [(line, reason) for line, reason in value["rejects"]]
-            yield table, Tally(**value)
+    def paths(self) -> list[Path]:
+        """The parts that are written, in the order of the rows."""
+        return sorted(self._folder.glob("*.parquet"))
 
     def tallies(self) -> list[Tally]:
         """What each part held, with rejects numbered as their file's lines."""
-        tallies = []
-        for start, _, tally in self._numbered():
-            rejects = [(start + line, reason) for line, reason in tally.rejects]
-            tallies.append(Tally(tally.origin, tally.num_lines, tally.num_rejects, rejects))
-        return tallies
+        return [
+            replace(tally, rejects=[(start + line, reason) for line, reason in tally.rejects])
+            for _, start, tally in self._numbered()
+        ]
 
     def finish(self) -> int:
         """Joins the parts under the final name and deletes them; gives the number of rows."""
         rows, writer = 0, None
         with written_whole(self.output) as temporary:
-            for start, part, tally in self._numbered():
-                table = self._final(part, start, tally.origin)
+            for path, start, tally in self._numbered():
+                table = self._final(pq.read_table(path), start, tally.origin)
                 writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
                 if len(table):
                     writer.write_table(table)
                 rows += len(table)
-            assert writer is not None
-            writer.close()
+            if writer is None:  # of files without any row group
+                none = pa.table({"logit": pa.array([], pa.float32()), "number": pa.array([], pa.int64())})
+                pq.write_table(self._final(none, 0, ""), temporary)
+            else:
+                writer.close()
         shutil.rmtree(self._folder)
         return rows
 
-    def _numbered(self) -> Iterator[tuple[int, pa.Table, Tally]]:
+    def _numbered(self) -> Iterator[tuple[Path, int, Tally]]:
         """Each part with the number of its first line or row in its file."""
         origin, start = None, 0
-        for table, tally in self.parts():
+        for path in self.paths():
+            tally = Tally(**json.loads(pq.read_schema(path).metadata[_TALLY]))
             if tally.origin != origin:
                 origin, start = tally.origin, self._first_number
-            yield start, table, tally
+            yield path, start, tally
             start += tally.num_lines
 
     def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
