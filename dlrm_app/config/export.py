@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive
+from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive, threads_problems
 from dlrm_app.config.evaluate import SPLITS
 
 FORMATS = ("aoti", "torchscript", "safetensors", "parquet")
@@ -54,7 +54,7 @@ class ExportConfig:
             *at_least_zero("max_auc_loss", self.max_auc_loss),
             *batch_rows("batch_size", self.batch_size),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
-            *positive("threads", self.threads),
+            *threads_problems("threads", self.threads),
         ]
         for pattern, kind in self.quantize_tables.items():
             problems += one_of(f"quantize_tables.{pattern}", kind, TABLE_TYPES)

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import batch_rows, one_of, positive, within
+from dlrm_app.config.checks import batch_rows, one_of, threads_problems, within
 from dlrm_app.config.evaluate import SPLITS
 
 STANDARD_INPUT = "-"
@@ -45,7 +45,7 @@ class PredictConfig:
             *batch_rows("batch_size", self.batch_size),
             *within("unit_mib", self.unit_mib, 1, 256),
             *within("rejects.max_fraction", self.rejects.max_fraction, 0, 1),
-            *positive("threads", self.threads),
+            *threads_problems("threads", self.threads),
         ]
         if (self.input is None) == (self.data.path is None):
             problems.append(

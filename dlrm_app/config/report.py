@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import batch_rows, one_of, positive
+from dlrm_app.config.checks import batch_rows, one_of, threads_problems
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class ReportConfig:
         problems = [
             *one_of("which", self.which, ("newest", "best")),
             *batch_rows("batch_size", self.batch_size),
-            *positive("threads", self.threads),
+            *threads_problems("threads", self.threads),
         ]
         if self.split is not None:
             problems += one_of("split", self.split, ("val", "test"))

@@ -13,6 +13,7 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.reference import schema_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 
@@ -98,3 +99,18 @@ def test_figures_that_nothing_has_are_refused(override: str) -> None:
 def test_a_plan_of_the_dataset_needs_its_path() -> None:
     config = compose_config("plan", PlanConfig, ["data.path=''"])
     assert any(problem.startswith("tables=dataset needs the dataset") for problem in config.problems())
+
+
+@pytest.mark.parametrize(
+    ("command", "required"),
+    [
+        ("export", "checkpoint=x"),
+        ("predict", "model=x"),
+        ("report", "runs=[x]"),
+        ("evaluate", "checkpoint=x"),
+    ],
+)
+def test_no_command_takes_more_threads_than_there_are(command: str, required: str) -> None:
+    output = [] if command in ("evaluate", "report") else ["output=y"]
+    config = compose_config(command, schema_of(command), [required, *output, "threads=1000000"])
+    assert any(problem.startswith("threads must lie between") for problem in config.problems())
