@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torchrec.models.dlrm import SparseArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -30,13 +31,22 @@ class Ensemble(nn.Module):
     def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
         """Training: [K · B, N] and K · B rows of ids → every row's logit by its own model, [K · B, 1].
 
-        Evaluation: [B, N] and B rows of ids → the mean of all models' logits, [B, 1].
+        Evaluation: [B, N] and B rows of ids → the logit of the mean of all models' probabilities, [B, 1].
         """
         count = len(self.models)
         embedded = torch.unflatten(self.sparse_arch(sparse_features), 2, (count, -1))  # [rows, F, K, D]
         if not self.training:
             logits = [model(dense_features, embedded[:, :, k]) for k, model in enumerate(self.models)]
-            return torch.stack(logits).mean(0)
+            return logit_of_mean(torch.stack(logits))
         dense = torch.unflatten(dense_features, 0, (count, -1))
         vectors = torch.unflatten(embedded, 0, (count, -1)).diagonal(dim1=0, dim2=3)  # [B, F, D, K]
         return torch.cat([model(dense[k], vectors[..., k]) for k, model in enumerate(self.models)])
+
+
+def logit_of_mean(logits: torch.Tensor) -> torch.Tensor:
+    """[K, …] → […]: the logit of the mean of the K probabilities, exact far from 0 too.
+
+    Not the mean of the logits, whose probability is nearer to 0 or 1 than the mean: where clicks are rare, models
+    that are each calibrated would together predict too few (4% too few where 3% click and logits differ by 0.3).
+    """
+    return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)

@@ -12,6 +12,7 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.model.architectures import model_problems
 from dlrm_app.model.build import build_model
+from dlrm_app.model.ensemble import logit_of_mean
 from dlrm_app.training.setup import Trainable, build_trainable
 from tests.model.test_parity import MODELS
 from tests.plain_model import PlainModel
@@ -73,7 +74,7 @@ def beside(parts: list[Step]) -> Step:
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
-    """Same losses at every step, same weights at the end, and then the mean of their logits in evaluation."""
+    """Same losses at every step, same weights at the end, and then the mean of their probabilities in evaluation."""
     config = compose_train(f"optimizer={optimizer}", *MODELS[kind], f"model.ensemble_size={COUNT}")
     steps = [[draw(COUNT * number + model, BATCH) for model in range(COUNT)] for number in range(NUM_STEPS)]
     rows, ids, labels = draw(99, 50)
@@ -93,8 +94,23 @@ def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
         for name, value in plain.dense.items():
             found = weights[f"models.{number}.{name.replace('/', '.')}"]
             torch.testing.assert_close(found, value.data, rtol=1e-4, atol=2e-6)
-    expected = torch.stack([plain(rows, ids) for plain in models]).mean(0)
-    torch.testing.assert_close(logits, expected.detach(), rtol=1e-4, atol=2e-6)
+    expected = torch.stack([plain(rows, ids).double().sigmoid() for plain in models]).mean(0)
+    torch.testing.assert_close(logits.double().sigmoid(), expected.detach(), rtol=1e-4, atol=2e-6)
+
+
+def test_models_that_are_calibrated_are_so_together() -> None:
+    """Their mean predicts as many clicks as they do one by one, which the mean of their logits does not."""
+    logits = torch.randn(8, 10_000, generator=torch.Generator().manual_seed(0)) - 3.5
+    predicted = logit_of_mean(logits).sigmoid().mean()
+    torch.testing.assert_close(predicted, logits.sigmoid().mean(), rtol=1e-5, atol=0)
+    assert logits.mean(0).sigmoid().mean() < 0.8 * predicted
+
+
+def test_the_mean_is_exact_far_from_zero() -> None:
+    """Of [z, z] it is z, where the probability itself is 0 or 1 in float32; and one model is enough to be likely."""
+    far = torch.tensor([-200.0, -90.0, 0.0, 30.0, 200.0])
+    torch.testing.assert_close(logit_of_mean(torch.stack([far, far])), far)
+    torch.testing.assert_close(logit_of_mean(torch.tensor([-200.0, 200.0])), torch.tensor(0.0))
 
 
 def test_models_begin_with_weights_of_their_own() -> None:
