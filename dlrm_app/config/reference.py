@@ -23,6 +23,7 @@ COMMANDS = (
     "evaluate",
     "export",
     "predict",
+    "serve",
     "bench",
     "plan",
     "generate",

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
-from dlrm_app.errors import ConfigError, DlrmError, joined
+from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
+from dlrm_app.inference.record import is_export
 
 
 def check_export(config: ExportConfig) -> None:
@@ -45,6 +47,21 @@ def check_predict(config: PredictConfig) -> None:
         problems.append(f"output={output}: you may not write in {output.absolute().parent}")
     if problems:
         raise ConfigError(problems)
+
+
+def check_serve(config: ServeConfig) -> None:
+    """Raises one error with all that is wrong with dlrm-serve's values and paths."""
+    problems = config.problems()
+    lacking = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    if lacking:
+        problems.append(
+            f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: pip install 'dlrm-app[serve]'"
+        )
+    if config.model and not is_export(Path(config.model)):
+        problems.append(
+            f"no export at model={config.model}: make one with dlrm-export checkpoint=RUN output={config.model}"
+        )
+    refuse_if(problems)
 
 
 def folder_problems(key: str, path: Path) -> list[str]:

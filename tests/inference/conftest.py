@@ -2,13 +2,20 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.inference.export import export_model
+from dlrm_app.inference.predict.predict import predict
+from dlrm_app.inference.problems import check_predict
 from dlrm_app.inference.record import ExportRecord
 from tests.data.dataset_fixture import write_dataset
+from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
+from tests.preprocess.running import run as preprocess
 from tests.small_run import train_here
 
 TABLES = """
@@ -59,3 +66,41 @@ def package_export(trained: Path) -> Path:
         f"output={trained}/package",
     )
     return trained / "package"
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``dataset``, ``run``, its ``export``, and the lines of the test split as ``test.csv``."""
+    folder = tmp_path_factory.mktemp("shop")
+    rows = draw_rows()
+    (folder / "shop.yaml").write_text(SHOP)
+    write_csv(folder / "all.csv", rows)
+    write_csv(folder / "test.csv", rows[-NUM_TEST:])
+    keys = [
+        f"dataset={folder}/shop.yaml",
+        f"input.train={folder}/all.csv",
+        f"split.test={NUM_TEST / NUM_ROWS}",
+    ]
+    preprocess(folder / "dataset", *keys, "encoding=vocab", "encoding.min_count=2")
+    train_here(
+        folder / "run",
+        f"data.path={folder}/dataset",
+        "trainer.global_batch_size=64",
+        "optimizer.sparse.lr=0.3",
+    )
+    export_here(f"checkpoint={folder}/run", "format=torchscript", f"output={folder}/export")
+    return folder
+
+
+def predicted(output: Path, *overrides: str) -> pa.Table:
+    """What ``dlrm-predict`` writes, run in this process."""
+    config = compose_config("predict", PredictConfig, ["threads=1", *overrides, f"output={output}"])
+    check_predict(config)
+    predict(config)
+    return pq.read_table(output)
+
+
+@pytest.fixture(scope="session")
+def expected(shop: Path) -> pa.Table:
+    """The scores of the dataset's test split."""
+    return predicted(shop / "expected.parquet", f"model={shop}/export", f"data.path={shop}/dataset")

@@ -1,8 +1,6 @@
 """dlrm-predict: raw logs in any form and the dataset made of them have the same scores, also after an interruption."""
 
-import csv
 import gzip
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,86 +21,9 @@ from dlrm_app.inference.predict import predict as job
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.problems import check_predict
 from tests.commands import command, run, succeed
-from tests.inference.conftest import export_here
+from tests.inference.conftest import predicted
+from tests.inference.shop import HEADER, NUM_TEST, draw_rows, write_csv
 from tests.preprocess.running import run as preprocess
-from tests.small_run import train_here
-
-SHOP = """
-name: shop
-delimiter: ","
-quote: '"'
-header: true
-columns:
-  - {name: clicked, role: label}
-  - {name: hour, role: dense, kind: integer}
-  - {name: price, role: dense, kind: float}
-  - {name: session, role: ignore}
-  - {name: user, role: sparse, kind: string}
-  - {name: last_items, role: sparse, kind: string, separator: "|"}
-"""
-HEADER = ["clicked", "hour", "price", "session", "user", "last_items"]
-NUM_ROWS, NUM_TEST = 1200, 240
-Row = list[Any]
-
-
-def draw_rows() -> list[Row]:
-    """Users that are liked to different degrees; values that are missing, rare, quoted, and lists that are empty."""
-    chance = random.Random(0)
-    rows = []
-    for session in range(NUM_ROWS):
-        user = int(40 * chance.random() ** 2)
-        items = [f"i{chance.randrange(30)}" for _ in range(chance.randrange(4))]
-        hour = "" if chance.random() < 0.1 else chance.randrange(24)
-        price = "" if chance.random() < 0.1 else round(100 * chance.random(), 2)
-        name = "" if chance.random() < 0.05 else f"u, {user}" if user < 3 else f"u{user}"
-        rows.append([int(chance.random() < 0.1 + user / 50), hour, price, session, name, "|".join(items)])
-    return rows
-
-
-def write_csv(path: Path, rows: list[Row], header: list[str] = HEADER) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-    return path
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with ``dataset``, ``run``, its ``export``, and the lines of the test split as ``test.csv``."""
-    folder = tmp_path_factory.mktemp("shop")
-    rows = draw_rows()
-    (folder / "shop.yaml").write_text(SHOP)
-    write_csv(folder / "all.csv", rows)
-    write_csv(folder / "test.csv", rows[-NUM_TEST:])
-    keys = [
-        f"dataset={folder}/shop.yaml",
-        f"input.train={folder}/all.csv",
-        f"split.test={NUM_TEST / NUM_ROWS}",
-    ]
-    preprocess(folder / "dataset", *keys, "encoding=vocab", "encoding.min_count=2")
-    train_here(
-        folder / "run",
-        f"data.path={folder}/dataset",
-        "trainer.global_batch_size=64",
-        "optimizer.sparse.lr=0.3",
-    )
-    export_here(f"checkpoint={folder}/run", "format=torchscript", f"output={folder}/export")
-    return folder
-
-
-def predicted(output: Path, *overrides: str) -> pa.Table:
-    """What ``dlrm-predict`` writes, run in this process."""
-    config = compose_config("predict", PredictConfig, ["threads=1", *overrides, f"output={output}"])
-    check_predict(config)
-    predict(config)
-    return pq.read_table(output)
-
-
-@pytest.fixture(scope="module")
-def expected(shop: Path) -> pa.Table:
-    """The scores of the dataset's test split."""
-    return predicted(shop / "expected.parquet", f"model={shop}/export", f"data.path={shop}/dataset")
 
 
 def same_scores(table: pa.Table, expected: pa.Table) -> bool:

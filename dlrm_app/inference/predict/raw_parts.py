@@ -1,47 +1,33 @@
 """The parts of raw logs: pieces of text as preprocessing cuts them, and row groups of Parquet; each row encoded as its
-manifest says. Parquet becomes text first, with separators that no value has, so that there is one parser and one rule.
+manifest says.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from dlrm_app.config.predict import STANDARD_INPUT
-from dlrm_app.config.preprocess import DatasetConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.part import Chunk, Part
+from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, RawText, raw_spec, text_spec, without
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.job.passes import Cursor
 from dlrm_app.preprocess.read.first_line import first_line
-from dlrm_app.preprocess.read.lines import PADDING
 from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.rejects import describe
 from dlrm_app.preprocess.read.source import Source, find_files
-from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
+from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.read.units import TextFeed, UnitText, pipe_units
 
 _CHUNK_ROWS = 1 << 15
-_FIELD, _ITEM = "\x1f", "\x1e"
-_BREAKING = "[\x1e\x1f\n\r]"
+_BREAKING = f"[{''.join(sorted(BREAKING))}]"
 _BAD = "\0"
 """Stands for a value that a line of text could not hold: the parser rejects its row."""
-
-
-def raw_spec(manifest: Manifest) -> Spec:
-    """The format of the files that the dataset of ``manifest`` was made of. Raises DataError where it does not say."""
-    if "dataset" not in manifest.config:
-        raise DataError(
-            f"{manifest.path} was not made of raw logs, so their format is not known: give data.path=, an encoded dataset"
-        )
-    return read_spec(DatasetConfig(**manifest.config["dataset"]))
 
 
 @dataclass(frozen=True)
@@ -144,7 +130,7 @@ class RawParts:
         cursor, before = Cursor(text, spec), 0
         for raw in cursor.rows(Parser(spec, _CHUNK_ROWS), None):
             rejects = cursor.take_rejects()
-            lines = _without(before, cursor.line, [reject.line for reject in rejects])
+            lines = without(before, cursor.line, [reject.line for reject in rejects])
             part.rejects += [(reject.line, reject.reason) for reject in rejects]
             before = cursor.line
             yield encoder.encode(raw).table, lines
@@ -158,12 +144,9 @@ class RawParts:
                 schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} cannot be read as Parquet: {error}") from error
-        wanted = [column for column in spec.columns if column.role != "ignore"]
-        if lacking := [column.name for column in wanted if column.name not in schema.names]:
+        as_text = text_spec(spec)
+        if lacking := [column.name for column in as_text.columns if column.name not in schema.names]:
             raise DataError(f"{path} lacks the columns {', '.join(lacking)}, which the model reads")
-        as_text = replace(
-            spec, delimiter=_FIELD, quote=None, header=False, columns=tuple(map(_in_text, wanted))
-        )
 
         for group in range(count):
 
@@ -175,25 +158,15 @@ class RawParts:
             yield group, open_group
 
     def _encode_group(self, part: Part, path: str, group: int, spec: Spec) -> Iterator[Chunk]:
-        encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
+        rows = RawText(spec, self._manifest, _CHUNK_ROWS)
         names = [column.name for column in spec.columns]
         with pq.ParquetFile(path) as parquet:
-            batches = parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names)
-            for batch in batches:
-                text = text_of(pa.Table.from_batches([batch]), spec)
-                parser = Parser(spec, _CHUNK_ROWS)
-                at, count, rejected = 0, 0, []
-                while at < len(text) - PADDING:
-                    at, lines, rejects = parser.parse(text, at, len(text) - PADDING, _CHUNK_ROWS)
-                    rejected += [describe(r, count, spec, text) for r in rejects]
-                    count += lines
-                raw = parser.take()
-                rows = _without(
-                    part.num_lines, part.num_lines + count, [part.num_lines + r.line for r in rejected]
-                )
-                part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejected]
-                part.num_lines += count
-                yield encoder.encode(raw).table, rows
+            for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names):
+                lines = lines_of(pa.Table.from_batches([batch]), spec)
+                table, numbers, rejects = rows.encode(lines)
+                part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejects]
+                yield table, part.num_lines + numbers
+                part.num_lines += len(lines)
 
 
 def _has_label(line: bytes, spec: Spec) -> bool:
@@ -205,23 +178,11 @@ def _has_label(line: bytes, spec: Spec) -> bool:
     return len(fields) != len(spec.columns) - 1
 
 
-def _without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
-    """range(start, stop) without the numbers ``left_out``."""
-    keep = np.ones(stop - start, bool)
-    keep[np.array(left_out, np.int64) - start] = False
-    return np.arange(start, stop)[keep]
-
-
-def _in_text(column: Column) -> Column:
-    return column if column.separator is None else replace(column, separator=_ITEM)
-
-
-def text_of(table: pa.Table, spec: Spec) -> NDArray[np.uint8]:
-    """The rows of ``table`` as lines of ``spec``, with the padding that the parser wants. Raises DataError."""
+def lines_of(table: pa.Table, spec: Spec) -> list[str]:
+    """The rows of ``table`` as lines of ``spec``. Raises DataError."""
     columns = [_texts(table.column(column.name).combine_chunks(), column) for column in spec.columns]
-    lines = pc.binary_join_element_wise(*columns, _FIELD)
-    text = "\n".join(lines.to_pylist()) + "\n"
-    return np.frombuffer(text.encode("utf-8") + bytes(PADDING), np.uint8)
+    lines: list[str] = pc.binary_join_element_wise(*columns, FIELD).to_pylist()
+    return lines
 
 
 def _texts(values: Any, column: Column) -> Any:
@@ -234,7 +195,7 @@ def _texts(values: Any, column: Column) -> Any:
         items = _scalars(values.flatten(), column)
         offsets = pc.subtract(values.offsets, values.offsets[0])
         lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), items)
-        return pc.fill_null(pc.binary_join(lists, _ITEM), "")
+        return pc.fill_null(pc.binary_join(lists, ITEM), "")
     return _scalars(values, column)
 
 

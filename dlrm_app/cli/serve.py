@@ -1,0 +1,24 @@
+"""``dlrm-serve model=EXPORT``: an export behind HTTP, raw rows in, probabilities out."""
+
+from dlrm_app.cli.launch import launch
+from dlrm_app.config.serve import ServeConfig
+
+
+def main() -> None:
+    launch("serve", ServeConfig, _serve, _validate)
+
+
+def _serve(config: ServeConfig) -> None:
+    from dlrm_app.inference.serve.serve import serve
+
+    serve(config)
+
+
+def _validate(config: ServeConfig) -> None:
+    from dlrm_app.inference.problems import check_serve
+
+    check_serve(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""dlrm-serve: an export behind HTTP, raw rows in, probabilities out."""

@@ -1,0 +1,159 @@
+"""A request's JSON → lines that the parser reads, each value as a raw log would write it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, text_spec
+from dlrm_app.preprocess.read.spec import Column, Spec
+
+MAX_PROBLEMS = 8
+"""Bad rows that an answer names."""
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """What is wrong with row number ``row`` of a request, counted from 0; ``column`` where it is one column's value."""
+
+    row: int
+    column: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.reason}"
+
+
+class RequestError(Exception):
+    """A request that is answered with ``status`` and the reason; ``problems`` name the rows."""
+
+    def __init__(self, status: int, reason: str, problems: list[RowProblem] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.problems = problems or []
+
+
+def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
+    """The rows of a request: ``{"rows": [{column: value, …}, …]}``. Raises RequestError."""
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            400, f"the body is not JSON: {str(error)[:200] or type(error).__name__}"
+        ) from error
+    if not isinstance(value, dict) or set(value) != {"rows"} or not isinstance(value["rows"], list):
+        raise RequestError(400, 'the body must be {"rows": [{column: value, …}, …]} and nothing else')
+    rows: list[dict[str, object]] = value["rows"]
+    if not 1 <= len(rows) <= max_rows:
+        raise RequestError(
+            413 if rows else 422,
+            f"a request has 1 to limits.rows={max_rows:,} rows, this one has {len(rows):,}",
+        )
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            problem = RowProblem(number, None, "a row is an object of columns and their values")
+            raise RequestError(422, str(problem), [problem])
+    return rows
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number: leave a missing value out, or give null")
+
+
+class JsonRows:
+    """Rows with the columns of ``spec``: a column that is left out, or null, is missing, as in training.
+
+    The label and columns that training ignored may be there, and are not read. ``spec`` of the lines: ``line_spec``.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        read = text_spec(spec.without_label())
+        self._columns = {column.name: (number, column) for number, column in enumerate(read.columns)}
+        self._unread = {column.name for column in spec.columns} - set(self._columns)
+        # one more, so that no line is ever blank, which the parser rejects
+        self.line_spec = replace(read, columns=(*read.columns, Column("", "ignore")))
+
+    def lines(self, rows: list[dict[str, object]]) -> list[str]:
+        """A line for each of ``rows``. Raises RequestError with the first bad value of every bad row."""
+        lines, problems = [], []
+        for number, row in enumerate(rows):
+            line = self._line(number, row)
+            if isinstance(line, RowProblem):
+                problems.append(line)
+            else:
+                lines.append(line)
+        if problems:
+            raise bad_rows(problems)
+        return lines
+
+    def _line(self, number: int, row: Mapping[str, Any]) -> str | RowProblem:
+        fields = [""] * (len(self._columns) + 1)
+        for name, value in row.items():
+            if name not in self._columns:
+                if name in self._unread:
+                    continue
+                return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
+            at, column = self._columns[name]
+            try:
+                fields[at] = _text(value, column)
+            except ValueError as error:
+                return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
+        return FIELD.join(fields)
+
+
+def bad_rows(problems: list[RowProblem]) -> RequestError:
+    """The refusal of a request for its rows."""
+    more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
+    return RequestError(422, f"{problems[0]}{more}", problems[:MAX_PROBLEMS])
+
+
+def _text(value: Any, column: Column) -> str:
+    """``value`` as a raw log has it. Raises ValueError with the rule that it breaks."""
+    if value is None:
+        return ""
+    if column.separator is None:
+        return _scalar(value, column)
+    if not isinstance(value, list):
+        raise ValueError("holds lists: put the value in [ ]")
+    return ITEM.join("" if item is None else _scalar(item, column) for item in value)
+
+
+def _scalar(value: Any, column: Column) -> str:
+    if isinstance(value, str):
+        if not BREAKING.isdisjoint(value):
+            raise ValueError("may not hold line ends or separators of records")
+        if not value.isascii():
+            _refuse_half_characters(value)
+        return value
+    if isinstance(value, bool | int | float):
+        return _number(value, column)
+    raise ValueError("must be a single value, which it is in training")
+
+
+def _refuse_half_characters(value: str) -> None:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("is not UTF-8") from error
+
+
+def _number(value: bool | int | float, column: Column) -> str:
+    if column.kind == "hex":
+        raise ValueError("holds hex digits: put them in quotes")
+    if column.kind == "string" and not isinstance(value, int):
+        raise ValueError("holds text: put the number in quotes, as it was written in training")
+    if isinstance(value, bool):
+        return str(int(value))
+    if column.kind == "integer" and isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = json.dumps(value)
+    except ValueError:  # an integer of more digits than Python writes
+        text = "a number of many digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,112 @@
+"""Requests at the same time are one batch; limits hold; a failure reaches those who wait, and nobody else."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from dlrm_app.inference.serve.batcher import Batcher, Rows
+from dlrm_app.inference.serve.json_rows import RequestError
+from dlrm_app.inference.serve.rate import RateLimit
+from dlrm_app.inference.serve.served_export import Answer
+
+Score = Callable[[Sequence[Rows]], list[Answer]]
+
+
+def one_each(requests: Sequence[Rows]) -> list[Answer]:
+    return [[float(row["value"]) for row in rows] for rows in requests]
+
+
+def rows_of(*values: int) -> Rows:
+    return [{"value": value} for value in values]
+
+
+def run(
+    work: Callable[[Batcher], Awaitable[Any]], score: Score = one_each, **settings: Any
+) -> tuple[Any, list[int]]:
+    """(what ``work`` gives, the rows of each batch)."""
+    sizes: list[int] = []
+
+    async def main() -> Any:
+        keys = {"max_rows": 4, "max_wait": 0.0, "max_queued": 100, **settings}
+        batcher = Batcher(score, set_up=lambda: None, on_batch=sizes.append, **keys)
+        task = asyncio.create_task(batcher.run())
+        try:
+            return await work(batcher)
+        finally:
+            task.cancel()
+
+    return asyncio.run(main()), sizes
+
+
+def test_what_comes_together_is_scored_together_in_pieces_of_a_batch() -> None:
+    async def work(batcher: Batcher) -> Any:
+        requests = [rows_of(1), rows_of(2, 3), rows_of(4, 5), rows_of(6, 7, 8, 9, 10, 11), rows_of(12)]
+        return await asyncio.gather(*(batcher.score(rows, 10) for rows in requests))
+
+    answers, sizes = run(work)
+    assert answers == [[1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0, 11.0], [12.0]]
+    assert sizes == [3, 2, 6, 1]
+
+
+def test_the_first_waits_for_others_but_no_longer_than_it_may() -> None:
+    async def work(batcher: Batcher) -> Any:
+        first = asyncio.create_task(batcher.score(rows_of(1), 10))
+        await asyncio.sleep(0.05)
+        return await asyncio.gather(first, batcher.score(rows_of(2), 10))
+
+    assert run(work, max_wait=5.0, max_rows=2) == ([[1.0], [2.0]], [2])
+    assert run(work, max_wait=0.001) == ([[1.0], [2.0]], [1, 1])
+
+
+def test_a_full_queue_refuses_and_one_who_waits_too_long_is_told() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(requests: Sequence[Rows]) -> list[Answer]:
+        begun.set()
+        go_on.wait(10)
+        return one_each(requests)
+
+    async def work(batcher: Batcher) -> Any:
+        first = asyncio.create_task(batcher.score(rows_of(1), 10))
+        await asyncio.to_thread(begun.wait, 10)
+        late = asyncio.create_task(batcher.score(rows_of(2, 3), 0.01))
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match=r"2 rows wait, limits\.queued_rows=3") as full:
+            await batcher.score(rows_of(4, 5), 10)
+        with pytest.raises(RequestError, match=r"not scored within limits\.seconds=0\.01") as too_late:
+            await late
+        go_on.set()
+        return await first, full.value.status, too_late.value.status
+
+    answer, sizes = run(work, slow, max_queued=3)
+    assert answer == ([1.0], 503, 503)
+    assert sizes == [1]  # the rows that nobody waits for are not scored
+
+
+def test_a_failure_reaches_those_who_wait_and_the_next_are_scored() -> None:
+    def fail(requests: Sequence[Rows]) -> list[Answer]:
+        if requests[0][0]["value"] == 1:
+            raise RuntimeError("no more memory")
+        return one_each(requests)
+
+    async def work(batcher: Batcher) -> Any:
+        with pytest.raises(RuntimeError, match="no more memory"):
+            await batcher.score(rows_of(1), 10)
+        return await batcher.score(rows_of(2), 10)
+
+    assert run(work, fail) == ([2.0], [1, 1])
+
+
+def test_a_rate_lets_so_many_pass_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("dlrm_app.inference.serve.rate.time.monotonic", lambda: now[0])
+    limit = RateLimit(5)
+    assert [limit.admits() for _ in range(7)] == [True] * 5 + [False] * 2
+    now[0] += 0.4
+    assert [limit.admits() for _ in range(3)] == [True, True, False]
+    now[0] += 1000
+    assert sum(limit.admits() for _ in range(10)) == 5
+    assert all(RateLimit(None).admits() for _ in range(1000))

@@ -1,0 +1,83 @@
+"""A request's values are read as a raw log's are, and each bad one is refused by row, column and rule."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.inference.serve.json_rows import JsonRows, RequestError, parse_body
+from dlrm_app.preprocess.read.spec import read_spec
+from tests.inference.shop import SHOP
+
+
+@pytest.fixture(scope="module")
+def json_rows() -> JsonRows:
+    return JsonRows(read_spec(DatasetConfig(**yaml.safe_load(SHOP))))
+
+
+def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
+    row = {
+        "hour": 7.0,
+        "price": 1.5,
+        "user": 12,
+        "last_items": ["i1", None, "i2"],
+        "clicked": 1,
+        "session": 9,
+    }
+    assert json_rows.lines([row, {}]) == ["7\x1f1.5\x1f12\x1fi1\x1e\x1ei2\x1f", "\x1f\x1f\x1f\x1f"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"usr": "u1"}, "'usr' is no column of the model"),
+        ({"hour": [1]}, "hour must be a single value, which it is in training, got [1]"),
+        ({"user": {"id": 1}}, 'user must be a single value, which it is in training, got {"id": 1}'),
+        ({"user": 1.5}, "user holds text: put the number in quotes, as it was written in training, got 1.5"),
+        ({"user": "a\nb"}, 'user may not hold line ends or separators of records, got "a\\nb"'),
+        ({"user": "\ud800"}, 'user is not UTF-8, got "\\ud800"'),
+        ({"last_items": "i1|i2"}, 'last_items holds lists: put the value in [ ], got "i1|i2"'),
+        (
+            {"last_items": [["i1"]]},
+            'last_items must be a single value, which it is in training, got [["i1"]]',
+        ),
+    ],
+)
+def test_a_bad_value_is_named(json_rows: JsonRows, row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        json_rows.lines([{}, row])
+    assert (caught.value.status, caught.value.reason) == (422, f"row 1: {reason}")
+    assert caught.value.problems[0].column == next(iter(row))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"{", 400, "the body is not JSON"),
+        (b"\xff{}", 400, "the body is not JSON"),
+        (b'{"rows": [{"price": NaN}]}', 400, "NaN is no JSON number"),
+        (b"[" * 100_000, 400, "the body is not JSON"),
+        (b'{"rows": [{"hour": ' + b"1" * 5000 + b"}]}", 400, "the body is not JSON"),
+        (b"[]", 400, "the body must be"),
+        (b'{"rows": {}}', 400, "the body must be"),
+        (b'{"rows": [], "model": 1}', 400, "the body must be"),
+        (b'{"rows": []}', 422, "a request has 1 to limits.rows=2 rows, this one has 0"),
+        (b'{"rows": [{}, {}, {}]}', 413, "this one has 3"),
+        (b'{"rows": [{}, 1]}', 422, "row 1: a row is an object"),
+    ],
+)
+def test_a_bad_body_is_refused(body: bytes, status: int, reason: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_body(body, max_rows=2)
+    assert caught.value.status == status
+    assert reason in caught.value.reason
+
+
+def test_the_first_bad_rows_are_named_and_the_others_counted(json_rows: JsonRows) -> None:
+    with pytest.raises(RequestError) as caught:
+        json_rows.lines([{"hour": []}] * 20)
+    assert caught.value.reason.endswith("(and 19 rows more)")
+    assert [problem.row for problem in caught.value.problems] == list(range(8))
+    assert json.dumps(caught.value.reason)

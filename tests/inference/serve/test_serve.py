@@ -1,0 +1,218 @@
+"""The command behind real sockets: right answers under load, across another export, and up to the last request."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference.serve.json_rows import RequestError
+from dlrm_app.inference.serve.served_export import ServedExport
+from tests.commands import command, run
+from tests.inference.conftest import export_here
+from tests.inference.shop import HEADER, NUM_TEST, draw_rows
+
+Row = dict[str, Any]
+JSON = {"content-type": "application/json"}
+
+
+def json_rows() -> list[Row]:
+    """The rows of the test split; what is missing is left out, or null."""
+    rows = []
+    for number, values in enumerate(draw_rows()[-NUM_TEST:]):
+        row = dict(zip(HEADER, values, strict=True))
+        row["last_items"] = row["last_items"].split("|") if row["last_items"] else []
+        missing = [name for name, value in row.items() if value == ""]
+        for name in missing:
+            row[name] = None
+        rows.append(row if number % 2 else {name: row[name] for name in row if name not in missing})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def scores(shop: Path) -> list[float]:
+    """What the export makes of every row of ``json_rows``, all at once."""
+    (answer,) = ServedExport(open_export(shop / "export"), 512).score([json_rows()])
+    assert not isinstance(answer, RequestError)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def other(shop: Path) -> Path:
+    """Another export of the run, with other scores."""
+    keys = [f"checkpoint={shop}/run", "format=torchscript", "quantize=int8", "max_auc_loss=0.1"]
+    export_here(*keys, f"output={shop}/other")
+    return shop / "other"
+
+
+def test_json_has_the_scores_of_the_dataset(shop: Path, expected: Any, scores: list[float]) -> None:
+    assert np.float32(scores).tolist() == pytest.approx(expected.column("score").to_pylist(), abs=1e-7)
+
+
+def test_a_bad_row_spoils_its_own_request_alone(shop: Path, scores: list[float]) -> None:
+    served = ServedExport(open_export(shop / "export"), 512)
+    rows = json_rows()
+    bad = [{**rows[3], "hour": "noon"}]
+    answers = served.score([rows[:3], [rows[0], *bad], bad * 2, rows[3:9], [{"usr": 1}]])
+    assert answers[0] == pytest.approx(scores[:3], abs=1e-7)
+    assert answers[3] == pytest.approx(scores[3:9], abs=1e-7)
+    refused = [answer for answer in answers if isinstance(answer, RequestError)]
+    assert [str(answer) for answer in refused] == [
+        "row 1: hour is not a whole number within ±(2^63 - 1)",
+        "row 0: hour is not a whole number within ±(2^63 - 1) (and 1 rows more)",
+        "row 0: 'usr' is no column of the model",
+    ]
+
+
+class Client:
+    """One connection that is kept."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+        self._connection.request(method, path, body, {**JSON, **headers})
+        response = self._connection.getresponse()
+        text = response.read()
+        return response.status, text.decode() if path == "/metrics" else json.loads(text)
+
+    def score(self, rows: list[Any]) -> tuple[int, Any]:
+        return self.ask("POST", "/score", json.dumps({"rows": rows}).encode())
+
+
+@pytest.fixture(scope="module")
+def server(shop: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that serves the link ``current``, and its port."""
+    (shop / "current").symlink_to(shop / "export")
+    keys = [f"model={shop}/current", "port=0", "threads=1", "watch_seconds=0.1", "limits.body_kib=64"]
+    with subprocess.Popen(command("serve", *keys), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/score", process.stdout.readline())
+        assert found
+        yield process, int(found[1])
+        process.kill()
+
+
+def point_at(link: Path, folder: Path) -> None:
+    """As a user exchanges exports: another link, renamed over the old one."""
+    new = link.with_name("next")
+    new.symlink_to(folder)
+    new.rename(link)
+
+
+def wait_until(is_so: Any) -> None:
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: list[float]) -> None:
+    client = Client(server[1])
+    rows = json_rows()
+    status, answer = client.score(rows[:50])
+    assert status == 200
+    assert answer["scores"] == pytest.approx(scores[:50], abs=1e-7)
+    status, answer = client.score([rows[0], {"price": "cheap"}])
+    assert (status, answer["rows"][0]["row"], answer["rows"][0]["column"]) == (422, 1, "price")
+    assert client.ask("POST", "/score", b"{")[0] == 400
+    assert client.ask("POST", "/score", b"{}", **{"content-type": "text/plain"})[0] == 415
+    assert client.ask("GET", "/ready") == (200, {"ready": True})
+    schema = client.ask("GET", "/schema")[1]
+    assert list(schema["properties"]["rows"]["items"]["properties"]) == [
+        "hour",
+        "price",
+        "user",
+        "last_items",
+    ]
+    page = client.ask("GET", "/metrics")[1]
+    assert re.search(r'dlrm_requests_total\{status="200"\} 1\.0\n', page)
+    assert client.ask("POST", "/score", b" " * (65 << 10))[0] == 413
+
+
+def test_the_port_is_not_open_to_other_machines(server: Any) -> None:
+    listening = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    assert re.findall(rf" (\w+):{server[1]:04X} 0+:0000 0A", listening) == ["0100007F"]
+
+
+def test_no_request_is_lost_across_exports_nor_at_the_end(
+    server: Any, shop: Path, other: Path, scores: list[float]
+) -> None:
+    process, port = server
+    (other_scores,) = ServedExport(open_export(other), 512).score([json_rows()])
+    assert not isinstance(other_scores, RequestError)
+    assert max(abs(a - b) for a, b in zip(scores, other_scores, strict=True)) > 1e-5
+    outcomes: Counter[str] = Counter()
+    rows, health = json_rows(), Client(port)
+    is_ending = threading.Event()
+
+    def load(seed: int) -> None:
+        chance, client = np.random.default_rng(seed), Client(port)
+        while True:
+            start = int(chance.integers(NUM_TEST - 4))
+            bad = chance.random() < 0.05
+            asked = [*rows[start : start + 4], *([{"hour": {}}] if bad else [])]
+            try:
+                status, answer = client.score(asked)
+            except (http.client.RemoteDisconnected, ConnectionError):
+                outcomes["closed" if is_ending.is_set() else "lost"] += 1
+                return
+            if bad:
+                outcomes["refused" if status == 422 else "wrong"] += 1
+                continue
+            near = [
+                name
+                for name, known in (("first", scores), ("second", other_scores))
+                if status == 200 and np.allclose(answer["scores"], known[start : start + 4], atol=1e-7)
+            ]
+            outcomes[near[0] if near else "wrong"] += 1
+
+    clients = [threading.Thread(target=load, args=(seed,)) for seed in range(4)]
+    for client in clients:
+        client.start()
+    wait_until(lambda: outcomes["first"] > 20)
+    point_at(shop / "current", other)
+    wait_until(lambda: outcomes["second"] > 20)
+    first = health.ask("GET", "/health")[1]
+    assert first["refused"] is None
+
+    damaged = shutil.copytree(shop / "export", shop / "damaged")
+    with (damaged / "model.ts").open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    point_at(shop / "current", damaged)
+    wait_until(lambda: health.ask("GET", "/health")[1]["refused"])
+    now = health.ask("GET", "/health")[1]
+    assert "model.ts has other bytes than were proven" in now["refused"]
+    assert now["export"] == first["export"]
+    assert 'dlrm_swaps_total{outcome="refused"} 1.0' in health.ask("GET", "/metrics")[1]
+    point_at(shop / "current", shop / "export")
+    os.kill(process.pid, signal.SIGHUP)
+    wait_until(lambda: health.ask("GET", "/health")[1]["refused"] is None)
+
+    is_ending.set()
+    process.terminate()
+    assert process.wait(30) == 0
+    for client in clients:
+        client.join()
+    assert outcomes["refused"] > 0
+    assert (outcomes["lost"], outcomes["wrong"]) == (0, 0), outcomes
+
+
+def test_what_cannot_be_served_is_refused_at_once(tmp_path: Path) -> None:
+    done = run(command("serve", f"model={tmp_path}", "port=70000", "batch.rows=0"), tmp_path)
+    assert done.returncode == 2
+    for message in ("no export at model=", "port must lie between", "batch.rows must lie between"):
+        assert message in done.stderr
