@@ -16,14 +16,14 @@ Files = tuple[tuple[str, int, int, int], ...]
 
 def files_of(path: Path) -> Files:
     """Name, size, inode and time of change of every file at ``path``: other ones there, or a link to others, differ."""
-    found = []
+    files = []
     for file in sorted(path.resolve().rglob("*")):
         try:
             status = file.stat()
         except OSError:
             continue  # it has just been deleted or renamed
-        found.append((str(file), status.st_size, status.st_ino, status.st_mtime_ns))
-    return tuple(found)
+        files.append((str(file), status.st_size, status.st_ino, status.st_mtime_ns))
+    return tuple(files)
 
 
 class Watch:
