@@ -14,7 +14,8 @@ from dlrm_app.bench.result import Section, line
 from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.data.batch import Batch, EvalBatches
 from dlrm_app.data.loading import choose_loading
-from dlrm_app.evaluation.evaluate import SizedBatches, evaluate
+from dlrm_app.evaluation.evaluate import evaluate
+from dlrm_app.evaluation.forward_passes import SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training.run import TrainingRun, run_tensors, save
 from dlrm_app.training.train import train_batches
@@ -77,7 +78,7 @@ def measure_evaluation(run: TrainingRun, forward_ms: float) -> Section:
     """Batches of val, or of train where there is no val, with exact metrics. ``forward_ms``: a training step's least."""
     config, runtime = run.config, run.runtime
     split = next(name for name in ("val", "train") if name in run.manifest.splits)
-    size = config.evaluation.batch_size
+    size = config.evaluation_rows(runtime.world_size, runtime.device_type)
     count = max(1, 200_000 // size)
     metrics = ClickMetrics(split, config.evaluation.group_by)
     times = []

@@ -20,5 +20,5 @@ def write_bench_inputs(config: BenchConfig, folder: Path) -> None:
     )
     asked.tables = config.tables
     asked.rows = max(MIN_ROWS, MIN_BATCHES * batch)
-    asked.val_rows = max(config.evaluation.batch_size, asked.rows // 10)
+    asked.val_rows = max(config.evaluation.batch_size or 2 * batch, asked.rows // 10)
     generate(asked)

@@ -25,7 +25,7 @@ class EvaluateConfig:
     which: str = MISSING
     data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
     split: str = MISSING
-    batch_size: int = MISSING
+    batch_size: int | None = None
     group_by: str | None = None
     confidence: float = MISSING
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
@@ -38,7 +38,7 @@ class EvaluateConfig:
         problems = [
             *one_of("split", self.split, SPLITS),
             *one_of("which", self.which, ("newest", "best")),
-            *batch_rows("batch_size", self.batch_size),
+            *([] if self.batch_size is None else batch_rows("batch_size", self.batch_size)),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *positive("data.decode_workers", self.data.decode_workers),
             *threads_problems("threads", self.threads),

@@ -38,7 +38,9 @@ class CollectivesConfig:
     backward: str = "fp32"
 
 
-def collective_problems(config: CollectivesConfig, rows_per_rank: int, eval_rows_per_rank: int) -> list[str]:
+def collective_problems(
+    config: CollectivesConfig, rows_per_rank: int, eval_rows_per_rank: int | None
+) -> list[str]:
     """Batches that int8 cannot cut into whole rows of 32 values, tables being multiples of 4 wide."""
     if "int8" not in (config.forward, config.backward):
         return []
@@ -49,7 +51,7 @@ def collective_problems(config: CollectivesConfig, rows_per_rank: int, eval_rows
             ("trainer.global_batch_size / ranks", rows_per_rank),
             ("evaluation.batch_size", eval_rows_per_rank),
         )
-        if rows % 8
+        if rows is not None and rows % 8
     ]
 
 

@@ -41,6 +41,10 @@ class TablesConfig:
     specs: list[Any] = field(default_factory=list)
 
 
+LEAST_EVALUATION_ROWS = 4096
+"""Of a batch on a rank, where nothing else is asked for."""
+
+
 @dataclass(slots=True)
 class TrainerConfig:
     epochs: int = MISSING
@@ -67,7 +71,7 @@ class TrainerConfig:
 
 @dataclass(slots=True)
 class EvaluationConfig:
-    batch_size: int = MISSING
+    batch_size: int | None = None
     every_steps: int | None = None
     per_epoch: int | None = None
     table_health: bool = True
@@ -78,7 +82,7 @@ class EvaluationConfig:
     def problems(self) -> list[str]:
         """Counts below 1, a target that is no AUC, and two rhythms at once."""
         problems = [
-            *batch_rows("evaluation.batch_size", self.batch_size),
+            *([] if self.batch_size is None else batch_rows("evaluation.batch_size", self.batch_size)),
             *positive("evaluation.every_steps", self.every_steps),
             *positive("evaluation.per_epoch", self.per_epoch),
             *positive("evaluation.patience", self.patience),
@@ -116,6 +120,14 @@ class TrainConfig:
     profiler: bool = MISSING
     resume: str = MISSING
     output: str | None = None
+
+    def evaluation_rows(self, num_ranks: int, device_type: str) -> int:
+        """Rows of an evaluation's batch on each rank."""
+        if self.evaluation.batch_size is not None:
+            return self.evaluation.batch_size
+        # measured on CPU (benchmarks/evaluation.py): a larger batch leaves its caches
+        at_training = self.trainer.global_batch_size // num_ranks if device_type == "cuda" else 0
+        return max(LEAST_EVALUATION_ROWS, 2 * at_training)
 
     def problems(self) -> list[str]:
         """What types cannot express and no data is needed to see; every problem, with what to do about it."""

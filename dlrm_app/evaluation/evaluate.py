@@ -1,8 +1,8 @@
 """Metrics of a model over a whole split, every row counted once at any number of ranks."""
 
 import time
-from collections.abc import Callable, Iterable, Sized
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import closing
 
 import torch
 from torch import nn
@@ -10,14 +10,12 @@ from torch import nn
 from dlrm_app.data.batch import Batch
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.forward_passes import SizedBatches, forward_passes
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.fused_kernels import undisturbed
 
 
-class SizedBatches(Iterable[Batch], Sized, Protocol):
-    """Batches whose number is known beforehand, the same on every rank."""
-
-
+# not inference_mode: what modules keep of a first pass would be refused by the next backward pass
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -34,14 +32,13 @@ def evaluate(
     started = time.perf_counter()
     model.eval()
     metrics.reset()
-    with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model):
-        for batch in batches:
-            on_device = batch.to(runtime.device, non_blocking=True)
-            _, (_, logits, labels) = model(on_device)
-            groups = None if metrics.group_by is None else group_ids(on_device, metrics.group_by)
-            metrics.update(logits[: batch.num_valid], labels[: batch.num_valid], groups)
+    passes = closing(forward_passes(model, batches, runtime.device))
+    with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), passes as scored:
+        for batch, logits in scored:
+            groups = None if metrics.group_by is None else group_ids(batch, metrics.group_by)
+            metrics.update(logits[: batch.num_valid], batch.labels[: batch.num_valid], groups)
             if on_batch:
-                on_batch(on_device)
+                on_batch(batch)
             bar.update(1)
     model.train()
     values = metrics.compute()

@@ -116,18 +116,19 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
 
 def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
     """Loads the model, evaluates it and lets it go."""
+    size = config.batch_size or trained.config.evaluation_rows(runtime.world_size, runtime.device_type)
     batches = runtime.together(
         lambda: EvalBatches(
             manifest,
             config.split,
             trained.features,
-            batch_size=config.batch_size,
+            batch_size=size,
             rank=runtime.rank,
             world_size=runtime.world_size,
             loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
         )
     )
-    model = load_trained(trained, config.sharding, config.topology, config.batch_size, runtime)
+    model = load_trained(trained, config.sharding, config.topology, size, runtime)
     metrics = ClickMetrics(config.split, config.group_by)
     with batches:
         values = evaluate(model, batches, metrics, runtime, f"evaluate {trained.name}")

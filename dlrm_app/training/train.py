@@ -316,20 +316,21 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
+    runtime = run.runtime
     batches = EvalBatches(
         run.manifest,
         split,
         run.trainable.features,
-        batch_size=run.config.evaluation.batch_size,
-        rank=run.runtime.rank,
-        world_size=run.runtime.world_size,
-        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, run.runtime),
+        batch_size=run.config.evaluation_rows(runtime.world_size, runtime.device_type),
+        rank=runtime.rank,
+        world_size=runtime.world_size,
+        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime),
     )
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
     on_batch = run.health.start_split() if run.health else None
     with batches:
         title = f"evaluate {split}"
-        scores = evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
+        scores = evaluate(run.trainable.model, batches, metrics, runtime, title, on_batch)
     epoch, step = run.progress.last_epoch, run.progress.step
     evaluation = Evaluation(split, epoch, step, scores)
     run.progress.evals.append(evaluation)

@@ -1,0 +1,128 @@
+"""Evaluation beside training in one run, both from disk: python benchmarks/evaluation.py [keys of dlrm-train]
+
+Without keys: 26 tables × 10,000 × 32, MLPs 512-256-32 and 512-256-1, batch 2,048, fp32, on 100,000 synthetic rows.
+Training steps and evaluations with exact metrics take turns; medians over rounds, and of the ratios to the round's training:
+by batch size, one batch after the other (as before there was a pipeline), and with the tables' lookups counted. Under
+torchrun on several ranks. What metrics cost of many more rows: benchmarks/exact_metrics.py.
+"""
+
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import nn
+
+from dlrm_app.bench.inputs import write_bench_inputs
+from dlrm_app.config.bench import BenchConfig
+from dlrm_app.config.compose import compose_config
+from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.loading import choose_loading
+from dlrm_app.distributed.runtime import Runtime, start_runtime
+from dlrm_app.distributed.scratch import scratch_folder
+from dlrm_app.evaluation import evaluate as module
+from dlrm_app.evaluation.forward_passes import Scored, SizedBatches
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.training.run import TrainingRun
+from dlrm_app.training.run_folder.folder import open_run_folder
+from dlrm_app.training.setup import open_dataset
+from dlrm_app.training.train import prepare, train_batches
+
+ROUNDS = 5
+SIZES = (1024, 2048, 4096, 8192, 16384, 65536)
+TABLES = "embedding_dim: 32\nspecs:\n" + "".join(
+    f"  - {{name: t_{i}, rows: 10000, features: [cat_{i}]}}\n" for i in range(26)
+)
+MODEL = ["model.bottom_mlp=[512,256,32]", "model.top_mlp=[512,256,1]", "trainer.global_batch_size=2048"]
+
+
+def main() -> None:
+    with start_runtime(num_threads=None) as runtime, scratch_folder(runtime, "evaluation-") as scratch:
+        config = runtime.together(lambda: write_inputs(scratch, runtime))
+        manifest, tables = open_dataset(config, runtime)
+        with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
+            measure(prepare(config, manifest, tables, folder, runtime))
+
+
+def write_inputs(scratch: Path, runtime: Runtime) -> BenchConfig:
+    (scratch / f"tables-{runtime.rank}.yaml").write_text(TABLES)
+    asked = [f"tables={scratch}/tables-{runtime.rank}.yaml", *MODEL, *sys.argv[1:]]
+    config = compose_config("bench", BenchConfig, asked)
+    if runtime.is_first:
+        write_bench_inputs(config, scratch)
+    config.data.path = str(scratch / "dataset")
+    return config
+
+
+def measure(run: TrainingRun) -> None:
+    works: dict[str, Callable[[], float]] = {
+        f"evaluation, batches of {size:,}": partial(evaluate, run, size) for size in SIZES
+    }
+    works["4,096, one after the other"] = partial(one_by_one, run, 4096)
+    works["4,096, lookups counted"] = partial(evaluate, run, 4096, count=True)
+    train(run), evaluate(run, 4096)
+    rates, ratios = defaultdict(list), defaultdict(list)
+    for _ in range(ROUNDS):
+        training = train(run)
+        rates["training"].append(training)
+        for name, work in works.items():
+            rates[name].append(work())
+            ratios[name].append(rates[name][-1] / training)
+    if run.runtime.is_first:
+        for name, values in rates.items():
+            of_training = f"{statistics.median(ratios[name]):.2f} times training's" if name in ratios else ""
+            print(f"{name:32} {statistics.median(values):10,.0f} rows/s  {of_training}")
+
+
+def train(run: TrainingRun) -> float:
+    """Rows a second of an epoch."""
+    run.trainable.model.train()
+    batches = train_batches(run)
+    with batches:
+        stream, steps = iter(batches), len(batches)
+        started = time.perf_counter()
+        for _ in range(steps):
+            run.trainable.pipeline.progress(stream)
+    run.trainable.pipeline.detach()
+    return steps * run.config.trainer.global_batch_size / (time.perf_counter() - started)
+
+
+def evaluate(run: TrainingRun, size: int, count: bool = False) -> float:
+    """Rows a second of an evaluation of the train split."""
+    runtime = run.runtime
+    loading = choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime)
+    batches = EvalBatches(
+        run.manifest,
+        "train",
+        run.trainable.features,
+        batch_size=size,
+        rank=runtime.rank,
+        world_size=runtime.world_size,
+        loading=loading,
+    )
+    on_batch = run.health.start_split() if count and run.health else None
+    with batches:
+        metrics = ClickMetrics("train")
+        values = module.evaluate(run.trainable.model, batches, metrics, runtime, "train", on_batch)
+    return values["num_samples"] / values["seconds"]
+
+
+def one_by_one(run: TrainingRun, size: int) -> float:
+    """Without a pipeline."""
+
+    def passes(model: nn.Module, batches: SizedBatches, device: torch.device) -> Iterator[Scored]:
+        for batch in batches:
+            on_device = batch.to(device, non_blocking=True)
+            yield on_device, model(on_device)[1][1]
+
+    with mock.patch.object(module, "forward_passes", passes):
+        return evaluate(run, size)
+
+
+if __name__ == "__main__":
+    main()
