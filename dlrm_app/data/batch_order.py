@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 USUAL_LANES = 64
-GROUP_ORDER, ROW_ORDER = 0, 1
-"""What a permutation is for: the two must not share random numbers."""
+GROUP_ORDER, ROW_ORDER, COLUMN_ORDER = 0, 1, 2
+"""What a permutation is for: no two may share random numbers."""
 
 
 class Piece(NamedTuple):

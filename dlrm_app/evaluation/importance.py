@@ -1,0 +1,158 @@
+"""How much a trained model leans on each feature: what its AUC and log loss lose where the feature's values are permuted.
+
+Breiman 2001, "Random forests", section 10; defined as scikit-learn's permutation_importance: all other columns stay.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean, variance
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from dlrm_app.config.evaluate import PermutationsConfig
+from dlrm_app.data.batch import Batch, BatchMaker
+from dlrm_app.data.batch_order import COLUMN_ORDER, permutation
+from dlrm_app.data.rows import Columns, Ranges, Rows, arrange
+from dlrm_app.distributed.collectives import sum_in_rank_order
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.delong import Interval, compare_aucs
+from dlrm_app.evaluation.evaluate import evaluate
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.evaluation.row_sample import take
+
+
+@dataclass(frozen=True)
+class FeatureImportance:
+    """What is lost without ``feature``: AUC as it is less AUC permuted, and log loss permuted less log loss as it is."""
+
+    feature: str
+    auc_lost: Interval
+    logloss_gained: Interval
+
+
+@dataclass(frozen=True)
+class Importance:
+    """All features of a model, those whose AUC is missed most first, on ``rows`` rows, each permuted ``repeats`` times."""
+
+    rows: int
+    repeats: int
+    confidence: float
+    features: list[FeatureImportance]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """``logits`` [n] and ``labels`` [n] bool of this rank's rows."""
+
+    logits: torch.Tensor
+    labels: torch.Tensor
+
+
+class SampleScorer:
+    """Scores ``sample``, which every rank holds, with ``model``, a sharded ClickTask; each rank its share of the rows."""
+
+    def __init__(self, model: nn.Module, maker: BatchMaker, batch_size: int, runtime: Runtime) -> None:
+        self._model = model
+        self._maker = maker
+        self._batch_size = batch_size
+        self._runtime = runtime
+
+    def score(self, sample: Columns, title: str) -> Scored:
+        """On every rank at the same time."""
+        metrics = ClickMetrics("the sample")
+        evaluate(
+            self._model, self._batches(arrange(sample, None)), metrics, self._runtime, title
+        )
+        return Scored(*metrics.rows())
+
+    def _batches(self, rows: Rows) -> "_ShareOfRows":
+        return _ShareOfRows(rows, self._maker, self._batch_size, self._runtime)
+
+
+class _ShareOfRows:
+    """This rank's batches of ``rows``; all ranks have equally many, and the last may be short or empty."""
+
+    def __init__(self, rows: Rows, maker: BatchMaker, batch_size: int, runtime: Runtime) -> None:
+        rank, world_size = runtime.rank, runtime.world_size
+        self._rows = rows
+        self._maker = maker
+        self._batch_size = batch_size
+        self._share = range(rank * len(rows) // world_size, (rank + 1) * len(rows) // world_size)
+        self._num_batches = -(-len(rows) // (world_size * batch_size))
+
+    def __len__(self) -> int:
+        return self._num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        for number in range(self._num_batches):
+            share = self._share[number * self._batch_size : (number + 1) * self._batch_size]
+            piece = np.array([[share.start, share.stop, 0]] if share else np.empty((0, 3)), np.int64)
+            rows = [self._rows] if share else []
+            yield from self._maker.make(Ranges(rows, piece, self._batch_size, 1))
+
+
+def measure_importance(
+    scorer: SampleScorer, sample: Columns, names: list[str], settings: PermutationsConfig, confidence: float
+) -> Importance:
+    """Permutes each of the columns ``names``, dense ones first, within ``sample``. The same at any number of ranks."""
+    as_it_is = scorer.score(sample, "importance")
+    features = []
+    for number, name in enumerate(names):
+        changes = []
+        for repeat in range(settings.repeats):
+            order = permutation(len(sample.labels), settings.seed, repeat, COLUMN_ORDER, number)
+            title = f"importance of {name}, {number + 1} of {len(names)}"
+            changes.append(_change(as_it_is, scorer.score(permuted(sample, number, order), title)))
+        auc, loss = zip(*changes, strict=True)
+        features.append(FeatureImportance(name, over_repeats(auc, confidence), over_repeats(loss, confidence)))
+    features.sort(key=lambda each: -each.auc_lost.value)
+    return Importance(len(sample.labels), settings.repeats, confidence, features)
+
+
+def permuted(sample: Columns, number: int, order: NDArray[np.int64]) -> Columns:
+    """``sample`` with column ``number``, counted through the dense ones and then the features, in another ``order``."""
+    dense, features = list(sample.dense), list(sample.features)
+    if number < len(dense):
+        dense[number] = dense[number][order]
+    else:
+        features[number - len(dense)] = take(features[number - len(dense)], order)
+    return replace(sample, dense=dense, features=features)
+
+
+Change = tuple[float, float]
+"""A difference and its standard error over rows."""
+
+
+def _change(as_it_is: Scored, permuted_rows: Scored) -> tuple[Change, Change]:
+    """(AUC lost, log loss gained), both paired by row."""
+    auc = compare_aucs(as_it_is.logits, permuted_rows.logits, as_it_is.labels).difference
+    gains = _losses(permuted_rows) - _losses(as_it_is)
+    sums = torch.stack([torch.ones_like(gains).sum(), gains.sum(), gains.square().sum()])
+    count, total, squares = sum_in_rank_order(sums).tolist()
+    mean = total / count
+    return (auc.value, auc.standard_error), (mean, math.sqrt(max(0.0, squares / count - mean**2) / count))
+
+
+def _losses(scored: Scored) -> torch.Tensor:
+    """[n] float64, in nats."""
+    return F.binary_cross_entropy_with_logits(
+        scored.logits.double(), scored.labels.double(), reduction="none"
+    )
+
+
+def over_repeats(changes: tuple[Change, ...], confidence: float) -> Interval:
+    """The mean of ``changes`` and its interval: the rows' share of the error is common to all repeats, the order's is not.
+
+    The variance is the mean of those over rows, and that between repeats over their number.
+    """
+    values = [value for value, _ in changes]
+    between = variance(values) / len(values) if len(values) > 1 else 0.0
+    error = math.sqrt(fmean(error**2 for _, error in changes) + between)
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * error
+    mean = fmean(values)
+    return Interval(mean, error, mean - reach, mean + reach)
