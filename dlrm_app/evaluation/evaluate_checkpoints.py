@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, load_trained, open_trained
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.data.batch import EvalBatches
+from dlrm_app.data.batch import BatchMaker, EvalBatches
 from dlrm_app.data.loading import choose_loading
 from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.command_line import setting
 from dlrm_app.display.table import text_table
@@ -20,9 +22,13 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
 from dlrm_app.evaluation.evaluate import evaluate
+from dlrm_app.evaluation.evaluation_result import EvaluationResult, ModelResult
+from dlrm_app.evaluation.importance import Importance, SampleScorer, measure_importance
+from dlrm_app.evaluation.importance_page import evaluation_page, format_importance
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem
-from dlrm_app.files import explained_disk_errors, write_json
+from dlrm_app.evaluation.row_sample import sample_rows
+from dlrm_app.files import explained_disk_errors, write_json, written_whole
 
 HEADINGS = {
     "pr_auc": "PR-AUC",
@@ -35,29 +41,6 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
-class ModelResult:
-    """What ``output`` tells of one model."""
-
-    checkpoint: str
-    step: int
-    metrics: dict[str, float]
-    auc_interval: Interval
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What ``output`` gets, as JSON: one or two models on the same rows."""
-
-    dataset: str
-    fingerprint: str
-    split: str
-    group_by: str | None
-    confidence: float
-    models: list[ModelResult]
-    comparison: Comparison | None
-
-
-@dataclass(frozen=True)
 class Measured:
     """What a model scored on a split: its metrics, and ``logits`` and ``labels`` of this rank's rows."""
 
@@ -65,11 +48,12 @@ class Measured:
     values: dict[str, float]
     logits: torch.Tensor
     labels: torch.Tensor
+    importance: Importance | None
 
     def result(self, interval: Interval) -> ModelResult:
         """Its part of the result."""
         step = self.trained.marker.progress.step
-        return ModelResult(str(self.trained.folder), step, self.values, interval)
+        return ModelResult(str(self.trained.folder), step, self.values, interval, self.importance)
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
@@ -92,10 +76,20 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         )
         if runtime.is_first:
             print(format_result(measured, intervals, comparison, config))
+            for each in measured:
+                if each.importance:
+                    print(f"{each.trained.name}: {format_importance(each.importance)}")
             print(f"next: {next_command(config, manifest)}", flush=True)
             if config.output:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
                     write_json(Path(config.output), asdict(result))
+            if config.report:
+                text = evaluation_page(result, format_result(measured, intervals, comparison, config))
+                with (
+                    explained_disk_errors(Path(config.report), "then evaluate again"),
+                    written_whole(Path(config.report)) as temporary,
+                ):
+                    temporary.write_text(text, encoding="utf-8")
         return result
 
 
@@ -132,9 +126,26 @@ def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, r
     metrics = ClickMetrics(config.split, config.group_by)
     with batches:
         values = evaluate(model, batches, metrics, runtime, f"evaluate {trained.name}")
+    importance = _importance(model, trained, manifest, config, size, runtime) if config.importance else None
     del model
     gc.collect()  # its parts refer to one another; another model may need the memory
-    return Measured(trained, values, *metrics.rows())
+    return Measured(trained, values, *metrics.rows(), importance)
+
+
+def _importance(
+    model: nn.Module,
+    trained: TrainedModel,
+    manifest: Manifest,
+    config: EvaluateConfig,
+    batch_size: int,
+    runtime: Runtime,
+) -> Importance:
+    reader = SplitReader(manifest, config.split, trained.features)
+    sample = sample_rows(reader, config.permutations.rows, runtime)
+    maker = BatchMaker(manifest, trained.features, batch_size, runtime.device)
+    names = [*(column.name for column in manifest.dense), *trained.features]
+    scorer = SampleScorer(model, maker, batch_size, runtime)
+    return measure_importance(scorer, sample, names, config.permutations, config.confidence)
 
 
 def find_intervals(

@@ -65,9 +65,7 @@ class SampleScorer:
     def score(self, sample: Columns, title: str) -> Scored:
         """On every rank at the same time."""
         metrics = ClickMetrics("the sample")
-        evaluate(
-            self._model, self._batches(arrange(sample, None)), metrics, self._runtime, title
-        )
+        evaluate(self._model, self._batches(arrange(sample, None)), metrics, self._runtime, title)
         return Scored(*metrics.rows())
 
     def _batches(self, rows: Rows) -> "_ShareOfRows":
@@ -109,7 +107,9 @@ def measure_importance(
             title = f"importance of {name}, {number + 1} of {len(names)}"
             changes.append(_change(as_it_is, scorer.score(permuted(sample, number, order), title)))
         auc, loss = zip(*changes, strict=True)
-        features.append(FeatureImportance(name, over_repeats(auc, confidence), over_repeats(loss, confidence)))
+        features.append(
+            FeatureImportance(name, over_repeats(auc, confidence), over_repeats(loss, confidence))
+        )
     features.sort(key=lambda each: -each.auc_lost.value)
     return Importance(len(sample.labels), settings.repeats, confidence, features)
 

@@ -51,8 +51,9 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
         for path in (config.checkpoint, config.against)
         if path and not Path(path).is_dir()
     ]
-    if config.output is not None and is_first:
-        problems += _output_problems(Path(config.output))
+    for key, given in (("output", config.output), ("report", config.report)):
+        if given is not None and is_first:
+            problems += _output_problems(key, Path(given))
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
     try:
         if config.data.path or not problems:
@@ -75,10 +76,10 @@ def _trained_on(config: EvaluateConfig) -> str:
     return str(read_saved_config(marker.config).data.path)
 
 
-def _output_problems(path: Path) -> list[str]:
+def _output_problems(key: str, path: Path) -> list[str]:
     folder = path.parent
     if path.is_dir():
-        return [f"output={path} is a folder: give the name of a file"]
+        return [f"{key}={path} is a folder: give the name of a file"]
     if not folder.is_dir():
-        return [f"output={path} needs the folder {folder}, which does not exist: make it, or choose another"]
-    return [] if os.access(folder, os.W_OK) else [f"output={path}: you may not write in {folder}"]
+        return [f"{key}={path} needs the folder {folder}, which does not exist: make it, or choose another"]
+    return [] if os.access(folder, os.W_OK) else [f"{key}={path}: you may not write in {folder}"]

@@ -26,7 +26,9 @@ def sample_rows(reader: SplitReader, max_rows: int, runtime: Runtime) -> Columns
         ]
 
     by_rank = all_gather_objects(runtime.together(take_share))
-    parts = [part for _, part in sorted((part for parts in by_rank for part in parts), key=lambda part: part[0])]
+    parts = [
+        part for _, part in sorted((part for parts in by_rank for part in parts), key=lambda part: part[0])
+    ]
     return Columns(
         [np.concatenate(column) for column in zip(*(part.dense for part in parts), strict=True)],
         [_joined(column) for column in zip(*(part.features for part in parts), strict=True)],

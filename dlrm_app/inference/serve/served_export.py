@@ -28,7 +28,7 @@ class ServedExport:
     def __init__(self, export: ExportedModel, capacity: int) -> None:
         self.export = export
         self.spec = raw_spec(export.encoding)
-        self.identity = checksum(export.folder / RECORD)[:12]
+        self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
         self.json_rows = JsonRows(self.spec)
         self._text = RawText(self.json_rows.line_spec, export.encoding, capacity)
         self._reader = TableReader(export.encoding, export.features)

@@ -1,0 +1,173 @@
+"""The importance of features is what its definition says, computed here the slow way."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+
+from dlrm_app.checkpoint.trained_model import open_trained
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.data.batch_order import COLUMN_ORDER, permutation
+from dlrm_app.data.manifest import read_manifest
+from dlrm_app.data.reader import SplitReader
+from dlrm_app.data.rows import Bags, Columns
+from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+from dlrm_app.evaluation.importance import Importance, over_repeats
+from dlrm_app.evaluation.row_sample import sample_rows
+from dlrm_app.inference.quantized_tables import table_types
+from dlrm_app.inference.scoring_model import build_scoring_model
+from tests.commands import command, succeed
+from tests.data.dataset_fixture import write_dataset
+from tests.small_run import train_here
+
+ROWS, REPEATS, SEED = 701, 2, 5
+STRIDE = 3
+TABLES = """
+embedding_dim: 8
+specs:
+  - {name: t_c0, rows: 50, features: [c0]}
+  - {name: t_c1, rows: 1000, features: [c1]}
+  - {name: t_bags, rows: 30, features: [m0, m1], pooling: mean}
+"""
+Bag = list[int]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("importance")
+    write_dataset(folder / "dataset", rows={"train": 2000, "val": 100, "test": ROWS}, multi_hot=(30, 30))
+    (folder / "tables.yaml").write_text(TABLES)
+    keys = [f"data.path={folder}/dataset", f"tables={folder}/tables.yaml", "trainer.global_batch_size=64"]
+    train_here(folder / "run", *keys, "trainer.epochs=3", "optimizer.sparse.lr=0.3")
+    return folder
+
+
+def keys_of(folder: Path) -> list[str]:
+    return [
+        f"checkpoint={folder}/run",
+        "threads=1",
+        "importance=true",
+        f"permutations.repeats={REPEATS}",
+        f"permutations.rows={ROWS // STRIDE + 1}",
+        f"permutations.seed={SEED}",
+        "batch_size=64",
+    ]
+
+
+def evaluated(folder: Path, *overrides: str) -> Importance:
+    config = compose_config("evaluate", EvaluateConfig, [*keys_of(folder), *overrides])
+    importance = evaluate_checkpoints(config).models[0].importance
+    assert importance is not None
+    return importance
+
+
+def bags_of(columns: Columns) -> list[list[Bag]]:
+    """The ids of every feature and row."""
+    return [
+        [ids.values[a:b].tolist() for a, b in zip(ids.offsets, ids.offsets[1:], strict=False)]
+        if isinstance(ids, Bags)
+        else [[int(i)] for i in ids]
+        for ids in columns.features
+    ]
+
+
+def test_every_feature_loses_what_its_definition_says(trained: Path) -> None:
+    importance = evaluated(trained)
+    manifest = read_manifest(trained / "dataset")
+    with start_runtime(1) as runtime:
+        model = open_trained(trained / "run", runtime)
+        reader = SplitReader(manifest, "test", model.features)
+        groups = [reader.decode(group) for group in range(len(reader.group_rows))]
+    scoring = build_scoring_model(model, table_types(model.tables, "fp32", {}), "fp32")
+    dense = np.concatenate([rows.dense for rows in groups])[::STRIDE]
+    labels = np.concatenate([rows.labels for rows in groups])[::STRIDE]
+    bags = [
+        [bag for bags in parts for bag in bags][::STRIDE]
+        for parts in zip(*(bags_of(Columns([], rows.features, rows.labels)) for rows in groups), strict=True)
+    ]
+
+    def measure(dense: np.ndarray, bags: list[list[Bag]]) -> tuple[float, float]:
+        values = torch.tensor([i for feature in bags for bag in feature for i in bag], dtype=torch.int32)
+        lengths = torch.tensor([[len(bag) for bag in feature] for feature in bags], dtype=torch.int32)
+        with torch.no_grad():
+            scores = scoring(torch.from_numpy(dense.copy()), values, lengths)[0].double().numpy()
+        return roc_auc_score(labels, scores), log_loss(labels, scores)
+
+    auc, loss = measure(dense, bags)
+    names = [*(column.name for column in manifest.dense), *model.features]
+    assert sorted(each.feature for each in importance.features) == sorted(names)
+    assert importance.rows == len(labels)
+    for each in importance.features:
+        number = names.index(each.feature)
+        lost = []
+        for repeat in range(REPEATS):
+            order = permutation(len(labels), SEED, repeat, COLUMN_ORDER, number)
+            other_dense, other_bags = dense.copy(), list(bags)
+            if number < dense.shape[1]:
+                other_dense[:, number] = dense[order, number]
+            else:
+                feature = bags[number - dense.shape[1]]
+                other_bags[number - dense.shape[1]] = [feature[i] for i in order]
+            other_auc, other_loss = measure(other_dense, other_bags)
+            lost.append((auc - other_auc, other_loss - loss))
+        expected = np.mean(lost, axis=0)
+        assert each.auc_lost.value == pytest.approx(expected[0], abs=2e-5), each.feature
+        assert each.logloss_gained.value == pytest.approx(expected[1], abs=1e-6), each.feature
+    losses = [each.auc_lost.value for each in importance.features]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > 0.01
+
+
+def test_a_sample_is_every_kth_row_of_the_split(trained: Path) -> None:
+    manifest = read_manifest(trained / "dataset")
+    with start_runtime(1) as runtime:
+        reader = SplitReader(manifest, "test", ["m0", "c1"])
+        every, third = sample_rows(reader, ROWS, runtime), sample_rows(reader, ROWS // STRIDE + 1, runtime)
+    assert len(every.labels) == ROWS
+    assert third.labels.tolist() == every.labels[::STRIDE].tolist()
+    assert [column.tolist() for column in third.dense] == [
+        column[::STRIDE].tolist() for column in every.dense
+    ]
+    assert bags_of(third) == [feature[::STRIDE] for feature in bags_of(every)]
+    assert len(reader.group_rows) > 1
+
+
+def test_the_interval_has_the_error_of_the_rows_once_and_that_of_the_orders_divided() -> None:
+    interval = over_repeats(((0.1, 0.03), (0.3, 0.04)), confidence=0.95)
+    error = ((0.03**2 + 0.04**2) / 2 + 0.02 / 2) ** 0.5
+    assert (interval.value, interval.standard_error) == pytest.approx((0.2, error))
+    assert (interval.low, interval.high) == pytest.approx((0.2 - 1.959964 * error, 0.2 + 1.959964 * error))
+
+
+def test_the_page_has_the_table_and_the_chart(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = trained / "page.html"
+    importance = evaluated(trained, f"report={page}", f"output={trained}/result.json")
+    html, printed = page.read_text(), capsys.readouterr().out
+    first = importance.features[0]
+    assert f"{first.auc_lost.value:+.5f}" in printed
+    assert f"{first.auc_lost.value:+.5f}" in html
+    assert html.count('class="bars') >= 1
+    assert html.count('class="error') == len(importance.features)
+    stored = json.loads((trained / "result.json").read_text())["models"][0]["importance"]
+    assert stored["features"][0]["feature"] == first.feature
+
+
+@pytest.mark.long
+def test_two_ranks_find_what_one_finds(trained: Path) -> None:
+    keys = keys_of(trained)
+    succeed(command("evaluate", *keys, f"output={trained}/one.json"), trained)
+    succeed(command("evaluate", *keys, f"output={trained}/two.json", ranks=2), trained)
+    one, two = (
+        json.loads((trained / name).read_text())["models"][0]["importance"]["features"]
+        for name in ("one.json", "two.json")
+    )
+    assert [each["feature"] for each in one] == [each["feature"] for each in two]
+    for a, b in zip(one, two, strict=True):
+        for key in ("auc_lost", "logloss_gained"):
+            assert a[key]["value"] == pytest.approx(b[key]["value"], abs=2e-5)
+            assert a[key]["standard_error"] == pytest.approx(b[key]["standard_error"], abs=2e-5)
