@@ -7,13 +7,19 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config, compose_tree, resolved, to_schema, too_large
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.gpu_check import GpuCheckConfig
 from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.reference import schema_of
+from dlrm_app.config.report import ReportConfig
+from dlrm_app.config.serve import ServeConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 
@@ -22,8 +28,17 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "preprocess": (PreprocessConfig, ["input.train=x", "output=y"]),
     "generate": (GenerateConfig, ["output=y"]),
     "evaluate": (EvaluateConfig, ["checkpoint=x"]),
+    "plan": (PlanConfig, []),
+    "bench": (BenchConfig, []),
+    "export": (ExportConfig, ["checkpoint=x", "output=y"]),
+    "predict": (PredictConfig, ["model=x", "output=y"]),
+    "gpu-check": (GpuCheckConfig, []),
+    "report": (ReportConfig, ["runs=[x]"]),
+    "serve": (ServeConfig, ["model=x"]),
 }
-HOSTILE = ["${nowhere}", "nan", 2**63 - 1]
+REFERENCE, NUMBERS, TEXT = "${nowhere}", ["nan", 2**63 - 1], [""]
+LIKE_TRAIN = ("plan", "bench")
+"""Commands whose other keys are dlrm-train's."""
 
 
 def leaves(tree: DictConfig, prefix: str = "") -> Iterator[str]:
@@ -40,14 +55,15 @@ def test_no_value_of_any_key_is_an_error_of_pythons(command: str) -> None:
     schema, required = COMMANDS[command]
     tree, _ = compose_tree(command, schema, required)
     structured = OmegaConf.structured(schema)
+    known = set(leaves(compose_tree("train", *COMMANDS["train"])[0])) if command in LIKE_TRAIN else set()
     for key in leaves(tree):
-        for value in HOSTILE:
-            is_reference = isinstance(value, str) and "$" in value
-            if not is_reference and wrong_value(key, value, structured):
-                continue
+        if key in known:
+            continue
+        values = NUMBERS if wrong_value(key, "", structured) else TEXT
+        for value in [REFERENCE, *(value for value in values if not wrong_value(key, value, structured))]:
             changed = tree.copy()
             OmegaConf.update(changed, key, value, force_add=True)
-            if is_reference:
+            if value == REFERENCE:
                 with pytest.raises(ConfigError, match=re.escape(key)):
                     resolved(changed, schema)
             else:
