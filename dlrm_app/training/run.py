@@ -46,6 +46,9 @@ class TrainingRun:
     folder: RunFolder
     health: TableHealth | None
     """None with evaluation.table_health=false."""
+    checkpoint: Checkpoint | None
+    """What it goes on from; ``before``: the configuration of the steps up to there."""
+    before: TrainConfig | None
     progress: Progress
     meter: LossMeter
     throughput: Throughput

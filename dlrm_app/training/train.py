@@ -61,6 +61,8 @@ def train(config: TrainConfig) -> RunResult:
         manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
         with open_run_folder(config.output, config.resume, runtime) as folder:
             run = prepare(config, manifest, tables, folder, runtime)
+            if run.why_done and (result := folder.result_at(run.checkpoint)):
+                return repeat_end(run, result)
             try:
                 with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
                     begin(run, checkpoints)
@@ -74,7 +76,7 @@ def train(config: TrainConfig) -> RunResult:
 def prepare(
     given: TrainConfig, manifest: Manifest, tables: list[Table], folder: RunFolder, runtime: Runtime
 ) -> TrainingRun:
-    """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank."""
+    """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank. Writes nothing."""
     checkpoint = find_checkpoint(given, runtime)
     config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
     before = None
@@ -102,6 +104,8 @@ def prepare(
         if config.evaluation.table_health
         else None,
         folder=folder,
+        checkpoint=checkpoint,
+        before=before,
         progress=Progress(),
         meter=LossMeter(runtime),
         throughput=Throughput(config.trainer.global_batch_size),
@@ -113,14 +117,14 @@ def prepare(
     )
     if checkpoint is not None:
         restore(run, checkpoint)
-    folder.go_on_from(checkpoint)
-    if before is not None:
-        folder.note_changes(before, config, run.progress.step)
     return run
 
 
 def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     """Writes down what the run is; one that goes on from another run's checkpoint gets one of its own before."""
+    run.folder.go_on_from(run.checkpoint)
+    if run.before is not None:
+        run.folder.note_changes(run.before, run.config, run.progress.step)
     if checkpoints.are_none and run.progress.step:  # resume=auto would start afresh until the first save
         save(run, checkpoints)
         checkpoints.wait()
@@ -373,5 +377,14 @@ def finish(run: TrainingRun) -> RunResult:
     )
     run.folder.write_result(result)
     if run.runtime.is_first:
+        print_end(run, result)
+    return result
+
+
+def repeat_end(run: TrainingRun, result: RunResult) -> RunResult:
+    """Says again how ``run``, which has nothing left to train, ended; its files stay as they are."""
+    if run.runtime.is_first:
+        logger.info("finished already: nothing is left to train, and nothing is written")
+        run.progress.evals.extend(each for split, each in result.evals.items() if split == "test")
         print_end(run, result)
     return result

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from dlrm_app.cli.train import _train
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.signals import Stopped
+from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.train import take_step, train
 from tests.data.dataset_fixture import write_dataset
+from tests.small_run import events as events_of
 
 STILL = ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
 """Learning rates under which no AUC ever rises."""
@@ -62,6 +65,61 @@ def test_patience_ends_the_run_after_so_many_evaluations_without_gain(config: Tr
     result = train(config)
     assert result.steps == 8  # the first evaluation is the best, three follow
     assert "evaluation.patience=3" in str(result.ended_because)
+
+
+@pytest.mark.parametrize("stops", [[2], [3, 4], [8], [10, 13]])
+def test_patience_decides_as_if_the_run_had_not_been_stopped(
+    config: TrainConfig, stops: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped by a signal before, after and at evaluations, and by max_steps; saved where it is stopped."""
+    config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
+    config.evaluation.patience = 3
+    undisturbed = train(replace(config, output=str(tmp_path / "undisturbed")))
+    assert "evaluation.patience=3" in str(undisturbed.ended_because)
+    assert undisturbed.steps > stops[-1], "the stops would be after its end"
+
+    def step_and_stop(run: TrainingRun, *others: Any) -> None:
+        take_step(run, *others)
+        if run.progress.step in stops:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("dlrm_app.training.train.take_step", step_and_stop)
+    config.resume = "auto"
+    for _ in stops:
+        with pytest.raises(Stopped):
+            train(config)
+    result = train(config)
+    assert (result.steps, result.ended_because) == (undisturbed.steps, undisturbed.ended_because)
+    assert events_of(tmp_path / "run") == events_of(tmp_path / "undisturbed")
+
+
+def test_a_finished_run_that_is_started_again_stays_as_it_is(
+    config: TrainConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever ended it; a start that has steps left writes a result of its own."""
+    config.evaluation.patience = 3
+    run = Path(str(config.output))
+    first = train(config)
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".html"}
+    said = capsys.readouterr().out
+    config.resume = "auto"
+    again = train(config)
+    assert again == first
+    assert files == {
+        path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".html"
+    }
+    assert capsys.readouterr().out == said
+    config.evaluation.patience = 4
+    assert train(config).steps == 10
+
+
+def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
+    first = train(config)
+    path = Path(str(config.output)) / "result.json"
+    path.write_text(path.read_text()[:100])
+    config.resume = "auto"
+    assert train(config).evals["test"].comparable_auc == first.evals["test"].comparable_auc
+    assert json.loads(path.read_text())["steps"] == first.steps
 
 
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:

@@ -85,3 +85,9 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """As it stands in result.json."""
         return {**asdict(self), "evals": {split: each.to_json() for split, each in self.evals.items()}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
+        """What ``to_json`` gave. Raises KeyError or TypeError."""
+        evals = {split: Evaluation.from_json(each) for split, each in value["evals"].items()}
+        return cls(**{**value, "evals": evals})

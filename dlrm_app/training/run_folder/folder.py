@@ -106,6 +106,17 @@ class RunFolder:
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
             write_text(path, yaml.safe_dump(asdict(before), sort_keys=False))
 
+    def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
+        """The result of the run that ended at ``checkpoint`` of this folder, the same on every rank; None if none did."""
+        result = None
+        if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
+            with suppress(
+                FileNotFoundError, ValueError, KeyError, TypeError
+            ):  # of an older version, or damaged
+                result = RunResult.from_json(json.loads((self.path / "result.json").read_text("utf-8")))
+        result = broadcast_from_first(result)
+        return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
+
     def write_result(self, result: RunResult) -> None:
         """Writes result.json, whole or not at all: the mark of a run that reached its end."""
         if self._writes:

@@ -40,6 +40,8 @@ def set_aside_after(run: Path, step: int) -> Path | None:
 
 
 def _last_step(run: Path) -> int:
-    """The steps of the run that ended in this folder; 0 if none did."""
-    path = run / "result.json"
-    return int(json.loads(path.read_text(encoding="utf-8"))["steps"]) if path.is_file() else 0
+    """The steps of the run that ended in this folder; 0 if none did, or its result is damaged."""
+    try:
+        return int(json.loads((run / "result.json").read_text(encoding="utf-8"))["steps"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
