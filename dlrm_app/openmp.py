@@ -14,7 +14,7 @@ from numba import carray, cfunc, types
 
 from dlrm_app.compiled import njit
 
-__all__ = ["IS_AVAILABLE", "carray", "kernel", "run", "share", "sizes"]
+__all__ = ["IS_AVAILABLE", "carray", "integers", "kernel", "run", "share", "sizes"]
 
 _LIBRARIES: Any = ctypes.CDLL(None)
 """All that torch has loaded for everybody, its OpenMP among it."""
@@ -38,9 +38,15 @@ def kernel(function: Any) -> Any:
 
 
 @njit(cache=True, inline="always")
+def integers(pointer: Any, count: int) -> Any:
+    """The ``count`` int64 numbers at ``pointer``."""
+    return carray(pointer, 2 * count).view(np.int64)
+
+
+@njit(cache=True, inline="always")
 def sizes(arguments: Arguments, count: int) -> Any:
     """The ``count`` whole numbers that ``run`` was given."""
-    return carray(arguments[0], 2 * count).view(np.int64)
+    return integers(arguments[0], count)
 
 
 @njit(cache=True)

@@ -3,6 +3,7 @@
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
 
+from dlrm_app import openmp
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.build import build_model
@@ -60,6 +62,8 @@ def shard_model(
     task: ClickTask, plan: EstimatedPlan, tables: Sequence[Table], config: TrainConfig, runtime: Runtime
 ) -> DistributedModelParallel:
     """Allocates this rank's shards by ``plan`` and sets every table's weights from ``trainer.seed``."""
+    if runtime.device.type == "cpu" and openmp.IS_AVAILABLE:
+        import_module("dlrm_app.tables.compiled_updates").replace_operators()
     if runtime.is_first:
         warn_of_other_algorithms(plan, plan.work.optimizers)
     group = dist.GroupMember.WORLD

@@ -1,0 +1,247 @@
+"""SGD's and full Adagrad's updates of tables on CPU, in place of fbgemm's operators: compiled, by all of torch's threads.
+
+fbgemm 1.8 has a vectorized kernel in threads for row-wise Adagrad alone; what other optimizers do to a row is a plain loop
+in one thread (docs/experiments.md). Here the ids of each table are sorted with the bags that they lie in, then the rows are
+dealt to the threads: each row's gradient is summed in the order of the batch, by whatever number of threads.
+
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
+int64, values are float32. A key: the id, and 32 bits for the bag (feature · B + its row).
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from dlrm_app import openmp
+from dlrm_app.compiled import njit
+
+_DIGIT = 11
+"""Bits that one pass over the keys sorts by."""
+_DISTANCE = 16
+"""Keys between the one whose row is brought into the cache and the one whose row is updated."""
+_LINE = 16
+"""float32 values of a line of the cache."""
+_BAG = 0xFFFFFFFF
+"""The bits of a key that are its bag."""
+_SOME = 1 << 48
+"""The length of an array that nobody looks at: rows lie within their tables."""
+
+
+@cache
+def replace_operators() -> torch.library.Library:
+    """Puts the compiled updates in the place of fbgemm's operators, in the whole process, as long as the library lives."""
+    library = torch.library.Library("fbgemm", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that an operator is replaced
+        for optimizer, make in (("sgd", _make_sgd), ("adagrad", _make_adagrad)):
+            name = f"split_embedding_backward_codegen_{optimizer}_cpu"
+            of_fbgemm = torch.library.get_kernel(f"fbgemm::{name}", "CPU")
+            library.impl(name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
+    return library
+
+
+def _make_sgd(of_fbgemm: Any) -> Callable[..., None]:
+    """The operator, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
+
+    def update(keyset: Any, *arguments: Any) -> None:
+        if _is_ours(arguments):
+            lr = arguments[13]
+            _update(arguments, arguments[1], arguments[3], lr.reshape(1))
+        else:
+            of_fbgemm.call_boxed(keyset, *arguments)
+
+    return update
+
+
+def _make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
+    def update(keyset: Any, *arguments: Any) -> None:
+        if _is_ours(arguments):
+            state, _, state_offsets, lr, *defaults = arguments[13:]
+            eps = defaults[0] if defaults else 0.0
+            _update(arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
+        else:
+            of_fbgemm.call_boxed(keyset, *arguments)
+
+    return update
+
+
+def _is_ours(arguments: Any) -> bool:
+    """Whether the tables are float32, the ids int64, and the bags without weights."""
+    return arguments[1].dtype == torch.float32 and arguments[8].dtype == torch.int64 and arguments[11] is None
+
+
+def _update(arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
+    """Sums each row's gradient and steps it. ``rates``: [lr] for SGD, [lr, eps] for Adagrad."""
+    gradient, weights, _, weight_offsets, dim_offsets, _, row_offsets, _, ids, offsets, pooling = arguments[
+        :11
+    ]
+    num_features = len(weight_offsets)
+    batch, width = gradient.shape
+    is_mean = pooling == PoolingMode.MEAN.value
+    sizes = [len(ids), num_features, batch, width, is_mean, len(rates)]
+    keys, spare = torch.empty(2, len(ids), dtype=torch.int64)
+    ids, offsets, dim_offsets = ids.contiguous(), offsets.contiguous(), dim_offsets.long()
+    openmp.run(_run_sort, sizes, [weight_offsets, row_offsets, ids, offsets, keys, spare])
+    layout = [weight_offsets, state_offsets, dim_offsets, offsets, keys]
+    openmp.run(_run_update, sizes, [*layout, gradient.contiguous(), weights, state, rates])
+
+
+@njit(cache=True)
+def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyped-def]  # compiled
+    """``keys`` by id, those of an id by bag; ids outside the table, which no forward pass lets through, as -1 behind.
+
+    ``bags``: where the bags of the table's features begin in ``ids``, and the last one's end; ``first_bag``: their number.
+    """
+    count, largest = 0, 1
+    for bag in range(len(bags) - 1):
+        for k in range(bags[bag], bags[bag + 1]):
+            if 0 <= ids[k] < num_rows:
+                largest = max(largest, ids[k])
+                keys[count] = ids[k] << 32 | (first_bag + bag)
+                count += 1
+    keys[count:] = -1
+    num_bits = 0
+    while largest >> num_bits:
+        num_bits += 1
+    num_passes = (num_bits + _DIGIT - 1) // _DIGIT
+    digit = (num_bits + num_passes - 1) // num_passes
+    mask = (1 << digit) - 1
+    starts = np.empty((1 << digit) + 1, np.int64)
+    source, target = keys, spare
+    for number in range(num_passes):
+        shift = 32 + number * digit
+        starts[:] = 0
+        for k in range(count):
+            starts[(source[k] >> shift & mask) + 1] += 1
+        for bucket in range(mask):
+            starts[bucket + 1] += starts[bucket]
+        for k in range(count):
+            bucket = source[k] >> shift & mask
+            target[starts[bucket]] = source[k]
+            starts[bucket] += 1
+        source, target = target, source
+    if num_passes % 2:
+        keys[:count] = spare[:count]
+
+
+@openmp.kernel
+def _run_sort(arguments: openmp.Arguments) -> None:
+    """Each thread sorts the tables whose ids begin in its share; the features of a table are neighbours."""
+    num_ids, num_features, batch = openmp.sizes(arguments, 3)
+    weight_offsets = openmp.integers(arguments[1], num_features)
+    row_offsets = openmp.integers(arguments[2], num_features + 1)
+    ids = openmp.integers(arguments[3], num_ids)
+    offsets = openmp.integers(arguments[4], num_features * batch + 1)
+    keys, spare = openmp.integers(arguments[5], num_ids), openmp.integers(arguments[6], num_ids)
+    first, last = openmp.share(num_ids)
+    feature = 0
+    while feature < num_features:
+        end = feature + 1
+        num_rows = row_offsets[end] - row_offsets[feature]
+        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
+            end += 1
+            num_rows = max(num_rows, row_offsets[end] - row_offsets[feature])
+        start, stop = offsets[feature * batch], offsets[end * batch]
+        if first <= start < last:
+            bags = offsets[feature * batch : end * batch + 1]
+            _sort(ids, bags, feature * batch, num_rows, keys[start:stop], spare[start:stop])
+        feature = end
+
+
+@njit(cache=True, inline="always")
+def _begins_row(keys, k, weight_offsets, batch):  # type: ignore[no-untyped-def]  # compiled
+    """Whether key ``k`` is of another row than the one before: of another id, or of another table."""
+    if keys[k] >> 32 != keys[k - 1] >> 32 or keys[k] < 0:
+        return keys[k] != keys[k - 1]
+    return weight_offsets[(keys[k] & _BAG) // batch] != weight_offsets[(keys[k - 1] & _BAG) // batch]
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+def _step_adagrad(gradient, weights, state, lr, eps):  # type: ignore[no-untyped-def]  # compiled
+    for d in range(len(gradient)):
+        moment = state[d] + gradient[d] * gradient[d]
+        state[d] = moment
+        weights[d] -= lr * gradient[d] / (np.sqrt(moment) + eps)
+
+
+@intrinsic
+def _bring(typing_context: Any, values: Any, index: Any) -> Any:
+    """Brings ``values[index]``'s line into the cache, to be written."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), cgutils.voidptr_t)
+        number = ir.IntType(32)
+        signature_of_llvm = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, signature_of_llvm, "llvm.prefetch.p0i8")
+        builder.call(prefetch, [pointer, number(1), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(values, types.intp), generate
+
+
+@openmp.kernel
+def _run_update(arguments: openmp.Arguments) -> None:
+    """Each thread steps the rows whose first key lies in its share."""
+    num_ids, num_features, batch, width, is_mean, num_rates = openmp.sizes(arguments, 6)
+    weight_offsets = openmp.integers(arguments[1], num_features)
+    state_offsets = openmp.integers(arguments[2], num_features)
+    dim_offsets = openmp.integers(arguments[3], num_features + 1)
+    offsets = openmp.integers(arguments[4], num_features * batch + 1)
+    keys = openmp.integers(arguments[5], num_ids)
+    gradient = openmp.carray(arguments[6], batch * width)
+    weights, state = openmp.carray(arguments[7], _SOME), openmp.carray(arguments[8], _SOME)
+    rates = openmp.carray(arguments[9], num_rates)
+    total = np.empty(width, np.float32)
+    k, last = openmp.share(num_ids)
+    while 0 < k < last and not _begins_row(keys, k, weight_offsets, batch):
+        k += 1
+    while k < last:
+        end = k + 1
+        while end < num_ids and not _begins_row(keys, end, weight_offsets, batch):
+            end += 1
+        if keys[k] < 0:
+            k = end
+            continue
+        feature = (keys[k] & _BAG) // batch
+        dim = dim_offsets[feature + 1] - dim_offsets[feature]
+        start = weight_offsets[feature] + (keys[k] >> 32) * dim
+        begin = state_offsets[feature] + (keys[k] >> 32) * dim
+        total[:dim] = 0
+        for each in range(k, end):
+            if each + _DISTANCE < num_ids and keys[each + _DISTANCE] >= 0:
+                coming = keys[each + _DISTANCE]
+                its_feature = (coming & _BAG) // batch
+                its_dim = dim_offsets[its_feature + 1] - dim_offsets[its_feature]
+                place = ((coming & _BAG) - its_feature * batch) * width + dim_offsets[its_feature]
+                for d in range(0, its_dim, _LINE):
+                    _bring(gradient, place + d)
+                    _bring(weights, weight_offsets[its_feature] + (coming >> 32) * its_dim + d)
+                    if num_rates == 2:
+                        _bring(state, state_offsets[its_feature] + (coming >> 32) * its_dim + d)
+            bag = keys[each] & _BAG
+            its_feature = bag // batch
+            place = (bag - its_feature * batch) * width + dim_offsets[its_feature]
+            factor = np.float32(1)
+            if is_mean:
+                factor /= np.float32(offsets[bag + 1] - offsets[bag])
+            for d in range(dim):
+                total[d] += gradient[place + d] * factor
+        if num_rates == 1:
+            for d in range(dim):
+                weights[start + d] -= rates[0] * total[d]
+        else:
+            _step_adagrad(
+                total[:dim], weights[start : start + dim], state[begin : begin + dim], rates[0], rates[1]
+            )
+        k = end
