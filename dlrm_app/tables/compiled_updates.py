@@ -159,6 +159,14 @@ def _run_sort(arguments: openmp.Arguments) -> None:
 
 
 @njit(cache=True, inline="always")
+def _address(key, batch, width, dim_offsets):  # type: ignore[no-untyped-def]  # compiled
+    """A key's row, its feature, and where the gradient [B, W] of its bag begins."""
+    bag = key & _BAG
+    feature = bag // batch
+    return key >> 32, feature, (bag - feature * batch) * width + dim_offsets[feature]
+
+
+@njit(cache=True, inline="always")
 def _begins_row(keys, k, weight_offsets, batch):  # type: ignore[no-untyped-def]  # compiled
     """Whether key ``k`` is of another row than the one before: of another id, or of another table."""
     if keys[k] >> 32 != keys[k - 1] >> 32 or keys[k] < 0:
@@ -213,35 +221,31 @@ def _run_update(arguments: openmp.Arguments) -> None:
         if keys[k] < 0:
             k = end
             continue
-        feature = (keys[k] & _BAG) // batch
+        row, feature, at = _address(keys[k], batch, width, dim_offsets)
         dim = dim_offsets[feature + 1] - dim_offsets[feature]
-        start = weight_offsets[feature] + (keys[k] >> 32) * dim
-        begin = state_offsets[feature] + (keys[k] >> 32) * dim
+        weight, moment = weight_offsets[feature] + row * dim, state_offsets[feature] + row * dim
         total[:dim] = 0
-        for each in range(k, end):
-            if each + _DISTANCE < num_ids and keys[each + _DISTANCE] >= 0:
-                coming = keys[each + _DISTANCE]
-                its_feature = (coming & _BAG) // batch
-                its_dim = dim_offsets[its_feature + 1] - dim_offsets[its_feature]
-                place = ((coming & _BAG) - its_feature * batch) * width + dim_offsets[its_feature]
+        for key in range(k, end):
+            if key + _DISTANCE < num_ids and keys[key + _DISTANCE] >= 0:
+                row, feature, at = _address(keys[key + _DISTANCE], batch, width, dim_offsets)
+                its_dim = dim_offsets[feature + 1] - dim_offsets[feature]
                 for d in range(0, its_dim, _LINE):
-                    _bring(gradient, place + d)
-                    _bring(weights, weight_offsets[its_feature] + (coming >> 32) * its_dim + d)
+                    _bring(gradient, at + d)
+                    _bring(weights, weight_offsets[feature] + row * its_dim + d)
                     if num_rates == 2:
-                        _bring(state, state_offsets[its_feature] + (coming >> 32) * its_dim + d)
-            bag = keys[each] & _BAG
-            its_feature = bag // batch
-            place = (bag - its_feature * batch) * width + dim_offsets[its_feature]
+                        _bring(state, state_offsets[feature] + row * its_dim + d)
+            _, _, at = _address(keys[key], batch, width, dim_offsets)
             factor = np.float32(1)
             if is_mean:
+                bag = keys[key] & _BAG
                 factor /= np.float32(offsets[bag + 1] - offsets[bag])
             for d in range(dim):
-                total[d] += gradient[place + d] * factor
+                total[d] += gradient[at + d] * factor
         if num_rates == 1:
             for d in range(dim):
-                weights[start + d] -= rates[0] * total[d]
+                weights[weight + d] -= rates[0] * total[d]
         else:
             _step_adagrad(
-                total[:dim], weights[start : start + dim], state[begin : begin + dim], rates[0], rates[1]
+                total[:dim], weights[weight : weight + dim], state[moment : moment + dim], rates[0], rates[1]
             )
         k = end
