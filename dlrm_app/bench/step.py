@@ -1,7 +1,6 @@
 """Training steps and their parts, on batches in memory and from disk."""
 
 import itertools
-import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 
@@ -11,6 +10,7 @@ from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import Work
 from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.speed.parts import PARTS, TITLES
+from dlrm_app.training.speed.timed_steps import time_steps
 from dlrm_app.training.train import train_batches
 
 NUM_BATCHES = 16
@@ -51,24 +51,10 @@ def _measure(
     warm_up: int,
     steps: int,
 ) -> Section:
-    run.trainable.model.train()
-    parts, pipeline = run.parts, run.trainable.pipeline
-    stream = parts.waiting(batches)
-    times: list[float] = []
-    by_part: dict[str, list[float]] = {part: [] for part in PARTS}
-    for number in range(warm_up + steps):
-        started = time.perf_counter()
-        with parts.step():
-            pipeline.progress(stream)
-        measured = parts.mean_ms(run.runtime)  # waits for the device and the other ranks
-        if number >= warm_up:
-            times.append(1000 * (time.perf_counter() - started))
-            for part, values in by_part.items():
-                values.append(measured.get(part, 0.0))
-    pipeline.detach()
+    times = time_steps(run, batches, warm_up, steps)
     lines = tuple(
-        line(TITLES[part], values, floors.get(part), PARTS[part]) for part, values in by_part.items()
+        line(TITLES[part], [by_part.get(part, 0.0) for _, by_part in times], floors.get(part), what)
+        for part, what in PARTS.items()
     )
-    return Section(
-        name, line("all", times, sum(floors.values())), lines, run.config.trainer.global_batch_size
-    )
+    whole = line("all", [ms for ms, _ in times], sum(floors.values()))
+    return Section(name, whole, lines, run.config.trainer.global_batch_size)

@@ -31,6 +31,7 @@ from dlrm_app.synthetic import generate
 from dlrm_app.training.run_folder.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.speed.shape import step_shape
+from dlrm_app.training.speed.timed_steps import time_steps
 from dlrm_app.training.train import prepare, train_batches
 
 logger = logging.getLogger(__name__)
@@ -79,16 +80,8 @@ def run_probe(config: PlanConfig, probe: Probe, scratch: Path, runtime: Runtime)
     manifest, tables = runtime.together(lambda: open_dataset(asked, runtime))
     with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
         run = prepare(asked, manifest, tables, folder, runtime)
-        readings = []
         with train_batches(run) as batches:
-            stream = run.parts.waiting(iter(batches))
-            for number in range(WARM_STEPS + STEPS):
-                with run.parts.step():
-                    run.trainable.pipeline.progress(stream)
-                reading = run.parts.mean_ms(runtime)
-                if number >= WARM_STEPS:
-                    readings.append(reading)
-        run.trainable.pipeline.detach()
+            readings = [by_part for _, by_part in time_steps(run, iter(batches), WARM_STEPS, STEPS)]
         parts = {part for reading in readings for part in reading}
         times = {part: median(reading.get(part, 0.0) for reading in readings) for part in parts}
         return step_work(step_shape(asked, run.trainable.plan, run.trainable.model.module)), times
