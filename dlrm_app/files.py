@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,27 @@ def leads_out(name: str) -> bool:
     """Whether ``name``, a path relative to a folder, may be that of a file outside the folder."""
     path = Path(name)
     return path.is_absolute() or ".." in path.parts
+
+
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """Name → (bytes, checksum) as they are on disk now."""
+    return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
+
+
+def differences(folder: Path, described: Mapping[str, tuple[int, str]]) -> list[str]:
+    """How files differ from what ``describe_files`` once said of them. Names may come from a stranger."""
+    problems = []
+    for name, (num_bytes, digest) in described.items():
+        path = folder / name
+        if leads_out(name):
+            problems.append(f"{name!r} leads out of the folder")
+        elif not path.is_file():
+            problems.append(f"{name} is missing")
+        elif path.stat().st_size != num_bytes:
+            problems.append(f"{name} has {path.stat().st_size:,} bytes, not {num_bytes:,}")
+        elif checksum(path) != digest:
+            problems.append(f"{name} has other bytes than were written (checksum)")
+    return problems
 
 
 def checksum(path: Path) -> str:

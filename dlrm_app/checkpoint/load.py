@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from dlrm_app.checkpoint.marker import MARKER, Marker, read_marker, verify_files
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import TensorReader
-from dlrm_app.display.text import first_lines
+from dlrm_app.display.text import bullets
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError
@@ -73,8 +73,5 @@ def _load(folder: Path, tensors: Tensors) -> None:
                 f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
             )
     if problems:
-        raise DataError(
-            f"checkpoint {folder} is of another model or optimizer:\n"
-            + "\n".join(f"  - {line}" for line in first_lines(problems, 8))
-        )
+        raise DataError(f"checkpoint {folder} is of another model or optimizer:\n{bullets(problems, 8)}")
     load(tensors, storage_reader=reader)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.checkpoint.progress import LossSums, Progress
+from dlrm_app.display.text import bullets
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum, leads_out, write_json
+from dlrm_app.files import differences, write_json
 
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
@@ -91,25 +92,7 @@ def _parse(value: dict[str, Any]) -> Marker:
     return Marker(progress=progress, meter=meter, columns=columns, files=files, **value)
 
 
-def describe_files(folder: Path, names: list[str]) -> dict[str, tuple[int, str]]:
-    """Name → (bytes, checksum) as they are on disk now."""
-    return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
-
-
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
     """Compares files with what the marker says of them. Raises DataError naming every one that differs."""
-    problems = []
-    for name, (num_bytes, digest) in files.items():
-        path = folder / name
-        if leads_out(name):
-            problems.append(f"{name!r} leads out of the folder")
-        elif not path.is_file():
-            problems.append(f"{name} is missing")
-        elif path.stat().st_size != num_bytes:
-            problems.append(f"{name} has {path.stat().st_size:,} bytes, not {num_bytes:,}")
-        elif checksum(path) != digest:
-            problems.append(f"{name} has other bytes than were written (checksum)")
-    if problems:
-        raise DataError(
-            "\n".join([f"checkpoint {folder} is damaged:", *(f"  - {problem}" for problem in problems)])
-        )
+    if problems := differences(folder, files):
+        raise DataError(f"checkpoint {folder} is damaged:\n{bullets(problems)}")

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from dlrm_app.checkpoint.format import complete, make_partial, partial_path, remove_partial, resume_hint
-from dlrm_app.checkpoint.marker import Marker, describe_files
+from dlrm_app.checkpoint.marker import Marker
 from dlrm_app.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
 from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.checkpoint.storage import INDEX, TensorWriter
@@ -19,6 +19,7 @@ from dlrm_app.display.text import listed
 from dlrm_app.distributed.collectives import all_gather_objects, while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
+from dlrm_app.files import describe_files
 
 T = TypeVar("T")
 

@@ -15,10 +15,9 @@ from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSett
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.columns import column_problems
+from dlrm_app.data.columns import refuse_other_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
-from dlrm_app.display.text import first_lines
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError, SharedError
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
@@ -86,15 +85,9 @@ def _another(path: Path, which: str, damaged: Path) -> str | None:
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
-    if trained.marker.dataset == manifest.fingerprint():
-        return
-    problems = column_problems(trained.columns, manifest, trained.features)
-    if problems:
-        lines = "\n".join(f"  - {line}" for line in first_lines(problems, 8))
-        raise DataError(
-            f"{manifest.path} is encoded in another way than what {trained.folder} was trained on:\n{lines}\n"
-            "preprocess with encoding=from_dataset and the training dataset, so that ids mean the same"
-        )
+    if trained.marker.dataset != manifest.fingerprint():
+        encoding = "and the training dataset"
+        refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 
 def load_trained(

@@ -2,9 +2,12 @@
 
 import logging
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.text import bullets
+from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,20 @@ def _vocabulary(manifest: Manifest, encoding: dict[str, Any]) -> str | None:
         return None
     path = manifest.path / encoding["file"]
     return checksum(path) if path.is_file() else None
+
+
+def refuse_other_columns(
+    known: dict[str, Any], manifest: Manifest, features: Collection[str], model: Path, encoding: str
+) -> None:
+    """Raises DataError naming every column that ``manifest`` encodes in another way than the dataset of ``model``.
+
+    ``encoding``: what to preprocess with, so that it would not.
+    """
+    if problems := column_problems(known, manifest, features):
+        raise DataError(
+            f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
+            f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
+        )
 
 
 def column_problems(known: dict[str, Any], manifest: Manifest, features: Collection[str]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from dlrm_app.data.manifest import Manifest, Shard
+from dlrm_app.display.text import bullets
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 
@@ -17,10 +18,9 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
     Raises DataError naming every shard that is missing or differs.
     """
     folder = manifest.folder
-    differences = [file_difference(folder / shard.path, shard, checksums) for shard in manifest.shards]
-    lines = [f"  - {difference}" for difference in differences if difference]
-    if lines:
-        raise DataError("\n".join([f"{folder} is damaged; {SUGGESTION}:", *lines]))
+    all_shards = [file_difference(folder / shard.path, shard, checksums) for shard in manifest.shards]
+    if differences := [difference for difference in all_shards if difference]:
+        raise DataError(f"{folder} is damaged; {SUGGESTION}:\n{bullets(differences)}")
 
 
 def file_difference(path: Path, shard: Shard, checksums: bool) -> str | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from dlrm_app.data.batch import Batch
-from dlrm_app.data.columns import column_problems, describe_columns
+from dlrm_app.data.columns import describe_columns, refuse_other_columns
 from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.display.text import first_lines
+from dlrm_app.display.text import bullets
 from dlrm_app.errors import DataError
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.encoding import ENCODING
@@ -53,13 +53,8 @@ class ExportedModel:
 
     def check_columns(self, manifest: Manifest) -> None:
         """Raises DataError naming every column that ``manifest`` lacks or encodes in another way."""
-        problems = column_problems(describe_columns(self.encoding), manifest, self.features)
-        if problems:
-            lines = "\n".join(f"  - {line}" for line in first_lines(problems, 8))
-            raise DataError(
-                f"{manifest.path} is encoded in another way than what {self.folder} was trained on:\n{lines}\n"
-                f"preprocess with encoding=from_dataset encoding.path={self.folder / ENCODING}, so that ids mean the same"
-            )
+        encoding = f"encoding.path={self.folder / ENCODING}"
+        refuse_other_columns(describe_columns(self.encoding), manifest, self.features, self.folder, encoding)
 
 
 def open_export(folder: Path) -> ExportedModel:
@@ -104,9 +99,7 @@ def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
             f"it needs a CPU with {', '.join(lacking)}, which this one lacks: export with cpu=avx2, or on such a machine"
         )
     if problems:
-        raise DataError(
-            "\n".join([f"{folder} cannot run here:", *(f"  - {problem}" for problem in problems)])
-        )
+        raise DataError(f"{folder} cannot run here:\n{bullets(problems)}")
 
 
 def check_inputs(inputs: Inputs, num_dense: int, features: Sequence[ExportedFeature]) -> None:

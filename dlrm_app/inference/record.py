@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dlrm_app.display.text import bullets
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum, leads_out, write_json
+from dlrm_app.files import describe_files, differences, write_json
 from dlrm_app.records import from_json
 
 RECORD = "export.json"
@@ -110,8 +111,8 @@ def installed() -> dict[str, str]:
 
 def mark_files(folder: Path) -> dict[str, FileMark]:
     """Path below ``folder`` → its mark, for every file there."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): FileMark(path.stat().st_size, checksum(path)) for path in files}
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return {name: FileMark(*described) for name, described in describe_files(folder, names).items()}
 
 
 def write_record(folder: Path, record: ExportRecord) -> None:
@@ -146,19 +147,7 @@ def read_record(folder: Path) -> ExportRecord:
 
 def check_files(folder: Path, files: dict[str, FileMark]) -> None:
     """Compares every file with its mark. Raises DataError naming each that differs."""
-    problems = []
-    for name, mark in files.items():
-        path = folder / name
-        if leads_out(name):
-            problems.append(f"{name!r} leads out of the folder")
-        elif not path.is_file():
-            problems.append(f"{name} is missing")
-        elif path.stat().st_size != mark.bytes:
-            problems.append(f"{name} has {path.stat().st_size:,} bytes, not {mark.bytes:,}")
-        elif checksum(path) != mark.checksum:
-            problems.append(f"{name} has other bytes than were proven (checksum)")
-    if problems:
-        lines = "\n".join(f"  - {problem}" for problem in problems)
+    if problems := differences(folder, {name: (mark.bytes, mark.checksum) for name, mark in files.items()}):
         raise DataError(
-            f"export {folder} is damaged or was changed; copy it again, or export again:\n{lines}"
+            f"export {folder} is damaged or was changed; copy it again, or export again:\n{bullets(problems)}"
         )

@@ -14,6 +14,7 @@ from dlrm_app.config.predict import PredictConfig
 from dlrm_app.data.batch import BatchMaker
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.rows import Ranges, Rows
+from dlrm_app.display.text import bullets
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -124,9 +125,7 @@ def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
     if not rejects:
         return
     first = [f"{t.origin}:{line}: {reason}" for t in tallies for line, reason in t.rejects][:_KEPT_REJECTS]
-    text = f"{rejects:,} of {lines:,} lines are malformed and have no score:\n" + "\n".join(
-        f"  - {one}" for one in first
-    )
+    text = f"{rejects:,} of {lines:,} lines are malformed and have no score:\n{bullets(first)}"
     if rejects > max_fraction * lines:
         raise DataError(
             f"{text}\nmore than rejects.max_fraction={max_fraction:g} allows: correct them, or raise it and run the command "

@@ -21,13 +21,13 @@ from dlrm_app.checkpoint.format import (
     partial_path,
     remove_old,
 )
-from dlrm_app.checkpoint.marker import Marker, describe_files, read_marker
+from dlrm_app.checkpoint.marker import Marker, read_marker
 from dlrm_app.checkpoint.progress import Evaluation, LossSums, Progress
 from dlrm_app.checkpoint.resume import find_checkpoint
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import write_json, write_text
+from dlrm_app.files import describe_files, write_json, write_text
 from dlrm_app.training.report.run_record import read_run
 from dlrm_app.training.run_folder.events import TrainEvent
 from dlrm_app.training.run_folder.folder import open_run_folder
