@@ -9,9 +9,6 @@ from torchrec.distributed.types import CommOp, QuantizedCommCodecs
 
 from dlrm_app.config.sharding import CollectivesConfig
 
-INT8_ROW = 32
-"""Values that share a range: fbgemm's fixed choice."""
-
 
 def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommCodecs] | None:
     """Codecs by kind of collective; None if nothing is to be rounded.

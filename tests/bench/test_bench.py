@@ -12,7 +12,6 @@ from dlrm_app.config.bench import MEASURED, BenchConfig
 from dlrm_app.config.compose import compose_config
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.sharding.estimate import measure
-from dlrm_app.sharding.estimate.machine import PARTS as WITH_WORK
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import Work
 from dlrm_app.training.speed.parts import PARTS, TITLES
@@ -80,10 +79,6 @@ def test_a_floor_is_the_slower_of_products_and_memory_and_then_what_is_sent() ->
     assert machine.floor_ms(Work(flops=200, bytes=10), "fp32") == 2000
     assert machine.floor_ms(Work(flops=200, bytes=30), "fp32") == 3000
     assert machine.floor_ms(Work(flops=200, bytes=1, sent=5), "bf16") == 1500
-
-
-def test_the_parts_with_work_are_parts_of_a_step() -> None:
-    assert set(WITH_WORK) < set(PARTS)
 
 
 def test_text_and_page_show_medians_quartiles_and_what_is_reached() -> None:

@@ -4,21 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.estimate.work import Work
-
-PARTS = (
-    "input_dist",
-    "lookup",
-    "output_dist",
-    "mlps",
-    "interaction",
-    "mlps_backward",
-    "interaction_backward",
-    "gradient_exchange",
-    "table_update",
-    "optimizer",
-)
-"""Those that have work; ``data``, ``copy`` and ``other`` only take time."""
 
 EFFICIENCY = 0.5
 """Of a part that nobody measured: half of what products and memory reach on large blocks."""
@@ -63,21 +50,18 @@ DATASHEETS = {
 """fp32 and bf16 flops a second where topology gives none: an A100's, and two AVX2 cores'."""
 
 
-def described_machine(config: TopologyConfig) -> Machine:
-    """The rank that ``config``, which has been checked, describes."""
-    device = config.device or "cpu"
-    fp32, bf16 = DATASHEETS[device]
-    memory = config.memory_gbps or (51.0 if device == "cpu" else 897.0)
-    is_one_node = (config.nodes or 1) == 1
-    link = config.intra_node_gbps if is_one_node else config.inter_node_gbps
+def described_machine(config: TopologyConfig, cluster: Cluster) -> Machine:
+    """A rank of ``cluster``, which ``config`` describes."""
+    fp32, bf16 = DATASHEETS[cluster.device]
+    speed = cluster.bandwidths
     return Machine(
         flops={
             "fp32": fp32 if config.fp32_tflops is None else config.fp32_tflops * 1e12,
             "bf16": bf16 if config.bf16_tflops is None else config.bf16_tflops * 1e12,
         },
-        memory=memory * 1e9,
-        exchange=(link or (10.0 if device == "cpu" else 300.0)) * 1e9,
+        memory=1000 * speed.memory,
+        exchange=1000 * (speed.intra_node if cluster.nodes == 1 else speed.inter_node),
         efficiency=config.efficiency,
         fixed_ms=config.fixed_ms,
-        device=device,
+        device=cluster.device,
     )

@@ -19,7 +19,7 @@ def estimate_step(
 ) -> dict[str, float]:
     """Part → milliseconds of a step of ``config``'s model. Raises ConfigError if that model cannot be built."""
     model = build_model(config.model, tables, num_dense, torch.device("cpu"), config.trainer.seed)
-    machine = described_machine(config.topology)
+    machine = described_machine(config.topology, plan.cluster)
     times = machine.estimate_ms(step_work(step_shape(config, plan, model)), config.trainer.precision)
     return {part: times[part] for part in PARTS if part in times}
 

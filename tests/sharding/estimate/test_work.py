@@ -10,6 +10,7 @@ from dlrm_app.config.model import ModelConfig
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.estimate.work import StepShape, matrices_of, step_work
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.speed.parts import PARTS
 
 BATCH, NUM_DENSE, DIM = 64, 5, 8
 TABLES = [Table(f"t_{index}", 100, DIM, (f"f_{index}",)) for index in range(6)]
@@ -35,6 +36,7 @@ def test_the_flops_of_the_mlps_are_those_that_torch_counts(kind: str, keys: dict
     config = model_config(kind, **keys)
     model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
     work = step_work(shape(model, config))
+    assert set(work) < set(PARTS)
     bottom, top = _linears(model.dense_arch), _linears(model.over_arch)
     dense = torch.randn(BATCH, NUM_DENSE)
     crossed = torch.randn(BATCH, top[0].in_features, requires_grad=True)
