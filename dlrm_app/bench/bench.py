@@ -18,8 +18,7 @@ from dlrm_app.bench.step import floors_of, measure_model, measure_whole
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
-from dlrm_app.errors import DlrmError
-from dlrm_app.files import write_json, write_text
+from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.measure import measure_machine
 from dlrm_app.sharding.estimate.work import step_work
@@ -100,10 +99,8 @@ def _write(config: BenchConfig, result: BenchResult) -> None:
         print("\nnext: add output=FOLDER for bench.json and a page with bars")
         return
     folder = Path(config.output)
-    try:
+    with explained_disk_errors(folder, "then measure again"):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "bench.json", asdict(result))
         write_text(folder / "bench.html", bench_page(result, folder.absolute().name, asdict(config)))
-    except OSError as error:
-        raise DlrmError(f"output={folder} cannot be written: {error.strerror}") from error
     print(f"\nwrote {folder / 'bench.json'} and {folder / 'bench.html'}")

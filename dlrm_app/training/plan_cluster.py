@@ -10,8 +10,8 @@ from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.display.command_line import setting, typed_settings
 from dlrm_app.display.numbers import count
 from dlrm_app.distributed.runtime import quiet_libraries
-from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.files import write_text
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import Workload
@@ -101,12 +101,10 @@ def _print_smallest(work: Workload, cluster: Cluster) -> None:
 
 
 def _write(folder: Path, plan: EstimatedPlan) -> None:
-    try:
+    with explained_disk_errors(folder, "then plan again"):
         folder.mkdir(parents=True, exist_ok=True)
         write_plan(folder / "plan.yaml", plan)
         write_text(folder / "plan.html", plan_page(plan, folder.absolute().name))
-    except OSError as error:
-        raise DlrmError(f"output={folder} cannot be written: {error.strerror}") from error
     print(f"wrote {folder / 'plan.yaml'} and {folder / 'plan.html'}")
 
 

@@ -12,8 +12,7 @@ from dlrm_app.display.table import Cell, Column, Columns, Rows, html_table
 from dlrm_app.training.comparison.curves import comparison_charts
 from dlrm_app.training.comparison.paired import PairedTest
 from dlrm_app.training.comparison.runs import ComparedRun, differences
-
-METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
+from dlrm_app.training.report.headline import METRICS
 
 Tests = Mapping[str, PairedTest | str]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.checkpoint.trained_model import check_columns, open_trained
-from dlrm_app.config.compose import compose_tree, to_schema
+from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.report import ReportConfig
 from dlrm_app.data.manifest import Manifest, read_manifest
@@ -55,7 +55,7 @@ def paired_tests(
 
 def _evaluation(split: str, config: ReportConfig) -> EvaluateConfig:
     values = [f"split={split}", f"which={config.which}", f"batch_size={config.batch_size}", "checkpoint=each"]
-    return to_schema(compose_tree("evaluate", EvaluateConfig, values)[0], EvaluateConfig)
+    return compose_config("evaluate", EvaluateConfig, values)
 
 
 def _measure(run: ComparedRun, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:

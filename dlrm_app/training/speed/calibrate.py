@@ -21,8 +21,7 @@ from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.config.train import TablesConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
-from dlrm_app.errors import DlrmError
-from dlrm_app.files import write_text
+from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.measure import measure_machine
@@ -163,9 +162,7 @@ def _write_rows(asked: TrainConfig, probe: Probe, scratch: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with explained_disk_errors(path.parent, "then calibrate again"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    except OSError as error:
-        raise DlrmError(f"{path} cannot be written: {error.strerror}") from error
     print(f"wrote {path}\nnext: dlrm-plan tables=… model=… topology={path}")
