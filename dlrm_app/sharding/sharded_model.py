@@ -13,7 +13,7 @@ from torchrec.distributed.model_parallel import (
     DefaultDataParallelWrapper,
     DistributedModelParallel,
 )
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
+from torchrec.distributed.types import ShardingEnv
 
 from dlrm_app import openmp
 from dlrm_app.config.train import TrainConfig
@@ -25,6 +25,7 @@ from dlrm_app.model.precision import set_tf32
 from dlrm_app.sharding.communication import quantized_collectives
 from dlrm_app.sharding.constraints import table_names
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.planner.placement import Assignment
 from dlrm_app.sharding.planner.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
@@ -65,7 +66,7 @@ def shard_model(
     if runtime.device.type == "cpu" and openmp.IS_AVAILABLE:
         import_module("dlrm_app.tables.compiled_updates").replace_operators()
     if runtime.is_first:
-        warn_of_other_algorithms(plan, plan.work.optimizers)
+        warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
     group = dist.GroupMember.WORLD
     assert group is not None
     model = DistributedModelParallel(
@@ -104,21 +105,14 @@ def make_sharder(config: TrainConfig) -> AnyShardingSharder:
     )
 
 
-def warn_of_other_algorithms(plan: ShardingPlan, optimizers: Mapping[str, str]) -> None:
-    """Says where a plan splits rows whose optimizer (table name → kind) reduces over whole rows elsewhere."""
+def warn_of_other_algorithms(assignment: Assignment, optimizers: Mapping[str, str]) -> None:
+    """Says where rows are split whose optimizer (table name → kind) reduces over whole rows elsewhere."""
     split: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for module_plan in plan.plan.values():
-        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        for name, sharding in module_plan.items():
-            is_split = sharding.sharding_spec and any(
-                s.shard_offsets[1] for s in sharding.sharding_spec.shards
-            )
-            if (
-                is_split
-                and sharding.sharding_type in COLUMN_TYPES
-                and SPARSE_OPTIMIZERS[optimizers[name]].reduces_over_rows
-            ):
-                split[sharding.sharding_type, optimizers[name]].append(name)
+    for name, placed in assignment.items():
+        kind, optimizer = placed.option.sharding_type, optimizers[name]
+        is_split = kind in COLUMN_TYPES and placed.option.offsets[:, 1].any()
+        if is_split and SPARSE_OPTIMIZERS[optimizer].reduces_over_rows:
+            split[kind, optimizer].append(name)
     for (kind, optimizer), names in split.items():
         logger.warning(
             "%s: %s reduces over the part of a row that a rank holds under %s, so this trains otherwise than unsplit "

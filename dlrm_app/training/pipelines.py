@@ -17,12 +17,13 @@ from torchrec.distributed.train_pipeline import (
 from torchrec.distributed.train_pipeline.pipeline_context import EmbeddingTrainPipelineContext
 from torchrec.distributed.train_pipeline.runtime_forwards import EmbeddingPipelinedForward
 from torchrec.distributed.train_pipeline.train_pipelines import TrainPipelineSemiSync
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, LazyNoWait, ShardedModule, ShardingPlan
+from torchrec.distributed.types import LazyNoWait, ShardedModule
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from dlrm_app.data.batch import Batch
 from dlrm_app.model.loss import StepOutput
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.training.validation import early_lookup_problems
 
 
@@ -153,10 +154,7 @@ def make_pipeline(
     return TrainPipelineSparseDist(model, optimizer, device)
 
 
-def plan_problems(name: str, plan: ShardingPlan) -> list[str]:
+def plan_problems(name: str, plan: EstimatedPlan) -> list[str]:
     """Tables of ``plan`` that the pipeline would read while their optimizer still writes them."""
-    tables: list[str] = []
-    for module_plan in plan.plan.values():
-        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        tables += [table for table, sharding in module_plan.items() if sharding.compute_kernel == "dense"]
-    return early_lookup_problems(name, tables)
+    dense = [table for table, placed in plan.assignment.items() if placed.option.kernel == "dense"]
+    return early_lookup_problems(name, dense)

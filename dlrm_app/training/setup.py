@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import TrainConfig
@@ -19,6 +18,7 @@ from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.model.initial_weights import set_base_rate
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.plan.measured import Measured
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
@@ -38,7 +38,7 @@ class Trainable:
     model: DistributedModelParallel
     optimizer: CombinedOptimizer
     pipeline: Any
-    plan: ShardingPlan
+    plan: EstimatedPlan
     measured: Measured
 
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import torch
-from torchrec.distributed.types import ShardingPlan
 
 from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.train import TrainConfig
@@ -55,10 +54,10 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
 
 
 def log_run_memory(
-    config: TrainConfig, tables: list[Table], num_dense: int, plan: ShardingPlan, runtime: Runtime
+    config: TrainConfig, tables: list[Table], num_dense: int, plan: EstimatedPlan, runtime: Runtime
 ) -> None:
     """What a rank needs beside its tables; a warning where the plan leaves less."""
-    if not runtime.is_first or not isinstance(plan, EstimatedPlan):
+    if not runtime.is_first:
         return
     needed = estimate_run(config, tables, num_dense, runtime.world_size, runtime.device_type)
     logger.info("%s", needed)

@@ -4,18 +4,13 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from torchrec.distributed.types import (
-    EmbeddingModuleShardingPlan,
-    EnumerableShardingSpec,
-    ParameterSharding,
-    ShardingPlan,
-    ShardMetadata,
-)
 
 from dlrm_app.config.sharding import ShardingConfig, constraint_problems
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems
-from dlrm_app.sharding.cost import planner_constraints
+from dlrm_app.sharding.cost import KINDS, Option, planner_constraints
+from dlrm_app.sharding.planner.placement import Assignment, Placed
 from dlrm_app.sharding.sharded_model import warn_of_other_algorithms
 from dlrm_app.tables.specs import Table
 
@@ -118,13 +113,10 @@ def test_a_pattern_that_fits_no_table_is_refused_with_the_tables_there_are() -> 
     assert problem == "sharding.tables.t_itm* fits no table: they are t_user, t_item"
 
 
-def split_in_two(kind: str) -> ShardingPlan:
-    shards = [ShardMetadata([0, 16 * i], [5000, 16], f"rank:{i}/cpu") for i in range(2)]
-    spec = EnumerableShardingSpec(shards)
-    parameter = ParameterSharding(
-        sharding_type=kind, compute_kernel="fused", ranks=[0, 1], sharding_spec=spec
-    )
-    return ShardingPlan({"bags": EmbeddingModuleShardingPlan({"t_item": parameter})})
+def split_in_two(kind: str) -> Assignment:
+    sizes, offsets, none = np.array([[5000, 16]] * 2), np.array([[0, 0], [0, 16]]), np.zeros(2)
+    option = Option(kind, "fused", None, sizes, offsets, none, np.zeros((2, len(KINDS))), none)
+    return {"t_item": Placed(option, (0, 1))}
 
 
 @pytest.mark.parametrize(("optimizer", "is_other"), [("rowwise_adagrad", True), ("adagrad", False)])

@@ -5,7 +5,6 @@ import resource
 from pathlib import Path
 
 import torch
-from torchrec.distributed.types import ShardingPlan
 
 from dlrm_app.distributed.collectives import all_gather_stacked
 from dlrm_app.distributed.runtime import Runtime
@@ -26,14 +25,13 @@ class Measured:
         self._before = used_bytes(runtime.device)
         self._has_spoken = False
 
-    def log_once(self, plan: ShardingPlan, seconds_per_step: float) -> None:
+    def log_once(self, plan: EstimatedPlan, seconds_per_step: float) -> None:
         """Logs estimates and measurements of every rank, the first time. Every rank must call it.
 
         Not on a CPU that no topology describes: the defaults of its speeds say little of a step's time.
         """
-        if self._has_spoken or not isinstance(plan, EstimatedPlan):
-            return
-        if self._runtime.device_type == "cpu" and not plan.cluster.is_described:
+        is_guess = self._runtime.device_type == "cpu" and not plan.cluster.is_described
+        if self._has_spoken or is_guess:
             return
         self._has_spoken = True
         grown = max(0, peak_bytes(self._runtime.device) - self._before)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ShardingPlan
+from torchrec.distributed.types import CacheParams
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.display.text import first_lines, listed
@@ -24,33 +24,30 @@ from dlrm_app.tables.specs import Table
 KEYS = ("sharding_type", "compute_kernel", "ranks", "shards", "cache_load_factor")
 
 
-def plan_to_dict(plan: ShardingPlan) -> dict[str, Any]:
+def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
     """Table name → how and where it is sharded; shards as [row, column, rows, columns, rank]."""
-    tables: dict[str, Any] = {}
-    for module_plan in plan.plan.values():
-        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        for name, sharding in module_plan.items():
-            shards = sharding.sharding_spec.shards if sharding.sharding_spec is not None else []
-            tables[name] = {
-                "sharding_type": sharding.sharding_type,
-                "compute_kernel": sharding.compute_kernel,
-                "ranks": list(sharding.ranks or []),
-                "shards": [
-                    [*shard.shard_offsets, *shard.shard_sizes, shard.placement.rank()] for shard in shards
-                ],
-            }
-            if sharding.cache_params is not None and sharding.cache_params.load_factor is not None:
-                tables[name]["cache_load_factor"] = sharding.cache_params.load_factor
-    if not isinstance(plan, EstimatedPlan):
-        return {"tables": tables}
     return {
         "nodes": plan.cluster.nodes,
         "devices_per_node": plan.cluster.devices_per_node,
-        "tables": tables,
+        "tables": {name: _entry(plan.assignment[name]) for name in plan.work.tables},
     }
 
 
-def write_plan(path: Path, plan: ShardingPlan) -> None:
+def _entry(placed: Placed) -> dict[str, Any]:
+    option, ranks = placed.option, list(placed.ranks)
+    is_copied = option.sharding_type == "data_parallel"
+    shards = [] if is_copied else np.column_stack([option.offsets, option.sizes, ranks]).tolist()
+    cached = {} if option.load_factor is None else {"cache_load_factor": option.load_factor}
+    return {
+        "sharding_type": option.sharding_type,
+        "compute_kernel": option.kernel,
+        "ranks": ranks,
+        "shards": shards,
+        **cached,
+    }
+
+
+def write_plan(path: Path, plan: EstimatedPlan) -> None:
     """Writes ``plan`` to ``path``, whole or not at all."""
     text = yaml.safe_dump(plan_to_dict(plan), sort_keys=False, default_flow_style=None, width=120)
     write_text(path, "# table: how it is split; shards are [row, column, rows, columns, rank]\n" + text)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from textwrap import indent
 
 import numpy as np
-from torchrec.distributed.types import ShardingPlan
 
 from dlrm_app.display.numbers import memory_text
 from dlrm_app.display.table import Cell, Column, Columns, Rows, share, text_table
@@ -30,10 +29,9 @@ TABLE_COLUMNS: Columns = (
 """Of tables unlike in shape, rows, dim and shards are those of the largest."""
 
 
-def log_plan(plan: ShardingPlan) -> None:
-    """Logs ``plan`` in brief, if its costs are known."""
-    if isinstance(plan, EstimatedPlan):
-        logger.info(plan_text(plan, MAX_TABLE_ROWS))
+def log_plan(plan: EstimatedPlan) -> None:
+    """Logs ``plan`` in brief."""
+    logger.info(plan_text(plan, MAX_TABLE_ROWS))
 
 
 def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:

@@ -47,7 +47,7 @@ def probe_memory(config: TrainConfig, manifest: Manifest, tables: list[Table], r
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(runtime.device)
     set_random_states(*generators, runtime)
-    if runtime.is_first and isinstance(plan, EstimatedPlan):
+    if runtime.is_first:
         needed = estimate_run(config, tables, len(manifest.dense), runtime.world_size, runtime.device_type)
         logger.info("%s", "\n".join(report_lines(plan, needed, by_rank)))
 
