@@ -45,9 +45,9 @@ def bench(config: BenchConfig) -> BenchResult:
                 runtime.together(lambda: write_bench_inputs(config, scratch) if runtime.is_first else None)
                 config = replace(config, data=replace(config.data, path=str(scratch / "dataset")))
             manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
-            machine = measure_machine(runtime)
             with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
                 run = prepare(config, manifest, tables, folder, runtime)
+                machine = measure_machine(runtime)  # once TF32 is chosen, or is not
                 result = BenchResult(_describe(machine, runtime), tuple(_sections(run, config, machine)))
         if runtime.is_first:
             print(f"\n{bench_text(result)}")
@@ -57,7 +57,7 @@ def bench(config: BenchConfig) -> BenchResult:
 
 def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
     work = step_work(step_shape(run.config, run.trainable.plan, run.trainable.model.module))
-    floors = floors_of(work, machine, config.trainer.precision)
+    floors = floors_of(work, machine, run.config.trainer.precision)
     if "loader" in config.measure:
         yield measure_loader(run)
     if "model" in config.measure:

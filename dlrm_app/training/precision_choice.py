@@ -5,6 +5,7 @@ By what the device is, not by a clock: the same machine always decides alike.
 
 import logging
 from dataclasses import replace
+from typing import TypeVar
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.collectives import all_gather_objects
@@ -12,9 +13,10 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.precision import bf16_slowdown, multiplies_bf16
 
 logger = logging.getLogger(__name__)
+Config = TypeVar("Config", bound=TrainConfig)
 
 
-def with_precision(config: TrainConfig, before: TrainConfig | None, runtime: Runtime) -> TrainConfig:
+def with_precision(config: Config, before: TrainConfig | None, runtime: Runtime) -> Config:
     """``config`` with fp32 or bf16 in trainer.precision: its own, or that of the run ``before`` that goes on, or chosen.
 
     Warns where bf16 is asked for and a rank's device only emulates it. Every rank must call it.

@@ -22,11 +22,13 @@ from dlrm_app.config.train import TablesConfig, TrainConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.files import explained_disk_errors, write_text
+from dlrm_app.model.precision import set_tf32
 from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.measure import measure_machine
 from dlrm_app.sharding.estimate.work import Work, step_work
 from dlrm_app.synthetic import generate
+from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.run_folder.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.speed.shape import step_shape
@@ -61,12 +63,14 @@ def calibrate(config: PlanConfig) -> Path:
     path = Path(config.output) / "topology.yaml"
     timeout = timedelta(minutes=trainer.timeout_minutes)
     with start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout) as runtime:
+        config = with_precision(config, None, runtime)
+        set_tf32(config.trainer.tf32, runtime.device)
         machine = measure_machine(runtime)
         with scratch_folder(runtime, "dlrm-calibrate-") as scratch:
             small, large = (
                 run_probe(config, probe, scratch / str(index), runtime) for index, probe in enumerate(PROBES)
             )
-        calibrated = fit(machine, small, large, trainer.precision)
+        calibrated = fit(machine, small, large, config.trainer.precision)
         if runtime.is_first:
             _write(path, topology_text(calibrated, config, runtime))
     return path

@@ -20,7 +20,10 @@ def estimate_step(
     """Part → milliseconds of a step of ``config``'s model. Raises ConfigError if that model cannot be built."""
     model = build_model(config.model, tables, num_dense, torch.device("cpu"), config.trainer.seed)
     machine = described_machine(config.topology, plan.cluster)
-    times = machine.estimate_ms(step_work(step_shape(config, plan, model)), config.trainer.precision)
+    precision = config.trainer.precision
+    if precision == "auto":  # of a CPU that is not here nobody knows whether it has units for bf16
+        precision = "bf16" if machine.device == "cuda" else "fp32"
+    times = machine.estimate_ms(step_work(step_shape(config, plan, model)), precision)
     return {part: times[part] for part in PARTS if part in times}
 
 
