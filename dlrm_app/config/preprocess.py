@@ -59,6 +59,7 @@ class DenseConfig:
     transform: str = MISSING
     bucket_columns: Any = None
     bucket_boundaries: list[float] = MISSING
+    target_columns: Any = None
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
     DATASET/manifest.json
     DATASET/train/part-00000.parquet  val/…  test/…
-    DATASET/vocab/<feature>.parquet
+    DATASET/vocab/<feature>.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, every dense column (float32),
@@ -24,6 +24,7 @@ MANIFEST = "manifest.json"
 FORMAT = "dlrm-dataset"
 VERSION = 1
 SPLITS = ("train", "val", "test")
+_KINDS_WITH_A_FILE = ("vocab", "target")
 SUGGESTION = "delete the folder and preprocess again"
 
 
@@ -121,6 +122,12 @@ class Manifest:
             raise ValueError("the manifest was not read from a folder: use read_manifest")
         return self.path
 
+    @property
+    def encoding_files(self) -> list[str]:
+        """The files beside the manifest that encoding a raw row takes, relative to the folder."""
+        rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
+        return [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
+
     def fingerprint(self) -> str:
         """sha256 over everything that decides which rows a reader sees and how they are encoded."""
         content = {
@@ -185,9 +192,7 @@ def _faults(manifest: Manifest) -> list[str]:
     """What types don't tell: how columns are encoded, whether all files are in the folder, and whether counts add up."""
     rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
     faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
-    names = [
-        column.encoding.get("file") for column in manifest.sparse if column.encoding.get("kind") == "vocab"
-    ]
+    names = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     names += [shard.path for shard in manifest.shards]
     faults += _miscounts(manifest)
     faults += [f"{name!r} is no file" for name in names if not isinstance(name, str)]

@@ -10,6 +10,7 @@ from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID
+from dlrm_app.preprocess.encode.targets import is_target
 from dlrm_app.preprocess.encode.vocabulary import VocabularySize, vocabulary_file
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.statistics.moments import Moments
@@ -39,6 +40,8 @@ def check_columns(config: PreprocessConfig, spec: Spec) -> None:
         problems.append(f"dense.bucket_columns must name each column once, got {named}")
     if encoding.kind == "from_dataset":
         problems += _from_dataset_faults(config, spec)
+    elif not problems:
+        problems += _target_faults(config, spec, per_column(sizes, sparse))
     refuse_if(problems)
 
 
@@ -47,7 +50,8 @@ def with_known_transform(config: PreprocessConfig) -> PreprocessConfig:
     if config.encoding.kind != "from_dataset":
         return config
     manifest = read_manifest(Path(config.encoding.path or ""))
-    kind = next((column.transform["kind"] for column in manifest.dense), config.dense.transform)
+    kinds = [column.transform["kind"] for column in manifest.dense if not is_target(column)]
+    kind = kinds[0] if kinds else config.dense.transform
     if kind != config.dense.transform:
         logger.warning(
             f"dense.transform={config.dense.transform} is not used: the dataset at encoding.path has {kind}"
@@ -177,10 +181,11 @@ def _from_dataset_faults(config: PreprocessConfig, spec: Spec) -> list[str]:
         for key, value in (
             ("multi_hot.sizes", config.multi_hot.sizes),
             ("dense.bucket_columns", config.dense.bucket_columns),
+            ("dense.target_columns", config.dense.target_columns),
         )
         if value is not None
     ]
-    dense = [column.name for column in manifest.dense]
+    dense = [column.name for column in manifest.dense if not is_target(column)]
     sparse = {
         c.name: (c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding)
         for c in manifest.sparse
@@ -200,12 +205,48 @@ def _from_dataset_faults(config: PreprocessConfig, spec: Spec) -> list[str]:
     return faults
 
 
-def refuse_missing_vocabularies(manifest: Manifest) -> None:
-    """Raises ConfigError if a vocabulary of the dataset is gone."""
-    assert manifest.path is not None
-    files = [column.encoding["file"] for column in manifest.sparse if column.encoding["kind"] == "vocab"]
-    lacking = [file for file in files if not (manifest.path / file).is_file()]
+def target_sources(sparse: Sequence[SparseColumn], config: PreprocessConfig) -> tuple[int, ...]:
+    """The numbers of the columns among ``sparse`` that dense.target_columns names."""
+    wanted = config.dense.target_columns or []
+    return tuple(
+        number
+        for number, column in enumerate(sparse)
+        if not column.multi_hot and (wanted == "all" or column.name in wanted)
+    )
+
+
+def _target_faults(config: PreprocessConfig, spec: Spec, sizes: Sequence[int | None]) -> list[str]:
+    wanted, buckets = config.dense.target_columns, config.dense.bucket_columns
+    if wanted is None:
+        return []
+    bucketed = [column.name for column in spec.dense] if buckets == "all" else buckets or []
+    lists = [
+        column.name
+        for column, size in zip(spec.sparse, sizes, strict=True)
+        if column.separator is not None or (size or 1) > 1
+    ]
+    names = [column.name for column in spec.sparse if column.name not in lists]
+    names += [f"{name}_bucket" for name in bucketed]
+    named = wanted if isinstance(wanted, list) else [] if wanted == "all" else [wanted]
+    problems = [
+        f"dense.target_columns names {name!r}: give all or a list of one-hot sparse columns, {', '.join(names)}"
+        for name in named
+        if name not in names
+    ]
+    if len(named) != len({*map(str, named)}):
+        problems.append(f"dense.target_columns must name each column once, got {named}")
+    if spec.label is None or "train" in config.input.unlabelled or config.input.train is None:
+        problems.append(
+            "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
+        )
+    return problems
+
+
+def refuse_missing_files(manifest: Manifest) -> None:
+    """Raises ConfigError if a file that the encoding needs is gone."""
+    lacking = [file for file in manifest.encoding_files if not (manifest.folder / file).is_file()]
     if lacking:
+        folders = " and ".join(sorted({f"{Path(file).parent}/" for file in lacking}))
         raise ConfigError(
-            [f"{manifest.path} lacks {', '.join(lacking)}: copy the dataset folder again, vocab/ included"]
+            [f"{manifest.path} lacks {', '.join(lacking)}: copy the dataset folder again, {folders} included"]
         )

@@ -14,6 +14,7 @@ from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer
 from dlrm_app.preprocess.encode.dense import DenseTransforms
 from dlrm_app.preprocess.encode.multi_hot import expand
 from dlrm_app.preprocess.encode.sparse import SparseEncoder
+from dlrm_app.preprocess.encode.targets import TargetEncoder, is_target
 from dlrm_app.preprocess.hashing import MISSING_KEY
 from dlrm_app.preprocess.read.parser import RawColumns
 from dlrm_app.preprocess.read.spec import Spec
@@ -50,6 +51,13 @@ class Encoded:
             for column, field in zip(self.columns, self.schema, strict=True)
         ]
         return pa.Table.from_arrays(plain, schema=self.schema)
+
+    def values(self, number: int) -> NDArray[Any]:
+        """Column ``number``, which is one-hot or dense."""
+        column, kind = self.columns[number], self.schema.field(number).type
+        plain = self._plain(column, kind) if isinstance(column, int) else column
+        values: NDArray[Any] = plain.to_numpy()
+        return values
 
     def _plain(self, column: int, kind: pa.DataType) -> pa.Array:
         distinct = self.indexed.distinct[column].view(kind.to_pandas_dtype())
@@ -96,15 +104,25 @@ _Source = _OneHot | _List | _Bucket
 class Encoder:
     """Encodes rows parsed by ``spec`` as ``dense`` and ``sparse`` say; ``folder`` holds the vocabularies.
 
-    For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``.
+    For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset with
+    target columns ``folded`` is where the values by fold lie, and ``encode`` is told the rows' folds.
     """
 
     def __init__(
-        self, spec: Spec, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], folder: Path
+        self,
+        spec: Spec,
+        dense: Sequence[DenseColumn],
+        sparse: Sequence[SparseColumn],
+        folder: Path,
+        folded: Path | None = None,
     ) -> None:
         self._label = spec.label
-        self._num_dense = len(dense)
-        self._transforms = DenseTransforms([column.transform for column in dense])
+        raw = [column for column in dense if not is_target(column)]
+        self._num_dense = len(raw)
+        self._transforms = DenseTransforms([column.transform for column in raw])
+        self._targets = TargetEncoder(dense, folder, folded)
+        names = [column.name for column in sparse]
+        self._target_sources = [names.index(name) for name in self._targets.sources]
         self._sources = [_source(column, spec, folder) for column in sparse]
         one_hot = [
             (s, column) for s, column in zip(self._sources, sparse, strict=True) if isinstance(s, _OneHot)
@@ -112,14 +130,14 @@ class Encoder:
         one_hot.sort(key=lambda pair: pair[0].slot)
         self._features = [source.feature for source, _ in one_hot]
         self._ids = SparseEncoder([column for _, column in one_hot], folder)
-        self._indexer = Indexer(np.array([_NAN] * len(dense) + [MISSING_KEY] * len(one_hot), np.uint64))
+        self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
         fields = [(self._label, pa.uint8())] if self._label else []
         fields += [(column.name, pa.float32()) for column in dense]
         fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
         self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
-    def encode(self, raw: RawColumns) -> Encoded:
-        """The rows of ``raw``, which may be used again afterwards."""
+    def encode(self, raw: RawColumns, folds: NDArray[np.uint8] | None = None) -> Encoded:
+        """The rows of ``raw``, which may be used again afterwards; ``folds`` of training rows of target columns."""
         raw_indexed = self._indexer.index(raw.one_hot)
         keys = [(raw_indexed.distinct.part(self._num_dense, len(raw_indexed.distinct)), self._features)]
         indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct))
@@ -129,10 +147,13 @@ class Encoder:
             column, count = self._dense_column(index, raw, indexed)
             columns.append(column)
             missing.append(count)
-        for source in self._sources:
-            column, count = self._sparse_column(source, raw, indexed, keys)
-            columns.append(column)
-            missing.append(count)
+        sparse = [self._sparse_column(source, raw, indexed, keys) for source in self._sources]
+        for number, source in enumerate(self._target_sources):
+            ids = plain_ids(sparse[source][0], indexed)
+            columns.append(pa.array(self._targets.apply(number, ids, folds)))
+            missing.append(0)
+        columns += [column for column, _ in sparse]
+        missing += [count for _, count in sparse]
         return Encoded(self.schema, columns, indexed, np.array(missing, np.int64), keys, len(raw.labels))
 
     def _encode_distinct(self, distinct: Columns) -> Columns:
@@ -164,12 +185,21 @@ class Encoder:
             count = int(indexed.num_missing[index])
             if source.rule is None:
                 return index, count
-            ids = indexed.distinct[index].view(np.int32)[indexed.codes[index]]
-            return source.expanded(ids), count
+            return source.expanded(plain_ids(index, indexed)), count
         column_keys = raw.one_hot.part(index, index + 1)
         keys.append((column_keys, [source.feature]))
         ids, missing = self._ids.apply(column_keys, source.slot)
         return source.expanded(ids), int(missing[0])
+
+
+def plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[np.int32]:
+    """The ids of a one-hot column, which may be numbered."""
+    ids: NDArray[np.int32]
+    if isinstance(column, int):
+        ids = indexed.distinct[column].view(np.int32)[indexed.codes[column]]
+    else:
+        ids = column.to_numpy()
+    return ids
 
 
 def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:

@@ -18,6 +18,7 @@ from dlrm_app.preprocess.job.work_plan import Cuts, Plan, Segment
 from dlrm_app.preprocess.read.parser import Parser
 from dlrm_app.preprocess.read.rejects import RejectedLine, write_rejects
 from dlrm_app.preprocess.read.units import TextRange, UnitText
+from dlrm_app.preprocess.statistics.click_counts import folds_of
 from dlrm_app.preprocess.statistics.sketch import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
 from dlrm_app.preprocess.write.shards import open_shard
 from dlrm_app.preprocess.write.shuffle import row_keys, write_run
@@ -80,6 +81,8 @@ class EncodeUnits:
     """The dataset folder that holds them."""
     wants_sketch: bool
     journal: Journal[EncodedUnit]
+    folded: Path | None = None
+    """Where the values of target columns by fold lie."""
 
     def __call__(self, text: UnitText) -> Finish[EncodedUnit]:
         unit = self.journal.unit(text.source, text.unit)
@@ -112,7 +115,8 @@ class EncodeUnits:
         """Encodes the segment; adds the lines left out to ``rejects``."""
         spec = self.plan.spec_of(segment.split)
         tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
-        encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies)
+        folded = self.folded if segment.split == "train" else None
+        encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies, folded)
         is_studied = self.wants_sketch and segment.split in self.plan.studied
         parts = self._parts(cursor, segment, encoder, tally, sketches if is_studied else None)
         if segment.split == "train" and self.plan.shuffle != "none":
@@ -139,7 +143,10 @@ class EncodeUnits:
         """The segment's rows, a row group at a time; they are counted on the way."""
         parser = Parser(self.plan.spec_of(segment.split), self.plan.layout.row_group_rows)
         for raw in cursor.rows(parser, segment.stop):
-            encoded = encoder.encode(raw)
+            folds = None
+            if self.folded is not None and segment.split == "train":
+                folds = folds_of(self.plan.seed, cursor.text, tally.rows, len(raw.labels))
+            encoded = encoder.encode(raw, folds)
             tally.rows += len(encoded)
             tally.positives += int(raw.labels.sum())
             tally.missing += encoded.missing

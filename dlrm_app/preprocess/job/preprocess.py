@@ -18,7 +18,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.preprocess.encode.columns import (
     check_columns,
-    refuse_missing_vocabularies,
+    refuse_missing_files,
     with_known_transform,
 )
 from dlrm_app.preprocess.job.executor import Executor, LocalExecutor
@@ -94,7 +94,7 @@ def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
     refuse_other_input(_known_sources(manifest, plan.sources), plan.sources, (), output, state)
     try:
         verify_shards(manifest)
-        refuse_missing_vocabularies(manifest)
+        refuse_missing_files(manifest)
     except DlrmError as error:
         raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
     refuse_too_many_rejects(manifest, config.rejects.max_fraction)

@@ -20,7 +20,8 @@ from dlrm_app.preprocess.encode.columns import (
     extended,
     hash_columns,
     per_column,
-    refuse_missing_vocabularies,
+    refuse_missing_files,
+    target_sources,
     vocab_columns,
 )
 from dlrm_app.preprocess.encode.vocabulary import BYTES_PER_VALUE, AddUp, VocabularySize, refuse_if_too_large
@@ -35,6 +36,12 @@ from dlrm_app.preprocess.job.work_plan import Cuts, Plan, cut_lines, identity, r
 from dlrm_app.preprocess.read.gzip_text import DamagedFileError
 from dlrm_app.preprocess.read.source import Source
 from dlrm_app.preprocess.read.units import TextFeed, TextRange
+from dlrm_app.preprocess.statistics.click_counts import (
+    AddUpClicks,
+    CountClicks,
+    CountedClicks,
+    refuse_if_clicks_are_too_many,
+)
 from dlrm_app.preprocess.statistics.distinct import CountDistinct, CountedFeatures
 from dlrm_app.preprocess.statistics.moments import join_moments
 from dlrm_app.preprocess.statistics.study import StudiedUnit, Study
@@ -87,9 +94,9 @@ class Stages:
         config, spec = self.config, self.plan.spec
         if config.encoding.kind == "from_dataset":
             manifest = read_manifest(Path(config.encoding.path or ""))
-            refuse_missing_vocabularies(manifest)
+            refuse_missing_files(manifest)
             if self.sample is None:
-                _copy_vocabularies(manifest, self.plan.output)
+                _copy_encoding(manifest, self.plan.output)
             return columns_of(manifest)
         wants_counts, wants_moments = config.encoding.kind == "vocab", config.dense.transform == "standardize"
         moments = None
@@ -101,7 +108,26 @@ class Stages:
                 moments = join_moments([unit.moments for unit in units], len(spec.dense))
             if wants_counts:
                 sparse = vocab_columns(spec, self._make_vocabularies(journal, units))
-        return dense_columns(config, spec, moments), extended(sparse, config, spec)
+        dense, sparse = dense_columns(config, spec, moments), extended(sparse, config, spec)
+        return dense + self._make_targets(cuts, dense, sparse), sparse
+
+    def _make_targets(
+        self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
+    ) -> list[DenseColumn]:
+        """The twins of ``dense.target_columns``."""
+        sources = target_sources(sparse, self.config)
+        if not sources:
+            return []
+        columns = tuple(sparse[number] for number in sources)
+        refuse_if_clicks_are_too_many(columns, int(self.config.memory_gib * 2**30))
+        counted = open_journal(self.plan.output, "clicks", CountedClicks)
+        count = CountClicks(self.plan, cuts, tuple(dense), tuple(sparse), sources, counted)
+        units = tuple(self._over_units(count, {"train"}))
+        add_up = AddUpClicks(self.plan, counted, units, columns, self._target_journal())
+        return self._over_numbers(add_up, len(columns))
+
+    def _target_journal(self) -> Journal[DenseColumn]:
+        return open_journal(self.plan.output, "targets", DenseColumn)
 
     def _make_vocabularies(
         self, counted: Journal[StudiedUnit], units: Sequence[StudiedUnit]
@@ -135,7 +161,10 @@ class Stages:
         wants_sketch = self.config.encoding.kind != "vocab"
         is_copied = self.sample is None or self.config.encoding.path is None
         vocabularies = self.plan.output if is_copied else Path(self.config.encoding.path or "")
-        work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), vocabularies, wants_sketch, journal)
+        folded = self._target_journal().folder if self.config.dense.target_columns else None
+        work = EncodeUnits(
+            self.plan, cuts, tuple(dense), tuple(sparse), vocabularies, wants_sketch, journal, folded
+        )
         max_rejects = self.config.rejects.max_fraction
         limit = RejectLimit(self.plan, journal, max_rejects)
         units = self._over_units(work, set(self.plan.splits), limit.check)
@@ -253,11 +282,9 @@ def missing_units(source: Source, unit_bytes: int, journal: Journal[U]) -> list[
     return [TextFeed(source, unit_bytes, skip=frozenset(done))]
 
 
-def _copy_vocabularies(manifest: Manifest, output: Path) -> None:
-    assert manifest.path is not None
-    for column in manifest.sparse:
-        if column.encoding["kind"] == "vocab":
-            target = output / column.encoding["file"]
-            target.parent.mkdir(exist_ok=True)
-            with written_whole(target) as temporary:
-                shutil.copyfile(manifest.path / column.encoding["file"], temporary)
+def _copy_encoding(manifest: Manifest, output: Path) -> None:
+    for file in manifest.encoding_files:
+        target = output / file
+        target.parent.mkdir(exist_ok=True)
+        with written_whole(target) as temporary:
+            shutil.copyfile(manifest.folder / file, temporary)

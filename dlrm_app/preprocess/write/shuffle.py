@@ -23,19 +23,19 @@ from dlrm_app.preprocess.write.shards import ShardLayout, open_shard
 KEY = "__order"
 
 
-def row_keys(seed: int, source: int, unit: int, num_rows: int) -> NDArray[np.uint64]:
-    """The random keys of a unit's rows; no two rows of a dataset have the same."""
-    return _row_keys(np.uint64(seed), np.uint64(source), np.uint64(unit), num_rows)
+def row_keys(seed: int, source: int, unit: int, num_rows: int, first: int = 0) -> NDArray[np.uint64]:
+    """The random keys of a unit's rows from number ``first`` on; no two rows of a dataset have the same."""
+    return _row_keys(np.uint64(seed), np.uint64(source), np.uint64(unit), first, num_rows)
 
 
 @njit(nogil=True, cache=True)
-def _row_keys(seed, source, unit, num_rows):  # type: ignore[no-untyped-def]  # compiled
+def _row_keys(seed, source, unit, first, num_rows):  # type: ignore[no-untyped-def]  # compiled
     # 12 bits of source, 24 of unit and 28 of row make each row's place a number of its own, and mix is one-to-one
     slot = (source << np.uint64(52)) | (unit << np.uint64(28))
     salt = mix(seed ^ np.uint64(0x9E3779B97F4A7C15))
     keys = np.empty(num_rows, np.uint64)
     for row in range(num_rows):
-        keys[row] = mix(salt ^ (slot | np.uint64(row)))
+        keys[row] = mix(salt ^ (slot | np.uint64(first + row)))
     return keys
 
 

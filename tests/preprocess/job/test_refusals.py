@@ -168,6 +168,10 @@ def test_input_that_changes_while_it_is_read_is_noticed(
         ("multi_hot.sizes=0", "multi_hot.sizes must be a whole number"),
         ("dense.bucket_columns=[null]", "dense.bucket_columns names None"),
         ("dense.bucket_columns=[int_0,int_0]", "must name each column once"),
+        ("dense.target_columns=[int_0]", "dense.target_columns names 'int_0'"),
+        ("dense.target_columns=cat_99", "dense.target_columns names 'cat_99'"),
+        ("dense.target_columns=[cat_1,cat_1]", "must name each column once"),
+        ("dense.target_columns=[{}]", "dense.target_columns names {}"),
         ("layout.compression_level=1000000000000", "layout.compression_level must lie between"),
     ],
 )
@@ -177,6 +181,14 @@ def test_a_value_that_no_column_can_have_is_one_problem(tmp_path: Path, override
         run(Path("k"), "input.train=log.tsv", override)
     (problem,) = caught.value.problems
     assert message in problem
+
+
+def test_target_columns_need_clicks_to_learn_from_and_room_to_count_them(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_bytes(GOOD * 3)
+    with pytest.raises(ConfigError, match=r"needs the clicks of training rows: give a labelled input.train"):
+        run(Path("k"), "input.test=log.tsv", "dense.target_columns=all")
+    with pytest.raises(ConfigError, match=r"counts the clicks of 2,600,000 ids, which takes 0.97 GiB.*memory_gib"):
+        run(Path("k"), "input.train=log.tsv", "dense.target_columns=all", "memory_gib=0.5")
 
 
 def test_text_of_another_encoding_is_refused_with_the_cure(tmp_path: Path) -> None:

@@ -23,6 +23,15 @@ WAYS = {
     "vocab": ["encoding=vocab", "encoding.min_count=2", "split.test=0.2", "dense.transform=standardize"],
     "block": ["encoding.num_embeddings=50", "shuffle=block", "split.val=0.1"],
     "full": ["encoding.num_embeddings=50", "shuffle=full", "split.val=0.1", "layout.shuffled_shard_rows=100"],
+    "targets": [
+        "encoding=vocab",
+        "encoding.min_count=2",
+        "dense.target_columns=[cat_0,cat_9,int_1_bucket]",
+        "dense.bucket_columns=[int_1]",
+        "split.val=0.1",
+        "shuffle=full",
+        "layout.shuffled_shard_rows=100",
+    ],
     "multi-hot": ["multi_hot.sizes=3", "dense.bucket_columns=all", "layout.compression=lz4"],
 }
 

@@ -1,0 +1,116 @@
+"""Target encoding tells no row its own click: against a slow reference, with shuffled labels, and beside a planted leak."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.encode.targets import NUM_FOLDS, STRONGEST, prior_strength
+from dlrm_app.preprocess.read.parser import Parser
+from tests.preprocess import reference
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import run, spec_of, table_of
+
+SEED = 5
+ROWS = 20_000
+COLUMNS = [column.name for column in spec_of("criteo_kaggle").sparse]
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labels that nothing in the row tells of: as if they had been shuffled."""
+    path = tmp_path_factory.mktemp("targets") / "clicks.tsv"
+    path.write_bytes(make_clicks(ROWS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(clicks: Path) -> Manifest:
+    options = ["dense.target_columns=all", "encoding=vocab", "encoding.min_count=2", "split.val=0.5", f"seed={SEED}"]
+    return run(clicks.parent / "dataset", f"input.train={clicks}", *options)
+
+
+def fold_of(row: int) -> int:
+    """Of a training row of the first unit of the first source."""
+    salt = reference.mix(SEED ^ 0x9E3779B97F4A7C15)
+    return reference.mix(salt ^ row) % NUM_FOLDS
+
+
+def reference_value(ids: NDArray[np.int32], labels: NDArray[np.int64], strength: float, own: int) -> float:
+    """What rows with ``ids`` and ``labels`` say of a row with id ``own``."""
+    rate = (labels.sum() + 0.5) / (len(labels) + 1)
+    clicks = labels[ids == own].sum() + strength * rate
+    others = (1 - labels[ids == own]).sum() + strength * (1 - rate)
+    return math.log(clicks / others) - math.log(rate / (1 - rate))
+
+
+def test_a_row_is_encoded_by_the_rows_of_other_folds(dataset: Manifest) -> None:
+    train, val = table_of(dataset), table_of(dataset, "val")
+    labels = train["label"].to_numpy().astype(np.int64)
+    folds = np.array([fold_of(row) for row in range(len(train))])
+    for name in COLUMNS[::9]:
+        transform = next(c.transform for c in dataset.dense if c.name == f"{name}_target")
+        ids, new_ids = train[name].to_numpy(), val[name].to_numpy()
+        found, found_new = train[f"{name}_target"].to_numpy(), val[f"{name}_target"].to_numpy()
+        for row in range(0, len(train), 500):
+            others = folds != folds[row]
+            expected = reference_value(ids[others], labels[others], transform["strength"], ids[row])
+            assert found[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        for row in range(0, len(val), 500):
+            expected = reference_value(ids, labels, transform["strength"], new_ids[row])
+            assert found_new[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_shuffled_labels_teach_nothing_and_a_leak_is_found(
+    clicks: Path, dataset: Manifest, tmp_path: Path
+) -> None:
+    """What a model learns from the columns of training rows has an AUC of 0.50 ± 0.01 on them and on val. The same rows
+    encoded as new ones, with their own clicks in, would have it believe in far more."""
+    lines = clicks.read_bytes().splitlines(keepends=True)
+    (tmp_path / "again.tsv").write_bytes(b"".join(lines[: dataset.splits["train"].rows]))
+    leaking = run(
+        tmp_path / "leaking",
+        f"input.train={tmp_path}/again.tsv",
+        "encoding=from_dataset",
+        f"encoding.path={dataset.path}",
+    )
+    labels, new_labels = (table_of(dataset, split)["label"].to_numpy() for split in ("train", "val"))
+    honest, new, leak = columns_of(dataset), columns_of(dataset, "val"), columns_of(leaking)
+    model = LogisticRegression().fit(honest, labels)
+    assert abs(roc_auc_score(new_labels, model.decision_function(new)) - 0.5) < 0.01
+    assert abs(roc_auc_score(labels, honest.sum(1)) - 0.5) < 0.01
+    assert roc_auc_score(labels, leak.sum(1)) > 0.55
+
+
+def columns_of(manifest: Manifest, split: str = "train") -> NDArray[np.float32]:
+    table = table_of(manifest, split)
+    return np.stack([table[f"{name}_target"].to_numpy() for name in COLUMNS], 1)
+
+
+def test_a_raw_row_is_encoded_as_when_it_was_written(clicks: Path, dataset: Manifest) -> None:
+    """By the files in the dataset folder alone, as at serving."""
+    lines = clicks.read_bytes().splitlines(keepends=True)[dataset.splits["train"].rows :][:100]
+    text = np.frombuffer(b"".join(lines) + bytes(64), np.uint8)
+    parser = Parser(spec_of("criteo_kaggle"), 100)
+    parser.parse(text, 0, len(text) - 64, 100)
+    again = read_manifest(dataset.folder)
+    encoded = Encoder(spec_of("criteo_kaggle"), again.dense, again.sparse, again.folder).encode(parser.take())
+    assert encoded.table.equals(table_of(dataset, "val").slice(0, 100))
+
+
+def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.integers(1, 30, 20_000)
+    for strength in (4.0, 40.0):
+        rates = draw.beta(strength * 0.1, strength * 0.9, len(rows))
+        found = prior_strength(rows, draw.binomial(rows, rates), 0.1)
+        assert found == pytest.approx(strength, rel=0.1)
+    assert prior_strength(rows, draw.binomial(rows, 0.1), 0.1) > 500
+    assert prior_strength(np.array([10, 10]), np.array([1, 1]), 0.1) == STRONGEST
+    assert prior_strength(np.array([10, 0, 10]), np.array([0, 0, 10]), 0.5) == 1.0
