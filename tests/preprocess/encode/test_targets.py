@@ -32,7 +32,13 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dataset(clicks: Path) -> Manifest:
-    options = ["dense.target_columns=all", "encoding=vocab", "encoding.min_count=2", "split.val=0.5", f"seed={SEED}"]
+    options = [
+        "dense.target_columns=all",
+        "encoding=vocab",
+        "encoding.min_count=2",
+        "split.val=0.5",
+        f"seed={SEED}",
+    ]
     return run(clicks.parent / "dataset", f"input.train={clicks}", *options)
 
 
