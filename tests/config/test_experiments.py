@@ -60,7 +60,8 @@ def test_what_is_typed_wins_over_the_recipe_and_the_recipe_over_the_defaults() -
     assert compose_train("experiment=kaggle_small").trainer.global_batch_size == 256
     typed = compose_train("experiment=kaggle_small", "trainer.global_batch_size=512")
     assert typed.trainer.global_batch_size == 512
-    assert compose_preprocess("experiment=kaggle_small").dense.bucket_columns == "all"
+    recipe = compose_preprocess("experiment=kaggle_small").dense
+    assert (recipe.bucket_columns, recipe.target_columns) == ("all", "all")
 
 
 def test_kaggle_paper_is_the_dlrm_papers_script() -> None:

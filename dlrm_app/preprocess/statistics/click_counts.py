@@ -72,10 +72,10 @@ class CountClicks:
                     continue
                 encoded = encoder.encode(raw)
                 folds = folds_of(self.plan.seed, text, first, len(encoded))
-                places = (2 * folds + raw.labels).astype(np.uint64)
+                offsets = (2 * folds + raw.labels).astype(np.uint64)
                 for count, column in zip(counts, self.columns, strict=True):
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
-                    count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + places, _NO_SPANS)
+                    count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets, _NO_SPANS)
                 first += len(encoded)
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
