@@ -72,14 +72,14 @@ class Watch:
     async def _take_up(self) -> None:
         try:
             served = await asyncio.get_running_loop().run_in_executor(self._thread, self._open, self._path)
-        except (DlrmError, OSError) as error:
-            self.refused = str(error)
+        except Exception as error:  # whatever a library says: requests go on, and so does the watch
+            self.refused = str(error) if isinstance(error, DlrmError) else repr(error)
             self._on_swap(False)
             logger.error(
                 "the new export at %s is refused, export %s goes on:\n%s",
                 self._path,
                 self.current.identity,
-                error,
+                self.refused,
             )
             return
         self.refused = None
