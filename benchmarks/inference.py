@@ -1,20 +1,26 @@
 """Latency and rows a second of exports, compiled and as TorchScript, from Python and from C++, in one run.
 
-    python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--checkpoint RUN] [--threads 1] [--seconds 1]
+    python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--checkpoint RUN] [--onnx] [--raw-log RAW.tsv] [--threads 1] [--seconds 1]
 
-``--checkpoint``: also the eager model of that run, its tables in fp32, which the ratios are of. Rows are those of the
-export's reference/, over and over.
+``--checkpoint``: also the eager model of that run, its tables in fp32, which the ratios are of; ``--onnx``: the same by
+onnxruntime (one-hot features alone). ``--raw-log``: also over HTTP, from one client, with rows of that file. Rows are else those
+of the export's reference/, over and over.
 """
 
 import argparse
+import http.client
 import json
 import os
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from serving import read_rows, served
+from torch import nn
+from torch.nn import functional as F
 
 from dlrm_app.checkpoint.trained_model import open_trained
 from dlrm_app.display.table import text_table
@@ -24,7 +30,8 @@ from dlrm_app.inference.proof import repeated
 from dlrm_app.inference.quantized_tables import table_types
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import read_reference
-from dlrm_app.inference.scoring_model import Inputs, build_scoring_model
+from dlrm_app.inference.scoring_model import CheckpointWeights, Inputs, ScoringModel, build_scoring_model
+from dlrm_app.inference.serve.served_export import open_served
 
 BATCHES = (1, 16, 64, 512, 4096)
 Times = dict[int, tuple[float, float]]
@@ -38,6 +45,8 @@ def main() -> None:
     parser.add_argument("exports", nargs="+", type=Path)
     parser.add_argument("--cpp", type=Path)
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--onnx", action="store_true")
+    parser.add_argument("--raw-log", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     given = parser.parse_args()
@@ -52,6 +61,9 @@ def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str,
     inputs, _ = read_reference(given.exports[0], len(record.dense))
     if given.checkpoint:
         yield "eager fp32", time_batches(eager(given.checkpoint, runtime), inputs, given.seconds)
+        if given.onnx:
+            run = onnx(given.checkpoint, inputs, runtime)
+            yield "onnxruntime fp32", time_batches(run, inputs, given.seconds)
     for folder in given.exports:
         for name in read_record(folder).formats:
             if name not in LOADERS:
@@ -60,6 +72,8 @@ def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str,
             yield f"{folder.name} {name}, Python", time_batches(load(folder / file), inputs, given.seconds)
         if given.cpp and (folder / "model.pt2").is_file():
             yield f"{folder.name} aoti, C++", time_cpp(given.cpp, folder, given.seconds)
+        if given.raw_log:
+            yield f"{folder.name}, HTTP", time_http(folder, given)
 
 
 def eager(checkpoint: Path, runtime: Runtime) -> Run:
@@ -73,21 +87,90 @@ def eager(checkpoint: Path, runtime: Runtime) -> Run:
     return run
 
 
+class OneHotTables(nn.Module):
+    """The tables' vectors [B, F, D] of one id a feature, by an operator that ONNX has."""
+
+    def __init__(self, weights: list[torch.Tensor]) -> None:
+        super().__init__()
+        for number, table in enumerate(weights):
+            self.register_buffer(f"table{number}", table.float())
+        self._num_tables = len(weights)
+
+    def forward(self, sparse: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        values, lengths = sparse
+        ids = values.view(lengths.shape)
+        tables = [getattr(self, f"table{number}") for number in range(self._num_tables)]
+        return torch.stack([F.embedding(ids[f], table) for f, table in enumerate(tables)], dim=1)
+
+
+def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Run:
+    import onnxruntime
+
+    weights = CheckpointWeights(open_trained(checkpoint, runtime))
+    trained = open_trained(checkpoint, runtime)
+    weights.model.sparse_arch = OneHotTables([weights.table(t) for t in trained.tables for _ in t.features])
+    model = ScoringModel(weights.model).eval()
+    rows = torch.export.Dim("rows", min=1, max=1 << 20)
+    features = example[2].shape[0]
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        shapes = {"dense": {0: rows}, "values": {0: features * rows}, "lengths": {1: rows}}
+        path = f"{folder}/model.onnx"
+        torch.onnx.export(model, example, path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = runtime.num_threads
+        session = onnxruntime.InferenceSession(path, options)
+    names = [each.name for each in session.get_inputs()]
+    every = dict(zip(("dense", "values", "lengths"), range(3), strict=True))
+
+    def run(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, logits = session.run(None, {name: inputs[every[name]].numpy() for name in names})
+        return torch.from_numpy(scores), torch.from_numpy(logits)
+
+    difference = (run(example)[0] - model(*example)[0]).abs().max()
+    assert difference < 1e-5, difference
+    return run
+
+
+def time_http(export: Path, given: argparse.Namespace) -> Times:
+    rows = read_rows(given.raw_log, open_served(export, max(BATCHES)))
+    with served(export, given.threads) as (_, url):
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+
+        def ask(body: bytes) -> None:
+            connection.request("POST", "/score", body, {"content-type": "application/json"})
+            response = connection.getresponse()
+            response.read()
+            assert response.status == 200, response.status
+
+        times = {}
+        for size in BATCHES:
+            asked = [rows[i % len(rows)] for i in range(size)]
+            times[size] = time_calls(
+                lambda body=json.dumps({"rows": asked}).encode(): ask(body), given.seconds
+            )
+        return times
+
+
 def time_batches(run: Run, inputs: Inputs, seconds: float) -> Times:
     times = {}
     for rows in BATCHES:
         batch = repeated(inputs, rows)
-        for _ in range(3):
-            run(batch)
-        taken: list[float] = []
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < seconds or len(taken) < 10:
-            before = time.perf_counter()
-            run(batch)
-            taken.append(1e6 * (time.perf_counter() - before))
-        taken.sort()
-        times[rows] = (taken[len(taken) // 2], taken[len(taken) * 99 // 100])
+        times[rows] = time_calls(lambda batch=batch: run(batch), seconds)
     return times
+
+
+def time_calls(call: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """(median, 99th percentile), microseconds."""
+    for _ in range(3):
+        call()
+    taken: list[float] = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(taken) < 10:
+        before = time.perf_counter()
+        call()
+        taken.append(1e6 * (time.perf_counter() - before))
+    taken.sort()
+    return taken[len(taken) // 2], taken[len(taken) * 99 // 100]
 
 
 def time_cpp(program: Path, folder: Path, seconds: float) -> Times:

@@ -40,6 +40,7 @@ from dlrm_app.inference.record import (
 )
 from dlrm_app.inference.reference import write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, Inputs, ScoringModel, build_scoring_model
+from dlrm_app.inference.triton import CONFIG, write_triton
 from dlrm_app.sharding.fused_kernels import undisturbed
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,8 @@ def _export(source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     for name in config.formats:
         if name in PLAIN_FORMATS:
             _write_plain(name, source, folder)
+    if "triton" in config.formats:
+        write_triton(folder, source.manifest)
     compiled = [name for name in config.formats if name in LOADERS]
     proofs = []
     if compiled:
@@ -225,7 +228,7 @@ def _describe(source: _Source, proofs: list[Proof], folder: Path) -> ExportRecor
         cpu=package.needed_instructions(config.cpu) if "aoti" in config.formats else [],
         formats=config.formats,
         proofs=proofs,
-        files=mark_files(folder),
+        files=mark_files(folder, without=CONFIG),
     )
 
 

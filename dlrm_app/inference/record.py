@@ -109,9 +109,10 @@ def installed() -> dict[str, str]:
     return versions
 
 
-def mark_files(folder: Path) -> dict[str, FileMark]:
-    """Path below ``folder`` → its mark, for every file there."""
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+def mark_files(folder: Path, without: str) -> dict[str, FileMark]:
+    """Path below ``folder`` → its mark, for every file there but ``without``, which is its user's to change."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != without)
+    names = [str(path.relative_to(folder)) for path in files]
     return {name: FileMark(*described) for name, described in describe_files(folder, names).items()}
 
 
