@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -145,9 +146,8 @@ def time_http(export: Path, given: argparse.Namespace) -> Times:
         times = {}
         for size in BATCHES:
             asked = [rows[i % len(rows)] for i in range(size)]
-            times[size] = time_calls(
-                lambda body=json.dumps({"rows": asked}).encode(): ask(body), given.seconds
-            )
+            body = json.dumps({"rows": asked}).encode()
+            times[size] = time_calls(partial(ask, body), given.seconds)
         return times
 
 

@@ -154,6 +154,7 @@ def damage(export: Path) -> None:
 @contextmanager
 def served(link: Path, threads: int) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     command = [sys.executable, "-m", "dlrm_app.cli.serve", f"model={link}", "port=0", f"threads={threads}"]
+    command.append("limits.body_kib=16384")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = re.search(r"http://[\d.:]+", process.stdout.readline())
