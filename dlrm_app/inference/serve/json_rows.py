@@ -70,7 +70,7 @@ class JsonRows:
 
     def __init__(self, spec: Spec) -> None:
         read = text_spec(spec.without_label())
-        self._columns = {column.name: (number, column) for number, column in enumerate(read.columns)}
+        self._columns = {c.name: (number, c, _plain_types(c)) for number, c in enumerate(read.columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
         # one more, so that no line is ever blank, which the parser rejects
         self.line_spec = replace(read, columns=(*read.columns, Column("", "ignore")))
@@ -91,16 +91,48 @@ class JsonRows:
     def _line(self, number: int, row: Mapping[str, Any]) -> str | RowProblem:
         fields = [""] * (len(self._columns) + 1)
         for name, value in row.items():
-            if name not in self._columns:
+            known = self._columns.get(name)
+            if known is None:
                 if name in self._unread:
                     continue
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
-            at, column = self._columns[name]
-            try:
-                fields[at] = _text(value, column)
-            except ValueError as error:
-                return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
-        return FIELD.join(fields)
+            at, column, plain_types = known
+            if type(value) in plain_types:
+                fields[at] = str(value)
+            elif value is not None:
+                try:
+                    fields[at] = _text(value, column)
+                except ValueError as error:
+                    return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
+        line = FIELD.join(fields)
+        # all at once, for looking at every value takes longer than all else here
+        if (
+            line.isascii()
+            and line.count(FIELD) == len(self._columns)
+            and "\n" not in line
+            and "\r" not in line
+        ):
+            return line
+        return self._bad_text(number, row) or line
+
+    def _bad_text(self, number: int, row: Mapping[str, Any]) -> RowProblem | None:
+        """The first value that no line can hold."""
+        for name, value in row.items():
+            if isinstance(value, str) and name in self._columns:
+                try:
+                    _check_text(value)
+                except ValueError as error:
+                    return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
+        return None
+
+
+def _plain_types(column: Column) -> frozenset[type]:
+    """Types whose values stand in a line as ``str`` writes them."""
+    if column.separator is not None:
+        return frozenset()
+    if column.kind == "hex":
+        return frozenset({str})
+    return frozenset({str, int, float} if column.kind == "float" else {str, int})
 
 
 def bad_rows(problems: list[RowProblem]) -> RequestError:
@@ -111,8 +143,6 @@ def bad_rows(problems: list[RowProblem]) -> RequestError:
 
 def _text(value: Any, column: Column) -> str:
     """``value`` as a raw log has it. Raises ValueError with the rule that it breaks."""
-    if value is None:
-        return ""
     if column.separator is None:
         return _scalar(value, column)
     if not isinstance(value, list):
@@ -122,17 +152,16 @@ def _text(value: Any, column: Column) -> str:
 
 def _scalar(value: Any, column: Column) -> str:
     if isinstance(value, str):
-        if not BREAKING.isdisjoint(value):
-            raise ValueError("may not hold line ends or separators of records")
-        if not value.isascii():
-            _refuse_half_characters(value)
+        _check_text(value)
         return value
     if isinstance(value, bool | int | float):
         return _number(value, column)
     raise ValueError("must be a single value, which it is in training")
 
 
-def _refuse_half_characters(value: str) -> None:
+def _check_text(value: str) -> None:
+    if not BREAKING.isdisjoint(value):
+        raise ValueError("may not hold line ends or separators of records")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
