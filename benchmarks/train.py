@@ -106,6 +106,16 @@ def ours(optimizer: str, *more: str) -> Callable[[Work], list[str]]:
     return command
 
 
+def on_two_ranks(engine: Callable[[Work], list[str]]) -> Callable[[Work], list[str]]:
+    """The same command by torchrun, which gives each of two ranks half of the cores."""
+
+    def command(work: Work) -> list[str]:
+        python, *rest = engine(work)
+        return [python, "-m", "torch.distributed.run", "--nproc-per-node", "2", *rest]
+
+    return command
+
+
 def our_steps(work: Work) -> dict[int, float]:
     """Step → when its line was logged."""
     lines = (work.folder / "run" / "metrics.jsonl").read_text().splitlines()
@@ -187,6 +197,12 @@ class Engine:
 NPY = ("--dataset_name", "criteo_kaggle", "--in_memory_binary_criteo_path", "{npy}")
 ENGINES = {
     "rowwise": Engine("dlrm-train, row-wise Adagrad", ours("rowwise_adagrad"), our_steps, is_peer=False),
+    "rowwise_2": Engine(
+        "dlrm-train, row-wise Adagrad, two ranks",
+        on_two_ranks(ours("rowwise_adagrad")),
+        our_steps,
+        is_peer=False,
+    ),
     "adagrad": Engine("dlrm-train, Adagrad", ours("adagrad"), our_steps, is_peer=False),
     "rowwise_bf16": Engine(
         "dlrm-train, row-wise Adagrad, bf16",

@@ -5,7 +5,11 @@ from torchrec.models.dlrm import DLRM_DCN
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.layers.sparse_arch import OrderedSparseArch
+from dlrm_app.model.layers.sparse_arch import SparseFirst
+
+
+class CrossModel(SparseFirst, DLRM_DCN):
+    """torchrec's, whose tables come before its bottom MLP."""
 
 
 def build(
@@ -13,6 +17,4 @@ def build(
 ) -> nn.Module:
     assert config.dcn_num_layers is not None
     assert config.dcn_low_rank_dim is not None
-    model = DLRM_DCN(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)
-    model.sparse_arch = OrderedSparseArch(bags)
-    return model
+    return CrossModel(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)

@@ -7,7 +7,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app import openmp
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.layers.sparse_arch import OrderedSparseArch
+from dlrm_app.model.layers.sparse_arch import SparseFirst
 from dlrm_app.model.layers.traced import is_traced
 
 
@@ -33,10 +33,13 @@ def _are_compiled_for(dense: torch.Tensor, sparse: torch.Tensor) -> bool:
     )
 
 
+class DotModel(SparseFirst, DLRM):
+    """torchrec's, whose tables come before its bottom MLP."""
+
+
 def build(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
-    model = DLRM(bags, num_dense, bottom, top)
-    model.sparse_arch = OrderedSparseArch(bags)
-    model.inter_arch = DotInteraction(model.sparse_arch.F)
+    model = DotModel(bags, num_dense, bottom, top)
+    model.inter_arch = DotInteraction(len(model.sparse_arch.sparse_feature_names))
     return model

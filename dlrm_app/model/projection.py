@@ -5,7 +5,11 @@ from torchrec.models.dlrm import DLRM_Projection
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.layers.sparse_arch import OrderedSparseArch
+from dlrm_app.model.layers.sparse_arch import SparseFirst
+
+
+class ProjectionModel(SparseFirst, DLRM_Projection):
+    """torchrec's, whose tables come before its bottom MLP."""
 
 
 def build(
@@ -17,8 +21,5 @@ def build(
     dim = bags.embedding_bag_configs()[0].embedding_dim
     *hidden1, num_vectors1 = config.projection_branch1
     *hidden2, num_vectors2 = config.projection_branch2
-    model = DLRM_Projection(
-        bags, num_dense, bottom, top, [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
-    )
-    model.sparse_arch = OrderedSparseArch(bags)
-    return model
+    branches = [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
+    return ProjectionModel(bags, num_dense, bottom, top, *branches)

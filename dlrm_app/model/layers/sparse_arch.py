@@ -1,7 +1,12 @@
-"""The pooled embeddings of the features as one tensor, without a copy where they already lie in order."""
+"""The pooled embeddings of the features as one tensor, without a copy where they already lie in order.
+
+They are looked up, and on their way from the other ranks, while the bottom MLP is computed; in the backward pass, which
+goes the other way round, their gradients travel while the bottom MLP's are. B batch rows, F sparse features, D width.
+"""
 
 import torch
 from torch import fx, nn
+from torchrec.distributed.types import LazyAwaitable
 from torchrec.models.dlrm import SparseArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
@@ -15,8 +20,49 @@ class OrderedSparseArch(SparseArch):
         self.stack = _Stack(self.sparse_feature_names, self.D)
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
-        """Ids of F features → [B, F, D]."""
-        return self.stack(self.embedding_bag_collection(features))
+        """Ids of F features → [B, F, D], or what will be that: ``Arrival`` waits for it."""
+        pooled = self.embedding_bag_collection(features)
+        return _OnTheWay(pooled, self.stack) if isinstance(pooled, LazyAwaitable) else self.stack(pooled)
+
+
+class SparseFirst(nn.Module):
+    """Stands before one of torchrec's models among a class's parents: the tables come before the bottom MLP."""
+
+    dense_arch: nn.Module
+    inter_arch: nn.Module
+    over_arch: nn.Module
+
+    def __init__(self, bags: EmbeddingBagCollection, *arguments: object) -> None:
+        super().__init__(bags, *arguments)
+        self.sparse_arch = OrderedSparseArch(bags)
+        self.arrival = Arrival()
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+        """Logits [B, 1]."""
+        embedded_sparse = self.sparse_arch(sparse_features)
+        embedded_dense = self.dense_arch(dense_features)
+        crossed = self.inter_arch(embedded_dense, self.arrival(embedded_sparse))
+        logits: torch.Tensor = self.over_arch(crossed)
+        return logits
+
+
+class Arrival(nn.Module):
+    """Waits for embeddings; a module of its own, so that the wait can be measured."""
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        """[B, F, D]."""
+        return embedded.wait() if isinstance(embedded, LazyAwaitable) else embedded
+
+
+class _OnTheWay(LazyAwaitable[torch.Tensor]):
+    def __init__(self, pooled: KeyedTensor, stack: nn.Module) -> None:
+        super().__init__()
+        self._pooled = pooled
+        self._stack = stack
+
+    def _wait_impl(self) -> torch.Tensor:
+        stacked: torch.Tensor = self._stack(self._pooled)
+        return stacked
 
 
 class _Stack(nn.Module):

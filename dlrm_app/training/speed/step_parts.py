@@ -24,6 +24,7 @@ from dlrm_app.training.speed.parts import PARTS
 
 FORWARD = {
     "sparse_arch": "output_dist",  # what is left of it beside input_dist and lookup
+    "arrival": "output_dist",
     "dense_arch": "mlps",
     "inter_arch": "interaction",
     "over_arch": "mlps",
@@ -31,6 +32,7 @@ FORWARD = {
 """The modules of a model by name, and whose time their forward pass is."""
 BACKWARD = {
     "sparse_arch": "gradient_exchange",
+    "arrival": "gradient_exchange",
     "dense_arch": "mlps_backward",
     "inter_arch": "interaction_backward",
     "over_arch": "mlps_backward",

@@ -30,7 +30,7 @@ PLANTED = {
 FORWARD_AND_BACKWARD = {
     "over_arch": ("mlps", "mlps_backward"),
     "inter_arch": ("interaction", "interaction_backward"),
-    "sparse_arch": ("output_dist", "gradient_exchange"),
+    "arrival": ("output_dist", "gradient_exchange"),
 }
 
 
