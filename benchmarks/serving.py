@@ -66,7 +66,7 @@ def run(
         for part, target in enumerate([*swaps, None], start=1):
             while time.monotonic() - started < part * given.seconds / (len(swaps) + 1) and wrk.poll() is None:
                 time.sleep(0.5)
-            memory.append(resident_mib(process.pid))
+            memory.append(memory_mib(process.pid))
             if target is not None:
                 point_at(link, target)
         output, _ = wrk.communicate()
@@ -77,7 +77,7 @@ def run(
     result["requests_per_second"] = round(result["requests"] / result["seconds"])
     result["answered_by_server"] = int(answered)  # up to one a connection is on its way when wrk ends
     result["swaps"] = {name: int(float(count)) for name, count in swapped.items()}
-    result["resident_mib"] = memory
+    result["anonymous_and_mapped_mib"] = memory
     print(json.dumps(result))
     process.terminate()
     code = process.wait(30)
@@ -171,9 +171,10 @@ def point_at(link: Path, folder: Path) -> None:
     new.rename(link)
 
 
-def resident_mib(pid: int) -> int:
-    match = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    return int(match[1]) >> 10 if match else 0
+def memory_mib(pid: int) -> tuple[int, ...]:
+    """Resident: what is the process's alone, and pages of files, which the system may drop and read again."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return tuple(int(kib) >> 10 for kib in re.findall(r"Rss(?:Anon|File):\s+(\d+)", text))
 
 
 if __name__ == "__main__":

@@ -76,9 +76,8 @@ def _make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
 
 
 def _is_ours(arguments: Any) -> bool:
-    """Whether the gradient and the tables are float32, the ids int64, and the bags without weights."""
-    are_floats = arguments[0].dtype == arguments[1].dtype == torch.float32
-    return are_floats and arguments[8].dtype == torch.int64 and arguments[11] is None
+    """Whether the tables are float32, the ids int64, and the bags without weights."""
+    return arguments[1].dtype == torch.float32 and arguments[8].dtype == torch.int64 and arguments[11] is None
 
 
 def _update(arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:

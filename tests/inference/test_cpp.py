@@ -1,5 +1,6 @@
 """The C++ program: built here, it scores an export as Python does, and says what is wrong."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import torch
 
 from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import read_manifest
+from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import open_export, to_inputs
 from dlrm_app.inference.reference import to_lines
 
@@ -93,9 +95,23 @@ def test_a_cpu_that_lacks_an_instruction_is_refused(
             if item.filename.endswith("metadata.json"):
                 data = data.replace(b'"dlrm.cpu": "', b'"dlrm.cpu": "avx9 ')
             after.writestr(item, data)
+    marks = {"model.pt2": {"bytes": 0, "checksum": checksum(tmp_path / "other" / "model.pt2")}}
+    (tmp_path / "other" / "export.json").write_text(json.dumps({"files": marks}))
     done = run(built / "dlrm_score", str(tmp_path / "other"), "--check")
     assert done.returncode == 1
     assert "needs a CPU with avx9, which this one lacks" in done.stderr
+
+
+def test_other_bytes_than_were_proven_are_refused(built: Path, package_export: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(package_export, tmp_path / "copy")
+    with (copy / "model.pt2").open("r+b") as file:
+        file.seek(5000)
+        byte = file.read(1)
+        file.seek(5000)
+        file.write(bytes([byte[0] ^ 1]))
+    done = run(built / "dlrm_score", str(copy), "--check")
+    assert done.returncode == 1
+    assert "model.pt2 has other bytes than were proven (checksum)" in done.stderr
 
 
 def test_the_benchmark_measures(built: Path, package_export: Path) -> None:

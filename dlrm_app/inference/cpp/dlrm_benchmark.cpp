@@ -47,6 +47,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   try {
+    dlrm::keep_freed_memory();
     const c10::InferenceMode no_gradients;
     const dlrm::Scorer scorer(arguments[1]);
     std::ifstream file(std::string(arguments[1]) + "/reference/rows.tsv");

@@ -63,6 +63,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   try {
+    dlrm::keep_freed_memory();
     const c10::InferenceMode no_gradients;
     const dlrm::Scorer scorer(arguments[1]);
     if (is_check) return check(arguments[1], scorer);

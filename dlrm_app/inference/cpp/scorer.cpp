@@ -1,6 +1,7 @@
 #include "scorer.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/version.h>
 
@@ -10,6 +11,8 @@
 #include <sstream>
 #include <stdexcept>
 #include <unordered_map>
+
+#include "checksum.h"
 
 namespace dlrm {
 namespace {
@@ -94,11 +97,19 @@ std::string shape_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the most that it takes
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
+}
+
 Scorer::Scorer(const std::filesystem::path& folder, size_t num_runners) {
   const std::filesystem::path path = folder / "model.pt2";
   if (!std::filesystem::exists(path)) {
     throw std::runtime_error("no " + path.string() + ": give the folder of an export made with format=aoti");
   }
+  verify(folder, "model.pt2");
   const Metadata metadata = AOTIModelPackageLoader::load_metadata_from_package(path.string(), "model");
   refuse_other_machine(metadata, path);
   dense_ = lines(value_of(metadata, "dlrm.dense", path));

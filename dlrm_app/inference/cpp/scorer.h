@@ -30,9 +30,13 @@ struct Inputs {
   at::Tensor lengths;
 };
 
+// For the main of a program that scores: lets malloc keep what a batch has freed. Its results between layers are megabytes, which
+// glibc otherwise gives back to the system after each call and gets again, page by page, in the next.
+void keep_freed_memory();
+
 class Scorer {
  public:
-  // Loads model.pt2 from the folder of an export; so many calls of score may run at the same time.
+  // Verifies and loads model.pt2 from the folder of an export; so many calls of score may run at the same time.
   // Throws std::runtime_error, which says what to do, for a missing file or library, another torch, or a CPU that lacks
   // instructions that the export was compiled for.
   explicit Scorer(const std::filesystem::path& folder, size_t num_runners = 1);
