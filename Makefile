@@ -21,8 +21,7 @@ demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	$(BIN)/dlrm-generate rows=500_000 output=demo/clicks.tsv
 	$(BIN)/dlrm-preprocess dataset=criteo_kaggle input.train=demo/clicks.tsv split.val=0.1 split.test=0.1 \
 	    encoding=vocab encoding.min_count=20 output=demo/dataset
-	$(BIN)/dlrm-train data.path=demo/dataset tables=dataset tables.embedding_dim=16 \
-	    trainer.global_batch_size=2048 trainer.epochs=2 output=demo/run
+	$(BIN)/dlrm-train experiment=small_clicks data.path=demo/dataset output=demo/run
 
 test: setup ## the quick tests, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -59,6 +59,26 @@ def is_eval_due(config: EvaluationConfig, step: int, batch: int, batches_per_epo
     return config.every_steps is not None and step % config.every_steps == 0
 
 
+def overfitting(train_loss: Sequence[float], evals: Sequence[Evaluation]) -> str | None:
+    """What to do about a run whose last whole epoch lowered the loss on its own rows and the AUC on val; None if it did not.
+
+    train_loss: the mean over each epoch done. Rows told apart by rare ids are learnt by heart when they come again, which
+    most models of click logs do in their second epoch (Zhang et al. 2022, arXiv:2209.06053).
+    """
+    by_epoch = {each.epoch: each.comparable_auc for each in evals if each.split == "val"}
+    last = len(train_loss) - 1
+    if last < 1 or not {last - 1, last} <= by_epoch.keys():
+        return None
+    if train_loss[last] >= train_loss[last - 1] or by_epoch[last] >= by_epoch[last - 1]:
+        return None
+    best = max(range(last + 1), key=lambda epoch: by_epoch.get(epoch, -1.0)) + 1
+    return (
+        f"epoch {last + 1} lowered the loss on its own rows ({train_loss[last - 1]:.4f} to {train_loss[last]:.4f}), but AUC on "
+        f"val too ({by_epoch[last - 1]:.4f} to {by_epoch[last]:.4f}): the tables learn the rows by heart. "
+        f"Use trainer.epochs={best}; evaluation.patience=1 would have stopped here"
+    )
+
+
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:
     """Why the run has trained enough, from all its evaluations so far; None to go on."""
     aucs = [each.comparable_auc for each in evals if each.split == "val"]

@@ -26,7 +26,7 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.loop_decisions import decide_after_step, is_val_due
+from dlrm_app.training.loop_decisions import decide_after_step, is_val_due, overfitting
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.memory.probe import probe_memory
 from dlrm_app.training.nonfinite import (
@@ -270,6 +270,8 @@ def end_epoch(run: TrainingRun) -> None:
         progress.train_loss.append(run.meter.mean_of_epoch())
         progress.epoch, progress.batch = progress.epoch + 1, 0
         run.meter.start_epoch()
+        if run.runtime.is_first and (advice := overfitting(progress.train_loss, progress.evals)):
+            logger.warning("%s", advice)
 
 
 def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.config.train import CheckpointConfig, EvaluationConfig, TrainConfig
-from dlrm_app.training.loop_decisions import AfterStep, decide_after_step, is_eval_due, reason_to_stop
+from dlrm_app.training.loop_decisions import (
+    AfterStep,
+    decide_after_step,
+    is_eval_due,
+    overfitting,
+    reason_to_stop,
+)
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
@@ -115,3 +121,29 @@ def test_two_rhythms_at_once_and_impossible_values_are_refused() -> None:
         "patience must be",
     ):
         assert words in found
+
+
+def val_aucs(*aucs: float) -> list[Evaluation]:
+    """One evaluation at the end of each epoch."""
+    return [Evaluation("val", epoch, 10 * (epoch + 1), {"auc": auc}) for epoch, auc in enumerate(aucs)]
+
+
+def test_overfitting_is_noticed_and_the_key_named() -> None:
+    advice = overfitting([0.50, 0.45, 0.40], val_aucs(0.78, 0.77, 0.76))
+    assert advice is not None
+    for words in ("(0.4500 to 0.4000)", "(0.7700 to 0.7600)", "trainer.epochs=1;"):
+        assert words in advice
+
+
+@pytest.mark.parametrize(
+    ("train_loss", "aucs"),
+    [
+        ([0.50], [0.78]),
+        ([0.50, 0.45], [0.77, 0.78]),  # learns
+        ([0.50, 0.55], [0.78, 0.77]),  # both worse: a rate too high, say
+        ([0.50, 0.45], []),  # no val
+        ([0.50, 0.45], [0.78]),  # the last epoch was not evaluated
+    ],
+)
+def test_what_is_no_overfitting(train_loss: list[float], aucs: list[float]) -> None:
+    assert overfitting(train_loss, val_aucs(*aucs)) is None
