@@ -16,7 +16,7 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.gpu_check import GpuCheckConfig
 from dlrm_app.distributed.ranks import started_ranks
 from dlrm_app.doctor.examine import examine
-from dlrm_app.errors import ConfigError, DlrmError
+from dlrm_app.errors import ConfigError, DlrmError, refuse_if
 from dlrm_app.files import write_text
 from dlrm_app.synthetic.dataset import write_inputs
 from dlrm_app.training.gpu_check import speed
@@ -48,6 +48,7 @@ def check(config: GpuCheckConfig) -> Findings:
     started = time.monotonic()
     deadline = started + 60 * config.minutes
     ranks = find_ranks(config)
+    refuse_if(only_problems(config))
     folder = Path(config.output)
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -57,9 +58,9 @@ def check(config: GpuCheckConfig) -> Findings:
         machine.append((finding.check, finding.state.value, finding.result))
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as root:
         work = Work(Path(root), logs, config, ranks, deadline)
-        outcomes = work.compare()
-        speeds = work.measure_speed()
+        speeds = work.measure_speed()  # short, and asked for first
         syncs = work.count_syncs() if config.device == "cuda" else None
+        outcomes = work.compare()
     findings = Findings(
         config.device,
         ranks,
@@ -91,6 +92,22 @@ def find_ranks(config: GpuCheckConfig) -> int:
             ]
         )
     return config.ranks or there
+
+
+def only_problems(config: GpuCheckConfig) -> list[str]:
+    """A pattern that fits no check."""
+    names = [SYNCS, *map(speed_name, PRECISIONS), *(case.name for case in cases(config.device))]
+    if fnmatch.filter(names, config.only):
+        return []
+    return [
+        f"only={config.only} fits none of the {len(names)} checks on {config.device}, such as {SYNCS}, {speed_name('bf16')}, "
+        f"{names[-1]}: a pattern has * for any text, as only=speed*"
+    ]
+
+
+def speed_name(precision: str) -> str:
+    """What ``only`` knows the measurement by."""
+    return f"speed {precision}"
 
 
 def _packages() -> list[str]:
@@ -136,19 +153,19 @@ class Work:
     def measure_speed(self) -> list[Speed]:
         """A row for each precision that the device has."""
         device = self._config.device
-        names = [name for name in PRECISIONS if self._is_wanted(f"speed {name}")]
+        names = [name for name in PRECISIONS if self._is_wanted(speed_name(name))]
         if device == "cpu" and "TF32" in names:
             names.remove("TF32")
         tables = self._root / "speed.yaml"
         tables.write_text(speed.tables_text(device), encoding="utf-8")
         rows = speed.BATCH[device] * self._ranks
         settings = [f"tables={tables}", "data.path=none", f"trainer.global_batch_size={rows}", *speed.MODEL]
-        jobs = [Job("speed", f"speed {name}", [[*settings, *PRECISIONS[name]]]) for name in names]
+        jobs = [Job("speed", speed_name(name), [[*settings, *PRECISIONS[name]]]) for name in names]
         results = run_jobs(jobs, rank_command(self._ranks), self._logs, self._deadline)
         return [
             Speed(name, **(result.facts or {}), fault=result.fault)
             for name in names
-            if (result := results.get(f"speed {name}"))
+            if (result := results.get(speed_name(name)))
         ]
 
     def count_syncs(self) -> list[tuple[str, float]] | str | None:

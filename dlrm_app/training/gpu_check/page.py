@@ -25,6 +25,8 @@ SPEED_COLUMNS: Columns = (
     Column("share of the floor", "floor over measured: 100% is as fast as it can be"),
 )
 
+NO_SPEED = "The speed was not measured."
+
 
 def findings_page(findings: Findings) -> str:
     """gpu-check.html."""
@@ -46,7 +48,7 @@ def findings_page(findings: Findings) -> str:
         html_table(CASE_COLUMNS, case_rows(faults)) if faults else "<p>No case differs or failed.</p>",
         "<h2>Speed</h2>",
         "<p>One step of MLPerf DLRM's widths on random batches, without the reader and evaluation.</p>",
-        html_table(SPEED_COLUMNS, speed_rows(findings.speeds)),
+        html_table(SPEED_COLUMNS, speed_rows(findings.speeds)) if findings.speeds else f"<p>{NO_SPEED}</p>",
         "<h2>Where a step waits for the GPU</h2>",
         _syncs_html(findings),
         "<h2>The machine</h2>",
@@ -73,7 +75,7 @@ def findings_markdown(findings: Findings) -> str:
         f"{len(findings.outcomes)} cases: {counts}",
         "",
         *(_markdown(CASE_COLUMNS, case_rows(faults)) if faults else []),
-        *_markdown(SPEED_COLUMNS, speed_rows(findings.speeds)),
+        *(_markdown(SPEED_COLUMNS, speed_rows(findings.speeds)) if findings.speeds else [NO_SPEED, ""]),
         *_syncs_lines(findings),
         "",
         *_markdown(["check", "", "result"], findings.machine),

@@ -4,7 +4,7 @@ Shapes: B rows of a rank, F features, D width.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -45,7 +45,7 @@ def measure_speed(legs: list[list[str]]) -> dict[str, object]:
         tables = resolve_tables(config.tables, None)
         trainable = build_trainable(config, tables, NUM_DENSE, runtime)
         rows = config.trainer.global_batch_size // runtime.world_size
-        batches = [_draw(tables, rows, seed, runtime.device) for seed in range(4)]
+        batches = [draw_batch(tables, rows, seed, runtime.device) for seed in range(4)]
         stream: Iterator[Batch] = cycle(batches)
         trainable.model.train()
         _progress(trainable.pipeline, stream, WARM_UP)
@@ -110,7 +110,8 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _draw(tables: list[Table], rows: int, seed: int, device: torch.device) -> Batch:
+def draw_batch(tables: Sequence[Table], rows: int, seed: int, device: torch.device) -> Batch:
+    """Random rows, where a reader for ``device`` puts them."""
     generator = torch.Generator().manual_seed(seed)
     keys = [name for table in tables for name in table.features]
     ids = torch.cat([torch.randint(0, table.rows, (rows,), generator=generator) for table in tables])
@@ -119,5 +120,6 @@ def _draw(tables: list[Table], rows: int, seed: int, device: torch.device) -> Ba
     )
     dense = torch.rand(rows, NUM_DENSE, generator=generator)
     labels = (torch.rand(rows, generator=generator) < 0.25).float()
-    batch = Batch(dense, features, labels, rows)
-    return batch.pin_memory() if device.type == "cuda" else batch
+    if device.type == "cuda":  # as the reader's
+        dense, features, labels = dense.pin_memory(), features.pin_memory(), labels.pin_memory()
+    return Batch(dense, features, labels, rows)

@@ -10,7 +10,13 @@ from dlrm_app.config.gpu_check import GpuCheckConfig
 from dlrm_app.doctor.finding import Finding, State
 from dlrm_app.errors import ConfigError
 from dlrm_app.training.gpu_check import check as module
-from dlrm_app.training.gpu_check.check import check, find_ranks, largest_difference, read_losses
+from dlrm_app.training.gpu_check.check import (
+    check,
+    find_ranks,
+    largest_difference,
+    only_problems,
+    read_losses,
+)
 
 
 def config(*overrides: str) -> GpuCheckConfig:
@@ -21,6 +27,14 @@ def test_a_machine_without_gpus_is_told_how_to_try_it() -> None:
     with pytest.raises(ConfigError, match=r"there are 0 GPUs: .*device=cpu ranks=2"):
         find_ranks(config())
     assert find_ranks(config("device=cpu")) == 2
+
+
+def test_a_pattern_that_fits_no_check_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"only=semisync\* fits none of the .* checks on cpu, such as syncs of a step, "
+    ):
+        check(config("device=cpu", "only=semisync*"))
+    assert only_problems(config("device=cuda", "only=sync*")) == []
 
 
 def test_losses_are_compared_by_step_and_at_the_end(tmp_path: Path) -> None:

@@ -53,4 +53,6 @@ def test_the_page_shows_all_cases_and_escapes_what_libraries_say() -> None:
     ):
         assert part in html
     assert "No case differs or failed." in findings_page(SOUND)
+    assert "The speed was not measured." in findings_page(replace(SOUND, speeds=[]))
+    assert "The speed was not measured." in findings_markdown(replace(SOUND, speeds=[]))
     assert "there is none" in findings_page(replace(SOUND, syncs=None))
