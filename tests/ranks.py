@@ -22,12 +22,12 @@ CONTEXT.set_forkserver_preload([__name__])
 
 def on_ranks(work: Callable[[Runtime], Any], num_ranks: int, ranks_per_node: int | None = None) -> list[Any]:
     """What ``work`` gives on each rank of a group. It and its result are pickled; ``ranks_per_node``: as if on nodes."""
-    return _start_ranks(partial(_in_group, work), num_ranks, ranks_per_node or num_ranks)
+    return start_ranks(partial(_in_group, work), num_ranks, ranks_per_node or num_ranks)
 
 
 def train_on_ranks(num_ranks: int, *overrides: str) -> None:
     """``dlrm-train *overrides`` on ``num_ranks`` ranks of one thread."""
-    _start_ranks(partial(_train, overrides), num_ranks, num_ranks)
+    start_ranks(partial(_train, overrides), num_ranks, num_ranks)
 
 
 def _in_group(work: Callable[[Runtime], Any]) -> Any:
@@ -39,7 +39,8 @@ def _train(overrides: tuple[str, ...]) -> None:
     train(compose_config("train", TrainConfig, ["trainer.threads=1", *overrides]))
 
 
-def _start_ranks(work: Callable[[], Any], num_ranks: int, ranks_per_node: int) -> list[Any]:
+def start_ranks(work: Callable[[], Any], num_ranks: int, ranks_per_node: int) -> list[Any]:
+    """What ``work``, which joins the group itself, gives on each rank."""
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # where they meet
     numbers = {"MASTER_PORT": store.port, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": ranks_per_node}
     receivers = []

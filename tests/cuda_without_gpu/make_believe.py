@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
@@ -109,6 +110,7 @@ class MakeBelieveGpu(TorchDispatchMode):
         to_gpu = from_gpu if wanted is None else wanted.type in ("cuda", "meta")
         if from_gpu:
             refuse_two_devices(operation, given)
+            refuse_gloo(operation, (args, kwargs))
         if wait := wait_of(operation.overloadpacket, args, kwargs, from_gpu, to_gpu):
             assert not self._refuses, f"waits for the GPU: {wait}"
             self.waits.append(wait)
@@ -129,6 +131,22 @@ def refuse_two_devices(operation: Any, given: Sequence[torch.Tensor]) -> None:
     if are_apart and operation.overloadpacket not in TAKES_BOTH:
         where = ", ".join(f"{value.device}{list(value.shape)}" for value in given)
         raise RuntimeError(f"Expected all tensors to be on the same device, but {operation} got {where}")
+
+
+def refuse_gloo(operation: Any, given: Any) -> None:
+    """Tensors of the GPU go over the group of all ranks, which has NCCL for them; groups made beside it have gloo alone."""
+    if operation.namespace == "c10d":
+        groups = [each for each in pytree.tree_leaves(given) if isinstance(each, torch.ScriptObject)]
+        beside = [
+            each for each in groups if "ProcessGroup" in str(each._type()) and not is_of_all_ranks(each)
+        ]
+        assert not beside, f"{operation}: a tensor of the GPU over gloo"
+
+
+def is_of_all_ranks(group: torch.ScriptObject) -> bool:
+    world = dist.group.WORLD
+    assert world is not None
+    return dist.ProcessGroup.unbox(group).group_name == world.group_name
 
 
 def wait_of(packet: Any, args: Any, kwargs: Mapping[str, Any], from_gpu: bool, to_gpu: bool) -> str | None:

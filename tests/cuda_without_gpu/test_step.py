@@ -14,9 +14,10 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.mean_pooling import ExactMeanCollection
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
-from dlrm_app.training.optimizers import make_dense_optimizer
+from dlrm_app.training.optimizers import TouchedRows, make_dense_optimizer
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.model.test_parity import MODELS as KINDS
 from tests.plain_training import compose_train
@@ -121,3 +122,37 @@ def test_a_batch_is_sent_and_nothing_else() -> None:
     with MakeBelieveGpu() as gpu:
         batch_on(GPU)
         assert gpu.waits == ["copy to the GPU"] * 4
+
+
+@pytest.mark.parametrize("kind", SPARSE_OPTIMIZERS)
+def test_an_optimizer_beside_the_tables_waits_once_a_table_for_the_rows_that_were_hit(kind: str) -> None:
+    """And steps as on CPU."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(9, 4, generator=generator) for _ in range(2)]
+    gradients = [weight.roll(1) * (torch.arange(9) % 3 == 0).unsqueeze(1) for weight in weights]
+
+    def step(device: torch.device) -> list[torch.Tensor]:
+        tables = [nn.Parameter(weight.clone().to(device)) for weight in weights]
+        optimizer = TouchedRows(tables, compose_train(f"optimizer={kind}").optimizer.sparse)
+        for table, gradient in zip(tables, gradients, strict=True):
+            table.grad = gradient.to(device)
+        waits.clear()
+        optimizer.step()
+        return [table.detach() for table in tables]
+
+    waits: list[str] = []
+    expected = step(CPU)
+    with MakeBelieveGpu() as gpu:
+        waits = gpu.waits
+        found = step(GPU)
+        assert waits == ["nonzero"] * 2
+        assert all(torch.equal(table.cpu(), on_cpu) for table, on_cpu in zip(found, expected, strict=True))
+
+
+def test_skipping_waits_once_for_the_loss() -> None:
+    guard = NonfiniteGuard(skips=True, device=CPU)
+    with MakeBelieveGpu() as gpu:
+        loss = torch.full((), 0.5, device=GPU)
+        gpu.waits.clear()
+        assert guard(loss) is loss
+        assert gpu.waits == ["_local_scalar_dense"]

@@ -1,0 +1,141 @@
+"""Messages between ranks: over the backend of their tensors' device, and none of our own that a step waits for."""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dlrm_app.distributed.collectives import all_reduce_sum, new_group
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.distributed.signals import StopRequest
+from dlrm_app.model.layers.regularization import SyncedBatchNorm
+from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.nonfinite import NonfiniteGuard
+from dlrm_app.training.speed.step_parts import StepParts
+from dlrm_app.training.table_health.changed_rows import InitialWeights
+from dlrm_app.training.table_health.lookups import LookupCounter
+from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
+from tests.cuda_without_gpu.test_initial_weights import fresh_tables
+from tests.data.dataset_fixture import write_dataset
+from tests.random_batches import TABLES, draw, to_batch
+from tests.ranks import on_ranks, start_ranks
+from tests.small_run import train_here
+from tests.training.table_health.sharded_health import MANIFEST
+
+COLLECTIVES = (
+    "all_gather",
+    "all_gather_object",
+    "all_reduce",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "reduce_scatter_tensor",
+)
+
+
+def everything(runtime: Runtime, device: torch.device) -> list[Any]:
+    """What training, its watch and its log send between ranks."""
+    meter, guard = LossMeter(runtime), NonfiniteGuard(skips=True, device=device)
+    loss = torch.tensor(0.5 + runtime.rank).to(device)
+    meter.add(loss)
+    guard.watch(loss, 1)
+    guard(loss)
+    request = StopRequest(runtime)
+    request.agreed(), request.settle()
+    counter = LookupCounter(TABLES, MANIFEST, device)
+    counter.add(to_batch(*draw(runtime.rank, 8)).sparse_features.to(device), 8)
+    parts = StepParts(nn.Identity(), None, None, CPU, is_alone=False)
+    normed = SyncedBatchNorm(3).to(device)(torch.arange(12.0).view(4, 3).to(device) + runtime.rank)
+    weights = InitialWeights(fresh_tables().to(device), TABLES, device).compare()
+    return [
+        meter.state(),
+        meter.read(),
+        guard.first_bad_step(),
+        counter.rates(),
+        parts.mean_ms(runtime),
+        normed.tolist(),
+        list(weights),
+    ]
+
+
+def on_both(runtime: Runtime) -> tuple[list[Any], list[Any]]:
+    on_cpu = everything(runtime, CPU)
+    with MakeBelieveGpu():
+        return on_cpu, everything(mock.Mock(wraps=runtime, device=GPU, rank=runtime.rank, world_size=2), GPU)
+
+
+def test_tensors_of_the_gpu_go_over_nccl_and_others_over_gloo() -> None:
+    for on_cpu, on_gpu in on_ranks(on_both, 2):
+        assert on_gpu == on_cpu
+
+
+def send_over_gloo(_: Runtime) -> str:
+    group = new_group()
+    with MakeBelieveGpu():
+        values = torch.ones(2, device=GPU)
+        all_reduce_sum(values)
+        with pytest.raises(AssertionError, match="a tensor of the GPU over gloo"):
+            dist.all_reduce(values, group=group)
+    return "refused"
+
+
+def test_a_tensor_of_the_gpu_over_gloo_would_be_noticed() -> None:
+    assert on_ranks(send_over_gloo, 2) == ["refused"] * 2
+
+
+def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str, bool]]]:
+    """By step: the (name, whether asynchronous) of each message that our own code sent up to the next step."""
+    steps: list[list[tuple[str, bool]]] = [[]]
+
+    def noting(name: str, send: Callable[..., Any]) -> Callable[..., Any]:
+        def sent(*inputs: Any, **options: Any) -> Any:
+            if sys._getframe(1).f_globals["__name__"].startswith("dlrm_app."):
+                steps[-1].append((name, bool(options.get("async_op"))))
+            return send(*inputs, **options)
+
+        return sent
+
+    from dlrm_app.training import train as loop
+
+    take_step = loop.take_step
+
+    def begin_step(*inputs: Any) -> None:
+        steps.append([])
+        take_step(*inputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "take_step", begin_step)
+        for name in COLLECTIVES:
+            patch.setattr(dist, name, noting(name, getattr(dist, name)))
+        train_here(Path(output), f"data.path={dataset}", *overrides)
+    return steps[1:]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "blocking"),
+    [
+        (["checkpoint.every_minutes=30", "optimizer.dense.clip_norm=1"], []),
+        (["trainer.on_nonfinite=skip"], ["all_reduce"]),
+    ],
+)
+def test_a_step_waits_for_no_message_of_ours(
+    overrides: list[str], blocking: list[str], tmp_path: Path
+) -> None:
+    """Between two lines of the log; the request to stop or save travels beside the next step."""
+    write_dataset(tmp_path / "data", rows={"train": 1000})
+    keys = ["trainer.log_every_steps=4", *overrides]
+    work = partial(noted_run, str(tmp_path / "data"), str(tmp_path / "run"), *keys)
+    for steps in start_ranks(work, 2, 2):
+        assert len(steps) == 7
+        for number in (1, 2, 3, 5, 6):
+            sent = steps[number - 1]
+            assert [name for name, is_beside in sent if not is_beside] == blocking
+            assert [name for name, is_beside in sent if is_beside] == ["all_reduce"]
