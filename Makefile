@@ -27,7 +27,7 @@ test: setup ## the quick tests, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: setup ## all tests, the long ones too
-	$(BIN)/python -m pytest -m "long or not long"
+	$(BIN)/python -m pytest -m "not gpu"
 
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
 	@tests/slurm/install.sh
