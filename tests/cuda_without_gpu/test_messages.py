@@ -123,7 +123,7 @@ def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str
     ("overrides", "blocking"),
     [
         (["checkpoint.every_minutes=30", "optimizer.dense.clip_norm=1"], []),
-        (["trainer.on_nonfinite=skip"], ["all_reduce"]),
+        pytest.param(["trainer.on_nonfinite=skip"], ["all_reduce"], marks=pytest.mark.long),
     ],
 )
 def test_a_step_waits_for_no_message_of_ours(
