@@ -17,6 +17,7 @@ from dlrm_app.data.loading import choose_loading
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.forward_passes import SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.files import temporary_name
 from dlrm_app.training.run import TrainingRun, run_tensors, save
 from dlrm_app.training.train import train_batches
 
@@ -128,8 +129,8 @@ def _local_bytes(value: object) -> int:
 
 
 def disk_rate(folder: Path) -> float:
-    """Bytes a second written to a file and put on the disk."""
-    block, path = bytes(WRITTEN), folder / "written"
+    """Bytes a second written to a file and put on the disk; each rank has a file of its own."""
+    block, path = bytes(WRITTEN), temporary_name(folder / "written")
     rates = []
     for _ in range(3):
         started = time.perf_counter()

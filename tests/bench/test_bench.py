@@ -1,10 +1,12 @@
 """dlrm-bench: everything that it is asked for is measured and written; its floors are no guesses."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from dlrm_app.bench import beside_steps
 from dlrm_app.bench.bench import bench
 from dlrm_app.bench.result import BenchResult, Line, Section, line
 from dlrm_app.bench.show import bench_page, bench_text
@@ -52,6 +54,13 @@ def test_without_a_dataset_rows_are_made_for_the_tables(tmp_path: Path) -> None:
     (section,) = bench(compose_config("bench", BenchConfig, keys)).sections
     assert section.rows_per_second
     assert not list(tmp_path.glob("dlrm-bench*"))
+
+
+def test_ranks_measure_one_disk_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_steps, "WRITTEN", 1000)
+    with ThreadPoolExecutor(4) as ranks:
+        assert all(rate > 0 for rate in ranks.map(beside_steps.disk_rate, [tmp_path] * 40))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.long
