@@ -28,7 +28,7 @@ from dlrm_app.evaluation.importance_page import evaluation_page, format_importan
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem
 from dlrm_app.evaluation.row_sample import sample_rows
-from dlrm_app.files import explained_disk_errors, write_json, written_whole
+from dlrm_app.files import explained_disk_errors, write_json, write_text
 
 HEADINGS = {
     "pr_auc": "PR-AUC",
@@ -85,11 +85,8 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     write_json(Path(config.output), asdict(result))
             if config.report:
                 text = evaluation_page(result, format_result(measured, intervals, comparison, config))
-                with (
-                    explained_disk_errors(Path(config.report), "then evaluate again"),
-                    written_whole(Path(config.report)) as temporary,
-                ):
-                    temporary.write_text(text, encoding="utf-8")
+                with explained_disk_errors(Path(config.report), "then evaluate again"):
+                    write_text(Path(config.report), text)
         return result
 
 
