@@ -1,0 +1,77 @@
+"""The backward pass of tables on CPU, with the optimizer's update in it: fbgemm's operator beside the compiled one.
+
+    python benchmarks/table_updates.py --threads 1
+
+26 tables of 10,000 × 32 and one-hot batches of 2,048, ids uniform and by zipf 1.2; medians of STEPS. fbgemm's goes first:
+once its operators are replaced, they are so for the whole process.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as dlrm-train; before torch is there
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from dlrm_app.tables.compiled_updates import replace_operators
+
+TABLES, ROWS, DIM, BATCH = 26, 10_000, 32, 2048
+STEPS, NUM_BATCHES = 30, 4
+KINDS = {
+    "sgd": EmbOptimType.EXACT_SGD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    torch.set_num_threads(parser.parse_args().threads)
+    torch.manual_seed(0)
+    uniform = torch.ones(ROWS)
+    ids = {"uniform": draw(uniform), "zipf 1.2": draw(torch.arange(1.0, ROWS + 1).pow(-1.2))}
+    fbgemms = {(kind, name): median_ms(kind, batches) for kind in KINDS for name, batches in ids.items()}
+    replace_operators()
+    print("| | ids | fbgemm, ms | compiled, ms |\n|---|---|---:|---:|")
+    for (kind, name), before in fbgemms.items():
+        is_replaced = kind != "rowwise_adagrad"
+        after = f"{median_ms(kind, ids[name]):.2f}" if is_replaced else "fbgemm's stays"
+        print(f"| {kind} | {name} | {before:.2f} | {after} |")
+
+
+def draw(weights: torch.Tensor) -> list[torch.Tensor]:
+    """Batches of ids, drawn by the ``weights`` of rows."""
+    return [torch.multinomial(weights, TABLES * BATCH, replacement=True) for _ in range(NUM_BATCHES)]
+
+
+def median_ms(kind: str, batches: list[torch.Tensor]) -> float:
+    """Of the backward pass alone."""
+    tables = SplitTableBatchedEmbeddingBagsCodegen(
+        [(ROWS, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU)] * TABLES,
+        optimizer=KINDS[kind],
+        learning_rate=0.01,
+        eps=1e-8,
+    )
+    offsets, times = torch.arange(TABLES * BATCH + 1), []
+    gradient = torch.randn(BATCH, TABLES * DIM) / BATCH
+    for step in range(STEPS):
+        pooled = tables(batches[step % NUM_BATCHES], offsets)
+        started = time.perf_counter()
+        pooled.backward(gradient)
+        times.append(time.perf_counter() - started)
+    return 1000 * statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
