@@ -27,9 +27,12 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """What ``to_json`` gave. Raises KeyError."""
+        """What ``to_json`` gave. Raises KeyError or TypeError."""
         rest = dict(value)
-        return cls(rest.pop("split"), rest.pop("epoch"), rest.pop("step"), rest)
+        split, epoch, step = rest.pop("split"), rest.pop("epoch"), rest.pop("step")
+        if not (isinstance(epoch, int) and isinstance(step, int)):
+            raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
+        return cls(split, epoch, step, rest)
 
 
 @dataclass

@@ -14,7 +14,7 @@ def report(config: ReportConfig) -> None:
     """Writes the page that ``config`` asks for and prints where it is. Raises DlrmError."""
     runs = read_runs(config.runs)
     if len(runs) == 1:
-        print(write_report(runs[0].record.path))
+        print(write_report(runs[0].record.path, Path(config.output) if config.output else None))
         return
     print(compare(runs, config))
 

@@ -21,12 +21,12 @@ from dlrm_app.training.report.run_record import RunRecord, read_run
 from dlrm_app.training.report.step_section import step_section
 
 
-def write_report(run_folder: Path) -> Path:
-    """Writes ``run_folder``/report.html from the other files there, and gives its path.
+def write_report(run_folder: Path, path: Path | None = None) -> Path:
+    """Writes ``path`` (None: ``run_folder``/report.html) from the run's other files, and gives it.
 
     Raises DataError if the folder holds no run, or a damaged one.
     """
-    path = run_folder / "report.html"
+    path = path or run_folder / "report.html"
     write_text(path, render(read_run(run_folder)))
     return path
 

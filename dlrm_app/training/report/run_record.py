@@ -20,6 +20,7 @@ from dlrm_app.training.run_folder.events import (
     event_from_json,
 )
 
+WHAT_TO_DO = "take it from a copy of the run, or delete it"
 Kind = TypeVar("Kind", TrainEvent, Evaluation, HealthEvent, SkipEvent)
 
 
@@ -56,15 +57,22 @@ def read_run(folder: Path) -> RunRecord:
     """The record of the run in ``folder``, finished or not. Raises DataError if there is none."""
     if not (folder / "config.yaml").is_file():
         raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
+    config, dataset = _read(folder / "config.yaml"), _read(folder / "dataset.json")
+    if not isinstance(config.get("trainer"), dict):
+        raise DataError(
+            f"{folder} holds no run (its config.yaml is another program's): name the folder that dlrm-train wrote"
+        )
+    if dataset and not (isinstance(dataset.get("splits"), dict) and "fingerprint" in dataset):
+        raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {WHAT_TO_DO}")
     events = _read_events(folder / "metrics.jsonl")
     result = _read(folder / "result.json")
     last_step = max((event.step for event in events), default=0)
     is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one goes on from
     return RunRecord(
         path=folder,
-        config=_read(folder / "config.yaml"),
+        config=config,
         environment=_read(folder / "environment.json"),
-        dataset=_read(folder / "dataset.json"),
+        dataset=dataset,
         plan=_read(folder / "plan.yaml"),
         curves=_read(folder / "curves.json"),
         result=result if result and not is_stale else None,
@@ -92,17 +100,23 @@ def _read(path: Path) -> dict[str, Any]:
     """A JSON or YAML file's mapping; empty where the run did not come far enough to write it."""
     if not path.is_file():
         return {}
-    text = path.read_text(encoding="utf-8")
     try:
-        return dict((yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)) or {})
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
     except (ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path} was damaged after it was written: {error}") from error
+        raise DataError(f"{path} was damaged after it was written ({error}): {WHAT_TO_DO}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is not what dlrm-train wrote: {WHAT_TO_DO}")
+    return value
 
 
 def _read_events(path: Path) -> list[Event]:
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    # bytes of another program's file are no UTF-8, and so no event
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     events = []
     for number, line in enumerate(lines, start=1):
         try:

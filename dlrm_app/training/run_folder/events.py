@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlrm_app.checkpoint.progress import Evaluation
+from dlrm_app.records import from_json
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,12 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(value: Mapping[str, Any]) -> Event:
-    """What ``event_to_json`` gave, with the time or without. Raises KeyError or TypeError."""
+    """What ``event_to_json`` gave, with the time or without. Raises KeyError, TypeError or ValueError."""
+    if not isinstance(value, Mapping):
+        raise TypeError("no JSON object")
     values = {key: part for key, part in value.items() if key not in ("event", "time")}
     kind = {name: kind for kind, name in KINDS.items()}[value["event"]]
-    event: Event = Evaluation.from_json(values) if kind is Evaluation else kind(**values)
+    event: Event = Evaluation.from_json(values) if kind is Evaluation else from_json(kind, values)
     return event
 
 
