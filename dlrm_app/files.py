@@ -148,3 +148,11 @@ def checksum(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return f"sha256:{digest.hexdigest()}"
+
+
+def code_checksum(package: Path) -> str:
+    """Of the Python files below ``package``: another one may compute another way."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()

@@ -4,7 +4,6 @@ The workers must see the input and the output under the same names, relative one
 is lost costs the items it was at: others do them again, and as they land by rename the dataset is the same.
 """
 
-import hashlib
 import logging
 import os
 import pickle
@@ -22,6 +21,7 @@ from distributed.scheduler import KilledWorker
 
 from dlrm_app.config.dask import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
+from dlrm_app.files import code_checksum
 from dlrm_app.preprocess.job.executor import Executor, Feed, Work
 from dlrm_app.preprocess.job.journal import R
 from dlrm_app.preprocess.read.units import UnitText
@@ -127,7 +127,7 @@ class DaskExecutor:
         """See ``dlrm_app.preprocess.job.executor.Executor``."""
         # ``work`` may be megabytes. As the result of a task, not scattered, it can be made again when it is lost.
         shared = self._client.submit(bytes, pickle.dumps(work), pure=False)
-        code, folder = code_checksum(), str(Path.cwd())
+        code, folder = own_code(), str(Path.cwd())
         tasks = [self._client.submit(do, shared, code, folder, feed, pure=False) for feed in feeds]
         finished: Any = as_completed(tasks)
         try:
@@ -149,19 +149,16 @@ def _records(task: Future) -> list[Any]:
         ) from error
     except (CancelledError, CommClosedError) as error:
         raise DlrmError(
-            "the Dask scheduler has ended: start one, then run the same command again; it goes on where it stopped"
+            "the Dask scheduler has ended: start one, or leave executor=dask out, then run the command again; it goes "
+            "on where it stopped"
         ) from error
     return records
 
 
 @cache
-def code_checksum() -> str:
-    """Of this process's dlrm-app: another one may encode a row in another way."""
-    package = Path(__file__).resolve().parents[2]
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
+def own_code() -> str:
+    """The checksum of this process's dlrm-app."""
+    return code_checksum(Path(__file__).resolve().parents[2])
 
 
 def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
@@ -169,7 +166,7 @@ def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
 
     ``code``: the checksum of the dlrm-app that asks for it. Raises DlrmError if this is another.
     """
-    if code != code_checksum():
+    if code != own_code():
         raise DlrmError(
             f"the worker at {get_worker().address} has another dlrm-app than this process: install the same on all, "
             "start the worker anew, then run the same command again; it goes on where it stopped"

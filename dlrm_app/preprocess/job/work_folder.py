@@ -9,19 +9,26 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.files import held_lock, write_json
+from dlrm_app.files import code_checksum, held_lock, write_json
 from dlrm_app.preprocess.job.journal import Journal, R
 from dlrm_app.preprocess.read.source import Source
 from dlrm_app.records import from_json
 
 WORK = ".work"
-VERSION = 1
+VERSION = 2
 """Of all records of a run; raise it whenever one of them changes."""
+
+
+@cache
+def own_code() -> str:
+    """The checksum of dlrm_app/preprocess/."""
+    return code_checksum(Path(__file__).resolve().parents[1])
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,14 @@ class RunRecord:
     """What decides the work of a run.
 
     ``encoding``: the fingerprint of the dataset at encoding.path. ``damaged``: paths of files that may be replaced.
+    ``code``: the checksum of the code at work: what another one has encoded must not be mixed with it.
     """
 
     config: dict[str, Any]
     sources: tuple[Source, ...]
     encoding: str | None
     damaged: tuple[str, ...] = ()
+    code: str = field(default_factory=own_code)
     version: int = VERSION
 
 
@@ -51,7 +60,15 @@ def read_run(output: Path) -> RunRecord | None:
                 f"version {value.get('version')}, these are {VERSION}): delete {output} and start again"
             ]
         )
-    return from_json(RunRecord, value)
+    run = from_json(RunRecord, value)
+    if run.code != own_code():
+        raise ConfigError(
+            [
+                f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another "
+                f"way: delete {output} and start again, or finish it with that version"
+            ]
+        )
+    return run
 
 
 def write_run(output: Path, run: RunRecord) -> None:

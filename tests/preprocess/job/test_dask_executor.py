@@ -1,6 +1,7 @@
 """More than one machine: the units of a run on the workers of a Dask cluster."""
 
 import gzip
+import json
 import pickle
 import subprocess
 import sys
@@ -77,6 +78,40 @@ def test_a_worker_killed_half_way_changes_nothing_of_the_dataset(address: str, t
     assert content(output) == content(tmp_path / "local")
 
 
+@pytest.mark.long
+def test_the_scheduler_killed_half_way_leaves_a_run_that_goes_on_without_dask(tmp_path: Path) -> None:
+    clicks = write_clicks(tmp_path / "clicks.tsv", 150_000)
+    num_units = -(-clicks.stat().st_size // (1 << 20))
+    place = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard", "--port", "0"]
+    scheduler = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--scheduler-file", str(place)], stderr=subprocess.DEVNULL
+    )
+    while not place.exists():
+        time.sleep(0.05)
+    address = json.loads(place.read_text())["address"]
+    worker = start_worker(address)
+    output, seen = tmp_path / "out", []
+    killer = threading.Thread(
+        target=kill_half_way, args=(scheduler, output / ".work" / "encode", num_units, seen)
+    )
+    killer.start()
+    try:
+        with pytest.raises(
+            DlrmError, match="the Dask scheduler has ended: start one, or leave executor=dask out"
+        ):
+            run(output, *OPTIONS, f"input.train={clicks}", "executor=dask", f"dask.address={address}")
+        killer.join(timeout=10)
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
+    assert 0 < seen[0] < num_units
+    run(output, *OPTIONS, f"input.train={clicks}")
+    run(tmp_path / "local", *OPTIONS, f"input.train={clicks}")
+    assert content(output) == content(tmp_path / "local")
+
+
 def test_an_error_on_a_worker_reaches_the_user_whole(tmp_path: Path) -> None:
     zipped = gzip.compress(write_clicks(tmp_path / "clicks.tsv", 3000).read_bytes())
     (tmp_path / "cut.tsv.gz").write_bytes(zipped[:-1000])
@@ -91,7 +126,7 @@ def test_a_worker_with_another_version_of_the_code_is_refused(
 ) -> None:
     clicks = write_clicks(tmp_path / "clicks.tsv", 10)
     checksums = iter(["of the one that asks", "of the worker"])
-    monkeypatch.setattr(dask_executor, "code_checksum", lambda: next(checksums))
+    monkeypatch.setattr(dask_executor, "own_code", lambda: next(checksums))
     with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
         options = ("executor=dask", f"dask.address={cluster.scheduler_address}")
         with pytest.raises(DlrmError, match=r"the worker at \S+ has another dlrm-app"):

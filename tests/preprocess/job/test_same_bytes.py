@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.preprocess.job import executor
+from dlrm_app.preprocess.job import executor, work_folder
 from dlrm_app.preprocess.job import work_plan as plan
 from dlrm_app.preprocess.job.executor import LocalExecutor
 from dlrm_app.preprocess.job.journal import Journal
@@ -169,6 +169,19 @@ def test_an_unfinished_dataset_of_another_version_is_refused(
         path.write_text(json.dumps({**{k: v for k, v in run_record.items() if k != "version"}, **version}))
         with pytest.raises(ConfigError, match=r"another version .*: delete .*out and start again"):
             run(clicks / "out", *given)
+
+
+def test_an_unfinished_dataset_that_other_code_began_is_refused(
+    clicks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What two versions encode in two ways must not end up in one dataset."""
+    given = [f"input.train={clicks}/a.tsv", *options("hash")]
+    interrupted(clicks / "out", given, monkeypatch)
+    with monkeypatch.context() as other:
+        other.setattr(work_folder, "own_code", lambda: "another")
+        with pytest.raises(ConfigError, match=r"another version .* delete .*out and start again"):
+            run(clicks / "out", *given)
+    run(clicks / "out", *given)
 
 
 def test_an_unfinished_dataset_refuses_changed_input(clicks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
