@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import SPLITS, Manifest
 from dlrm_app.preprocess.check.row_groups import Values
+from dlrm_app.preprocess.encode.targets import is_target
 from dlrm_app.preprocess.hashing import mix
 
 FOLDER_PREFIX = ".check-"
@@ -26,8 +27,12 @@ _FILE_BUFFER = 1 << 18
 
 
 def hash_rows(values: Values, manifest: Manifest, num_rows: int) -> NDArray[np.uint64] | None:
-    """A hash of each row's dense values and ids, bit by bit; None if a column is lacking."""
-    names = [column.name for column in manifest.dense], [column.name for column in manifest.sparse]
+    """A hash of each row's dense values and ids, bit by bit; None if a column is lacking.
+
+    Target columns are left out: equal rows of train, in different folds, and of val differ in them.
+    """
+    dense = [column.name for column in manifest.dense if not is_target(column)]
+    names = dense, [column.name for column in manifest.sparse]
     if any(name not in values.dense for name in names[0]) or any(name not in values.ids for name in names[1]):
         return None
     hashes = np.zeros(num_rows, np.uint64)

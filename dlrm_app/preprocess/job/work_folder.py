@@ -88,6 +88,8 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
     keys = ["rejects.max_fraction"]
     if begun <= {"lines"}:
         keys += ["split"]
+    if begun <= {"lines", "study", "vocab"}:
+        keys += ["dense.target_columns"]
     if begun <= {"lines", "study", "vocab"} and before.config["encoding"]["kind"] == "vocab":
         keys += [f"encoding.{name}" for name in ("kind", "num_embeddings", "min_count", "top_k")]
     return keys

@@ -202,12 +202,16 @@ def test_rows_that_train_has_as_well_are_counted(tmp_path: Path) -> None:
     assert [split for split, found in overlap.items() if found.is_suspicious] == []
 
 
-def test_a_leak_of_training_rows_is_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("columns", [[], ["dense.target_columns=[cat_0]"]])
+def test_a_leak_of_training_rows_is_pointed_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, columns: list[str]
+) -> None:
+    """Also where a training row is encoded without its own click, and the same row of val with it."""
     lines = make_clicks(600).splitlines(keepends=True)
     (tmp_path / "train.tsv").write_bytes(b"".join(lines))
     (tmp_path / "val.tsv").write_bytes(b"".join(lines[:200]))
     inputs = [f"input.{split}={tmp_path}/{split}.tsv" for split in ("train", "val")]
-    run(tmp_path / "out", "dataset=criteo_kaggle", *inputs)
+    run(tmp_path / "out", "dataset=criteo_kaggle", *inputs, *columns)
     with caplog.at_level("INFO"):
         check_dataset(tmp_path / "out")
     assert "note: val share more rows with train than repeats within train explain" in caplog.text

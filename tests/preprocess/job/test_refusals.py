@@ -190,7 +190,9 @@ def test_target_columns_need_clicks_to_learn_from_and_room_to_count_them(tmp_pat
     with pytest.raises(
         ConfigError, match=r"counts the clicks of 2,600,000 ids, which takes 0.97 GiB.*memory_gib"
     ):
-        run(Path("k"), "input.train=log.tsv", "dense.target_columns=all", "memory_gib=0.5")
+        run(Path("m"), "input.train=log.tsv", "dense.target_columns=all", "memory_gib=0.5")
+    fewer = run(Path("m"), "input.train=log.tsv", "dense.target_columns=[cat_1]", "memory_gib=0.5")
+    assert [column.name for column in fewer.dense][13:] == ["cat_1_target"]
 
 
 def test_text_of_another_encoding_is_refused_with_the_cure(tmp_path: Path) -> None:
