@@ -14,7 +14,7 @@ from dlrm_app.bench.beside_steps import measure_checkpoint, measure_evaluation, 
 from dlrm_app.bench.inputs import write_bench_inputs
 from dlrm_app.bench.result import BenchResult, Section
 from dlrm_app.bench.show import bench_page, bench_text
-from dlrm_app.bench.step import floors_of, measure_model, measure_whole
+from dlrm_app.bench.step import measure_model, measure_whole
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
@@ -57,7 +57,7 @@ def bench(config: BenchConfig) -> BenchResult:
 
 def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
     work = step_work(step_shape(run.config, run.trainable.plan, run.trainable.model.module))
-    floors = floors_of(work, machine, run.config.trainer.precision)
+    floors = machine.floors_ms(work, run.config.trainer.precision)
     if "loader" in config.measure:
         yield measure_loader(run)
     if "model" in config.measure:
@@ -65,7 +65,7 @@ def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterat
     if "step" in config.measure:
         yield measure_whole(run, floors, config.warm_up, config.steps)
     if "evaluation" in config.measure:
-        in_fp32 = floors_of(work, machine, "fp32")
+        in_fp32 = machine.floors_ms(work, "fp32")
         yield measure_evaluation(run, sum(in_fp32[part] for part in FORWARD))
     if "checkpoint" in config.measure:
         yield measure_checkpoint(run, run.folder.path)

@@ -6,8 +6,6 @@ from contextlib import closing
 
 from dlrm_app.bench.result import Section, line
 from dlrm_app.data.batch import Batch
-from dlrm_app.sharding.estimate.machine import Machine
-from dlrm_app.sharding.estimate.work import Work
 from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.speed.parts import PARTS, TITLES
 from dlrm_app.training.speed.timed_steps import time_steps
@@ -30,11 +28,6 @@ def measure_whole(run: TrainingRun, floors: Mapping[str, float], warm_up: int, s
     """Steps as dlrm-train takes them, from disk."""
     with closing(_epochs(run)) as epochs:
         return _measure("whole step, from disk", run, epochs, floors, warm_up, steps)
-
-
-def floors_of(work: Mapping[str, Work], machine: Machine, precision: str) -> dict[str, float]:
-    """Part → the least milliseconds."""
-    return {part: machine.floor_ms(each, precision) for part, each in work.items()}
 
 
 def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:

@@ -32,13 +32,16 @@ class Machine:
         products = work.flops / self.flops.get(precision, self.flops["fp32"])
         return 1000 * (max(products, work.bytes / self.memory) + work.sent / self.exchange)
 
+    def floors_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
+        """Part → ``floor_ms``."""
+        return {part: self.floor_ms(each, precision) for part, each in work.items()}
+
     def estimate_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
         """Part → milliseconds of a step, those that only take time with them."""
         fixed = FIXED_MS[self.device]
         times = {
-            part: self.fixed_ms.get(part, fixed)
-            + self.floor_ms(each, precision) / self.efficiency.get(part, EFFICIENCY)
-            for part, each in work.items()
+            part: self.fixed_ms.get(part, fixed) + floor / self.efficiency.get(part, EFFICIENCY)
+            for part, floor in self.floors_ms(work, precision).items()
         }
         return times | {part: ms for part, ms in self.fixed_ms.items() if part not in work}
 

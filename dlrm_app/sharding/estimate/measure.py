@@ -10,11 +10,12 @@ import torch.distributed as dist
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.sharding.estimate.machine import Machine
 
-ROWS, WIDTH = 2048, 512
-"""A product of [ROWS, WIDTH] and [WIDTH, WIDTH], as an MLP's layers are."""
-COPIED = 64 * 2**20
-SENT = 4 * 2**20
-"""Bytes: copied from place to place; sent from each rank to all."""
+PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
+"""Rows and width of a product of [rows, width] and [width, width], as an MLP's layers are; a GPU's fills all of it."""
+COPIED = {"cpu": 64 << 20, "cuda": 512 << 20}
+"""Bytes copied from place to place: more than the device's caches hold."""
+SENT = 4 << 20
+"""Bytes sent from each rank to all."""
 SECONDS = 0.3
 """Each is repeated for so long."""
 
@@ -31,17 +32,19 @@ def measure_machine(runtime: Runtime) -> Machine:
 
 def gemm_rate(kind: torch.dtype, runtime: Runtime) -> float:
     """Flops a second of matrix products."""
-    factors = [torch.randn(rows, WIDTH, device=runtime.device).to(kind) for rows in (ROWS, WIDTH)]
-    result = torch.empty(ROWS, WIDTH, dtype=kind, device=runtime.device)
+    rows, width = PRODUCT[runtime.device_type]
+    factors = [torch.randn(each, width, device=runtime.device).to(kind) for each in (rows, width)]
+    result = torch.empty(rows, width, dtype=kind, device=runtime.device)
     seconds = median_seconds(lambda: torch.mm(*factors, out=result), runtime)
-    return 2.0 * ROWS * WIDTH * WIDTH / seconds
+    return 2.0 * rows * width * width / seconds
 
 
 def memory_rate(runtime: Runtime) -> float:
     """Bytes read and written a second."""
-    source = torch.ones(COPIED // 4, device=runtime.device)
+    num_bytes = COPIED[runtime.device_type]
+    source = torch.ones(num_bytes // 4, device=runtime.device)
     target = torch.empty_like(source)
-    return 2 * COPIED / median_seconds(lambda: target.copy_(source), runtime)
+    return 2 * num_bytes / median_seconds(lambda: target.copy_(source), runtime)
 
 
 def exchange_rate(runtime: Runtime) -> float:

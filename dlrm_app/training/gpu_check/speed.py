@@ -1,10 +1,7 @@
-"""How fast a step is beside what this device's memory and matrix units allow, both measured here.
-
-Shapes: B rows of a rank, F features, D width.
-"""
+"""How fast a step is beside what this device's memory and matrix units allow, both measured here."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -15,10 +12,11 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.model.precision import dense_autocast, set_tf32
-from dlrm_app.tables.names import table_of
+from dlrm_app.sharding.estimate.measure import measure_machine
+from dlrm_app.sharding.estimate.work import step_work
 from dlrm_app.tables.specs import Table, resolve_tables
 from dlrm_app.training.setup import build_trainable
+from dlrm_app.training.speed.shape import step_shape
 
 NUM_DENSE, WARM_UP, TIMED = 13, 5, 20
 TABLES = """\
@@ -54,50 +52,13 @@ def measure_speed(legs: list[list[str]]) -> dict[str, object]:
         _progress(trainable.pipeline, stream, TIMED)
         _wait(runtime.device)
         seconds = (time.perf_counter() - started) / TIMED
-        dense = sum(p.numel() for name, p in trainable.model.named_parameters() if table_of(name) is None)
-        set_tf32(config.trainer.tf32, runtime.device)
-        floor = step_floor(rows, len(tables), tables[0].dim, dense, _rates(config, runtime.device))
+        work = step_work(step_shape(config, trainable.plan, trainable.model.module))
+        floors = measure_machine(runtime).floors_ms(work, config.trainer.precision)
     return {
         "rows_per_second": rows * runtime.world_size / seconds,
         "ms": 1000 * seconds,
-        "floor_ms": 1000 * floor,
+        "floor_ms": sum(floors.values()),
     }
-
-
-def step_floor(rows: int, features: int, dim: int, dense: int, rates: tuple[float, float]) -> float:
-    """Seconds that a step of ``rows`` cannot do without. ``rates``: bytes and FLOPs a second; ``dense`` weights.
-
-    Memory: a looked-up row is read, and read and written again by its update, its pooled vector and that one's gradient
-    are written and read: 7 passes over B·F·D floats. Products: 2 FLOPs a weight and row forward, 4 backward; the
-    interaction's B·F²·D multiplications thrice.
-    """
-    moved = 7 * 4 * rows * features * dim
-    products = 6 * rows * dense + 3 * 2 * rows * (features + 1) ** 2 * dim
-    return moved / rates[0] + products / rates[1]
-
-
-def _rates(config: TrainConfig, device: torch.device) -> tuple[float, float]:
-    """Bytes a second of a copy, read and written; FLOPs a second of a matrix product in the run's precision."""
-    on_gpu = device.type == "cuda"
-    source = torch.ones((256 if on_gpu else 32) << 18, device=device)
-    target = torch.empty_like(source)
-    copy = _best(lambda: target.copy_(source), device)
-    size = 4096 if on_gpu else 512
-    square = torch.ones(size, size, device=device)
-    with dense_autocast(device, config.trainer.precision == "bf16"):
-        product = _best(lambda: square @ square, device)
-    return 2 * 4 * source.numel() / copy, 2 * size**3 / product
-
-
-def _best(work: Callable[[], object], device: torch.device) -> float:
-    times = []
-    for _ in range(10):
-        _wait(device)
-        started = time.perf_counter()
-        work()
-        _wait(device)
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 def _progress(pipeline: Any, stream: Iterator[Batch], steps: int) -> None:
