@@ -87,7 +87,10 @@ def _what_hydra_lacks(error: Exception) -> str:
     lacking = re.search(r"Could not find '(hydra/\w+)/([^']+)'", text)
     if lacking is None:
         return text
-    return f"{lacking[1]}={lacking[2]} is not installed: pip install 'dlrm-app[sweep]' brings optuna's sweeper and submitit's launchers"
+    return (
+        f"{lacking[1]}={lacking[2]} is not installed: pip install 'dlrm-app[sweep]' brings hydra/sweeper=optuna and "
+        "hydra/launcher=submitit_local or submitit_slurm; any other comes with a package of its own"
+    )
 
 
 def checked_config(

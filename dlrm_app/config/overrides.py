@@ -58,8 +58,12 @@ def check_overrides(
         values = _values(override)
         if "_target_" in key.split(".") or any(has_key(value, "_target_") for value in values):
             problems.append(f"{given}: _target_ names code to call, which no setting may")
+        elif override.package is not None:
+            value = text.partition("=")[2]
+            problems.append(f"{given}: @{override.package} names no place of its own: write {key}={value}")
         elif override.is_delete():
-            problems.append(f"{given} would delete a key: give it a value, or {key}=null")
+            instead = "choose another" if key in groups else f"give it a value, or {key}=null"
+            problems.append(f"{given} would delete a key: {instead}")
         elif len(values) > 1 and not is_sweep:
             whole = text.partition("=")[2]
             problems.append(
@@ -70,8 +74,7 @@ def check_overrides(
             problems.append(f"{given}: dlrm-{command} has no --multirun, start it once for each")
         elif key in groups and all(isinstance(value, str | None) for value in values):
             chosen = [_choose(value, key, conf, command, tree, problems) for value in values]
-            sign = text.partition(key)[0]
-            text = f"{sign}{key}={','.join(chosen)}"
+            text = f"{key}={','.join(chosen)}"  # + is left out: every group has its place in the defaults
         elif re.match(r"hydra\b", key):
             if not key.startswith(OF_HYDRA):
                 problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import batch_rows, one_of, threads_problems
+from dlrm_app.display.command_line import quoted
 
 
 @dataclass(slots=True)
@@ -43,6 +44,5 @@ def with_runs(words: Sequence[str]) -> list[str]:
     ]
     if not folders:
         return list(words)
-    quoted = (word.replace("\\", "\\\\").replace('"', '\\"') for word in folders)
-    names = ",".join(f'"{word}"' for word in quoted)
+    names = ",".join(map(quoted, folders))
     return [*(word for word in words if word not in folders), f"runs=[{names}]"]

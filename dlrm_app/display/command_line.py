@@ -13,10 +13,15 @@ def setting(key: str, value: object) -> str:
     """``key=value`` as it is typed, quoted for the reader of settings and for the shell where that is needed."""
     text = str(value)
     if not _PLAIN.fullmatch(text) or text.lower() in _WORDS:
-        # a backslash means something only before a quote, the closing one too
-        escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
-        text = '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
+        text = quoted(text)
     return shlex.quote(f"{key}={text}")
+
+
+def quoted(text: str) -> str:
+    """``text`` in the quotes in which the reader of settings takes it as it stands."""
+    # a backslash means something only before a quote, the closing one too
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
+    return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
 
 
 def typed_settings(*without: str) -> list[str]:

@@ -226,6 +226,20 @@ def test_a_key_is_not_deleted() -> None:
     assert problem.startswith("~trainer.max_steps would delete a key")
 
 
+def test_a_choice_is_not_put_elsewhere_nor_left_out() -> None:
+    """Hydra would take model@foo=dcn for a choice of its own, and +model=dcn for a second one."""
+    (problem,) = problems_of("data.path=x", "model@foo=dcn")
+    assert problem == "model@foo=dcn: @foo names no place of its own: write model=dcn"
+    assert compose_config("train", TrainConfig, ["data.path=x", "+model=dcn"]).model.kind == "dcn"
+    (problem,) = problems_of("data.path=x", "~model")
+    assert problem.endswith("choose another")
+
+
+def test_a_launcher_that_is_not_there_is_no_promise() -> None:
+    (problem,) = problems_of("data.path=x", "hydra/launcher=joblib")
+    assert problem.endswith("any other comes with a package of its own")
+
+
 def test_a_batch_that_no_memory_holds_is_refused_beforehand() -> None:
     config = compose_config("train", TrainConfig, ["data.path=x", "evaluation.batch_size=1000000000"])
     assert config.problems() == ["evaluation.batch_size must lie between 1 and 16777216, got 1000000000"]

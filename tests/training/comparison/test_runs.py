@@ -24,6 +24,7 @@ def test_folders_are_typed_as_they_are(tmp_path: Path, monkeypatch: pytest.Monke
         "--cfg",
         r'runs=["a","lr=0.1","b\"c"]',
     ]
+    assert with_runs(["a\\b", 'c\\"d', "e\\"]) == [r"""runs=["a\b","c\\\"d","e\\"]"""]
     assert with_runs(["--help"]) == ["--help"]
 
 
