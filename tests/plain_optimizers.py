@@ -43,7 +43,8 @@ class RowByRow:
         self.count += 1
         for place, table in enumerate(self.tables):
             assert table.grad is not None
-            for row in table.grad.abs().sum(1).nonzero().flatten().tolist():
+            touched = table.grad.abs().sum(1).nonzero().flatten()
+            for row in range(len(table)) if self.settings.updated_rows == "all" else touched.tolist():
                 weights, gradient = table[row].double(), table.grad[row].double()
                 pairs = zip(weights.chunk(self.parts), gradient.chunk(self.parts), strict=True)
                 changes = [self.direction((place, row, part), w, g) for part, (w, g) in enumerate(pairs)]
@@ -52,17 +53,19 @@ class RowByRow:
     def direction(self, key: tuple[int, int, int], w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         s, kind = self.settings, self.settings.kind
         m, v = self.state.setdefault(key, [0.0, 0.0])
-        if kind in ("sgd", "adagrad", "rowwise_adagrad"):
-            g = g + s.weight_decay * w
+        of_fbgemm = "coupled" if kind in ("sgd", "adagrad", "rowwise_adagrad") else "decoupled"
+        decay = s.weight_decay * w
+        coupled, decoupled = (decay, 0) if (s.weight_decay_mode or of_fbgemm) == "coupled" else (0, decay)
+        g = g + coupled
         if kind == "sgd":
-            return g
+            return g + decoupled
         square = (g * g).mean() if "rowwise" in kind else g * g
         if "adagrad" in kind:
             v = v + square
             self.state[key] = [m, v]
-            return g / (v**0.5 + s.eps)
+            return g / (v**0.5 + s.eps) + decoupled
         m, v = s.beta1 * m + (1 - s.beta1) * g, s.beta2 * v + (1 - s.beta2) * square
         self.state[key] = [m, v]
         m_hat, v_hat = m / (1 - s.beta1**self.count), v / (1 - s.beta2**self.count)
-        r = m_hat / (v_hat**0.5 + s.eps) + s.weight_decay * w
+        r = m_hat / (v_hat**0.5 + s.eps) + decoupled
         return r * w.norm() / r.norm() if "lamb" in kind else r

@@ -14,6 +14,8 @@ from dlrm_app.errors import ConfigError
 DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
 SCHEDULES = ("constant", "polynomial", "cosine", "step", "plateau")
 PLATEAU_METRICS = ("auc", "logloss")
+DECAY_MODES = ("coupled", "decoupled")
+UPDATED_ROWS = ("touched", "all")
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class OptimizerSettings:
 class SparseSettings(OptimizerSettings):
     max_gradient: float | None = None
     stochastic_rounding: bool | None = None
+    weight_decay_mode: str | None = None
+    updated_rows: str = "touched"
 
 
 @dataclass(slots=True)
@@ -63,6 +67,8 @@ def sparse_problems(prefix: str, settings: SparseSettings) -> list[str]:
     return [
         *_common_problems(prefix, settings),
         *above_zero(f"{prefix}.max_gradient", settings.max_gradient),
+        *one_of(f"{prefix}.weight_decay_mode", settings.weight_decay_mode or "coupled", DECAY_MODES),
+        *one_of(f"{prefix}.updated_rows", settings.updated_rows, UPDATED_ROWS),
     ]
 
 

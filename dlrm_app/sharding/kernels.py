@@ -38,10 +38,14 @@ def dense_kernel_reason(
 ) -> str | None:
     """Why a table with these settings and ``kernels`` allowed takes the dense kernel; None: a fused one."""
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
+    if settings.updated_rows == "all":
+        return f"{settings.kind} with updated_rows=all is not fused"
     if device_type not in optimizer.devices:
         return f"{settings.kind} is not fused on {device_type}"
     if settings.weight_decay and device_type not in optimizer.decay_devices:
         return f"{settings.kind} with weight_decay is not fused on {device_type}"
+    if settings.weight_decay and settings.weight_decay_mode not in (None, optimizer.weight_decay_mode):
+        return f"{settings.kind} with {settings.weight_decay_mode} weight_decay is not fused"
     if kernels == ["dense"]:
         return "kernels: [dense] is asked for"
     return None

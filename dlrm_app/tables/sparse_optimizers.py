@@ -28,6 +28,7 @@ class SparseOptimizer:
     devices: those that fbgemm has fused it on.
     decay_devices: those on which the fused kernel heeds weight_decay; elsewhere fbgemm drops it without a word.
     decay_mode: fbgemm's WeightDecayMode that the fused class is told beside weight_decay, if it is.
+    weight_decay_mode: what fbgemm's weight decay is, and the kind's where optimizer.sparse.weight_decay_mode is null.
     scales_by_weights: a step is as long as the row's weights, so that a row of zeros never moves.
     """
 
@@ -38,6 +39,7 @@ class SparseOptimizer:
     devices: tuple[str, ...] = ("cpu", "cuda")
     decay_devices: tuple[str, ...] = ("cuda",)
     decay_mode: str | None = None
+    weight_decay_mode: str = "decoupled"
     scales_by_weights: bool = False
 
     @property
@@ -59,14 +61,17 @@ class SparseOptimizer:
 ADAM_ARGUMENTS = ("eps", "beta1", "beta2")
 
 SPARSE_OPTIMIZERS = {
-    "sgd": SparseOptimizer("SGD", sgd, arguments=(), decay_devices=()),
-    "adagrad": SparseOptimizer("Adagrad", adagrad, {"sum": WEIGHT}, decay_devices=()),
+    "sgd": SparseOptimizer("SGD", sgd, arguments=(), decay_devices=(), weight_decay_mode="coupled"),
+    "adagrad": SparseOptimizer(
+        "Adagrad", adagrad, {"sum": WEIGHT}, decay_devices=(), weight_decay_mode="coupled"
+    ),
     "rowwise_adagrad": SparseOptimizer(
         "RowWiseAdagrad",
         adagrad,
         {"sum": ROW},
         # fbgemm's default is none; on CPU it heeds weight_decay for shared tables alone
         decay_mode="L2",
+        weight_decay_mode="coupled",
     ),
     "adam": SparseOptimizer(
         "Adam",

@@ -15,7 +15,11 @@ if TYPE_CHECKING:  # what checks a configuration does not wait for torch
 
 State: TypeAlias = "dict[str, Tensor]"
 Rule: TypeAlias = "Callable[[Tensor, Tensor, State, float, SparseSettings], Tensor]"
-"""(weights [R, D], gradient [R, D], state, steps so far, settings) → direction [R, D]; changes the state."""
+"""(weights [R, D], gradient [R, D], state, steps so far, settings) → direction [R, D]; changes the state.
+
+Weight decay is coupled, an L2 penalty in the gradient, or decoupled from the state, as in AdamW (Loshchilov and Hutter
+2019, arXiv:1711.05101); fbgemm has one of both for each kind, which is taken where the settings name none.
+"""
 
 
 def sgd(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
@@ -23,19 +27,26 @@ def sgd(weights: Tensor, gradient: Tensor, state: State, step: float, settings: 
 
 
 def adagrad(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
-    gradient = gradient + settings.weight_decay * weights
+    is_coupled = settings.weight_decay_mode != "decoupled"
+    decay = settings.weight_decay * weights
+    gradient = gradient + decay if is_coupled else gradient
     state["sum"] += _second_moment(gradient, state["sum"])
-    return gradient / (state["sum"].sqrt() + settings.eps)
+    direction = gradient / (state["sum"].sqrt() + settings.eps)
+    return direction if is_coupled else direction + decay
 
 
 def adam(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:
-    """Weight decay beside the moments, as in AdamW; the bias is corrected by all steps, not by the row's own."""
+    """The bias is corrected by all steps, not by the row's own."""
+    is_coupled = settings.weight_decay_mode == "coupled"
+    decay = settings.weight_decay * weights
+    gradient = gradient + decay if is_coupled else gradient
     first, second = state["exp_avg"], state["exp_avg_sq"]
     first.lerp_(gradient, 1 - settings.beta1)
     second.lerp_(_second_moment(gradient, second), 1 - settings.beta2)
     mean = first / (1 - settings.beta1**step)
     deviation = (second / (1 - settings.beta2**step)).sqrt()
-    return mean / (deviation + settings.eps) + settings.weight_decay * weights
+    direction = mean / (deviation + settings.eps)
+    return direction if is_coupled else direction + decay
 
 
 def lamb(weights: Tensor, gradient: Tensor, state: State, step: float, settings: SparseSettings) -> Tensor:

@@ -20,7 +20,8 @@ from dlrm_app.tables.specs import Table
 class TouchedRows(torch.optim.Optimizer):
     """Steps the rows of tables [rows, D] whose gradient is not all zero, by the rule of ``settings.kind``.
 
-    fbgemm's fused kernels touch no other rows either, so device and sharding change the speed but not the result.
+    fbgemm's fused kernels touch no other rows either, so device and sharding change the speed but not the result. With
+    ``settings.updated_rows="all"`` every row takes every step, as under torch's optimizers.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], settings: SparseSettings) -> None:
@@ -47,6 +48,10 @@ class TouchedRows(torch.optim.Optimizer):
         count, moments = self.state[table]["step"], dict(self.state[table])
         count += 1
         del moments["step"]
+        if self._settings.updated_rows == "all":
+            direction = self._kind.rule(table, gradient, moments, count.item(), self._settings)
+            table.add_(direction, alpha=-lr)
+            return
         rows = gradient.norm(dim=1).nonzero().squeeze(1)  # [R]; count_nonzero takes 20 times as long on CPU
         touched = {name: moment[rows] for name, moment in moments.items()}
         direction = self._kind.rule(table[rows], gradient[rows], touched, count.item(), self._settings)

@@ -67,6 +67,12 @@ def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.
     assert dense(tables, settings, "cuda") == set()
     assert dense(tables, SparseSettings("adagrad", 0.1), "cuda") == {"shared"}
     assert dense(tables, SparseSettings("lamb", 0.1), "cpu") == {"shared", "bags"}
+    coupled = SparseSettings("adam", 0.1, weight_decay=0.1, weight_decay_mode="coupled")
+    for_all = SparseSettings("rowwise_adagrad", 0.1, updated_rows="all")
+    assert (
+        dense(TABLES, coupled, "cuda") == dense(TABLES, for_all, "cuda") == {table.name for table in TABLES}
+    )
+    assert dense(TABLES, replace(coupled, weight_decay_mode="decoupled"), "cuda") == set()
     log_dense_kernel(tables, settings, ShardingConfig(), "cpu")
     assert "table shared: rowwise_adagrad with weight_decay is not fused on cpu" in caplog.text
     assert "bags" not in caplog.text

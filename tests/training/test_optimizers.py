@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, SparseSettings
+from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, DenseSettings, SparseSettings
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.optimizers import TouchedRows
 from tests.plain_model import PlainModel
+from tests.plain_optimizers import DENSE
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import TABLES
 
@@ -20,6 +21,56 @@ def test_weight_decay_shrinks_the_touched_rows(kind: str) -> None:
     """Shared and unshared tables alike, as fbgemm's formulas say, though its CPU kernels leave it out."""
     config = compose_train(f"optimizer={kind}", "optimizer.sparse.weight_decay=0.3")
     assert_trains_like_plain(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("adagrad", "decoupled"), ("adam", "coupled"), ("partial_rowwise_lamb", "coupled")]
+)
+def test_weight_decay_is_coupled_or_decoupled_as_asked(kind: str, mode: str) -> None:
+    decay = "optimizer.sparse.weight_decay=0.3"
+    assert_trains_like_plain(
+        compose_train(f"optimizer={kind}", decay, f"optimizer.sparse.weight_decay_mode={mode}")
+    )
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("rowwise_adagrad", None), ("lamb", "coupled")])
+def test_all_rows_may_be_updated(kind: str, mode: str | None) -> None:
+    config = compose_train(
+        f"optimizer={kind}",
+        "optimizer.sparse.updated_rows=all",
+        "optimizer.sparse.weight_decay=0.3",
+        f"optimizer.sparse.weight_decay_mode={mode or 'null'}",
+    )
+    assert_trains_like_plain(config, TABLES[:2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "reference"),
+    [
+        ("sgd", None, "sgd"),
+        ("adagrad", None, "adagrad"),
+        ("adam", "coupled", "adam"),
+        ("adam", "decoupled", "adamw"),
+    ],
+)
+def test_l2_of_whole_tables_is_torchs(kind: str, mode: str | None, reference: str) -> None:
+    """An nn.EmbeddingBag with a dense gradient under torch's optimizer, whose weight_decay every row feels."""
+    settings = SparseSettings(kind, lr=0.1, weight_decay=0.05, weight_decay_mode=mode, updated_rows="all")
+    ours, theirs = (nn.EmbeddingBag(30, 4, mode="sum") for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    never_read = ours.weight.detach()[20:].clone()
+    optimizer = TouchedRows([ours.weight], settings)
+    torchs = DENSE[reference]([theirs.weight], DenseSettings(reference, lr=0.1, weight_decay=0.05))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        ids = torch.randint(10, (8, 2), generator=generator)  # most rows are never read
+        target = torch.randn(8, 4, generator=generator)
+        for bag, stepping in ((ours, optimizer), (theirs, torchs)):
+            stepping.zero_grad()
+            (bag(ids) - target).square().mean().backward()
+            stepping.step()
+        torch.testing.assert_close(ours.weight, theirs.weight)
+    assert (ours.weight[20:].norm(dim=1) < never_read.norm(dim=1)).all()
 
 
 def test_weight_decay_changes_the_run() -> None:
