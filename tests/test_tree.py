@@ -61,14 +61,14 @@ UNTYPED = {
     "sharding/constraints.py": SPECS,
     "sharding/plan/plan_file.py": "plan.yaml",
     "tables/fused_optimizers.py": "arguments of fbgemm's optimizers",
-    "training/optimizers.py": "arguments of torch's optimizers",
+    "training/optimization/optimizers.py": "arguments of torch's optimizers",
     "training/report/details.py": RUN_FILES,
     "training/report/prediction_charts.py": RUN_FILES,
     "training/report/run_record.py": RUN_FILES,
     "training/run.py": ENCODINGS,
     "training/run_folder/environment.py": RUN_FILES,
     "training/run_folder/events.py": RUN_FILES,
-    "training/schedules.py": "a parameter group of a torch optimizer",
+    "training/optimization/schedules.py": "a parameter group of a torch optimizer",
 }
 """Modules that hold dict[str, Any], and why: configuration files, JSON at the edge, arguments of a library."""
 

@@ -21,8 +21,8 @@ from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.training.loop_decisions import reason_to_stop
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
+from dlrm_app.training.optimization.schedules import LearningRates
 from dlrm_app.training.run_folder.folder import RunFolder
-from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.seed import cuda_random_states, random_state, set_random_states
 from dlrm_app.training.setup import Trainable
 from dlrm_app.training.speed.bottleneck import Adviser

@@ -22,7 +22,7 @@ from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.plan.measured import Measured
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.optimizers import combine_optimizers
+from dlrm_app.training.optimization.optimizers import combine_optimizers
 from dlrm_app.training.pipelines import make_pipeline, plan_problems
 from dlrm_app.training.validation import check_training
 

@@ -9,7 +9,7 @@ from torch import nn
 from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, DenseSettings, SparseSettings
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.training.optimizers import TouchedRows
+from dlrm_app.training.optimization.optimizers import TouchedRows
 from tests.plain_model import PlainModel
 from tests.plain_optimizers import DENSE
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
