@@ -48,6 +48,8 @@ class PlainModel(nn.Module):
     def forward(self, dense: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
         if self.kind == "concat":
             return self.top(torch.cat([self.strided_means(torch.cat(self.pooled(ids), dim=1)), dense], dim=1))
+        if self.kind == "dcn_parallel":
+            return self.parallel(dense, self.pooled(ids))
         bottom = self.relu_mlp("dense_arch", dense)
         vectors = torch.stack([bottom, *self.pooled(ids)], dim=1)  # [B, F + 1, D]
         if self.kind == "dlrm":
@@ -57,6 +59,16 @@ class PlainModel(nn.Module):
         else:
             crossed = torch.cat([bottom, self.projected_dots(vectors)], dim=1)
         return self.top(crossed)
+
+    def parallel(self, dense: torch.Tensor, embedded: list[torch.Tensor]) -> torch.Tensor:
+        """Full-rank cross layers and an MLP, both read by the last layer."""
+        own = self.dense["dense_arch/weight"]  # [N, D]
+        vectors = [dense[:, [n]] * own[n] for n in range(len(own))]
+        x0 = x = torch.cat([*vectors, *embedded], dim=1)
+        for weight, bias in self.layers("inter_arch"):
+            x = x0 * (x @ weight.T + bias) + x
+        last = self.dense["over_arch/last/weight"], self.dense["over_arch/last/bias"]
+        return F.linear(torch.cat([x, self.relu_mlp("over_arch/mlp", x0)], dim=1), *last).squeeze(-1)
 
     def top(self, crossed: torch.Tensor) -> torch.Tensor:
         *hidden, (weight, bias) = self.layers("over_arch")

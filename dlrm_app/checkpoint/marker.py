@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,11 @@ class Marker:
         step = self.progress.step
         aucs = [e.metrics["auc"] for e in self.progress.evals if e.split == "val" and e.step == step]
         return aucs[-1] if aucs and not math.isnan(aucs[-1]) else None
+
+
+def keeps_ema(config: Mapping[str, Any]) -> bool:
+    """Whether the run of ``config`` kept an average of its dense weights; early versions had no such key."""
+    return config["optimizer"]["dense"].get("ema_decay") is not None
 
 
 def write_marker(folder: Path, marker: Marker) -> None:

@@ -3,6 +3,7 @@
     model/<parameter>            every weight
     table/<table>/<state>        a table's optimizer state: sum, exp_avg, exp_avg_sq
     dense/<parameter>/<state>    the dense optimizer's
+    ema/<parameter>              moving averages of the dense weights, with optimizer.dense.ema_decay
 
 fbgemm's fused optimizers and torch's name the same state differently, and torchrec keeps the state of a table that
 a torch optimizer steps as plain local tensors, which a checkpoint would take for copies of one another.
@@ -24,6 +25,7 @@ from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 
 Tensors = dict[str, Any]
+MODEL, EMA = "model", "ema"
 
 
 def collect_tensors(
@@ -46,9 +48,12 @@ def collect_tensors(
     return tensors
 
 
-def collect_weights(model: nn.Module) -> Tensors:
-    """Every weight: views, as of ``collect_tensors``."""
-    return {f"model/{name}": value for name, value in model.state_dict().items()}
+def collect_weights(model: nn.Module, dense: str = MODEL) -> Tensors:
+    """Every weight: views, as of ``collect_tensors``; those that no table has under the name of ``dense``."""
+    return {
+        f"{dense if table_of(name) is None else MODEL}/{name}": value
+        for name, value in model.state_dict().items()
+    }
 
 
 def _states(optimizer: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:

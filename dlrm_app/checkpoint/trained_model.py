@@ -10,7 +10,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from dlrm_app.checkpoint.format import best_checkpoints, choose_checkpoint, list_checkpoints, looks_whole
 from dlrm_app.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.checkpoint.marker import Marker
-from dlrm_app.checkpoint.state import collect_weights
+from dlrm_app.checkpoint.state import EMA, MODEL, collect_weights
 from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
@@ -19,7 +19,7 @@ from dlrm_app.data.columns import refuse_other_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, DlrmError, SharedError
+from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table, resolve_tables
 
@@ -36,6 +36,8 @@ class TrainedModel:
     columns: dict[str, Any]
     config: TrainConfig
     tables: Sequence[Table]
+    dense: str = MODEL
+    """MODEL, or EMA for the average of the dense weights in their place."""
 
     @property
     def features(self) -> list[str]:
@@ -45,13 +47,15 @@ class TrainedModel:
     @property
     def name(self) -> str:
         """Run and step, for people."""
-        return f"{self.folder.absolute().parents[1].name}/{self.folder.name}"
+        average = ", averaged" if self.dense == EMA else ""
+        return f"{self.folder.absolute().parents[1].name}/{self.folder.name}{average}"
 
 
-def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> TrainedModel:
+def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> TrainedModel:
     """Verifies the checkpoint at ``path`` and reads what it tells. Raises DlrmError on every rank.
 
-    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val.
+    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: with the average
+    of its dense weights.
     """
     folder = runtime.together(lambda: choose_checkpoint(path, which))
     try:
@@ -73,7 +77,11 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest") -> Trained
         raise DataError(f"checkpoint {folder}: {error}") from error
     feature_rows = {column["name"]: column["num_embeddings"] for column in columns["sparse"]}
     tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
-    return TrainedModel(folder, marker, columns, config, tables)
+    if ema and config.optimizer.dense.ema_decay is None:
+        raise ConfigError(
+            [f"ema=true: {folder} has no average of its dense weights, which optimizer.dense.ema_decay keeps"]
+        )
+    return TrainedModel(folder, marker, columns, config, tables, EMA if ema else MODEL)
 
 
 def _another(path: Path, which: str, damaged: Path) -> str | None:
@@ -108,5 +116,5 @@ def load_trained(
         return shard_model(task, plan, trained.tables, config, runtime)
 
     model = runtime.together(build)
-    runtime.together(lambda: load_tensors(trained.folder, collect_weights(model)))
+    runtime.together(lambda: load_tensors(trained.folder, collect_weights(model, trained.dense)))
     return model

@@ -38,6 +38,7 @@ class EvaluateConfig:
     checkpoint: str = MISSING
     against: str | None = None
     which: str = MISSING
+    ema: bool = MISSING
     data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
     split: str = MISSING
     batch_size: int | None = None

@@ -25,6 +25,7 @@ class ExportDataConfig:
 class ExportConfig:
     checkpoint: str = MISSING
     which: str = MISSING
+    ema: bool = MISSING
     output: str = MISSING
     format: Any = MISSING
     quantize: str = MISSING

@@ -23,6 +23,7 @@ class ModelConfig:
     initial_bias: str = "base_rate"
     batch_norm: bool = False
     dropout: float = 0.0
+    bottom_dropout: float | None = None
 
     def problems(self) -> list[str]:
         """What types cannot express; what an architecture needs is its registry's matter, model/build."""
@@ -31,8 +32,9 @@ class ModelConfig:
             *positive("model.ensemble_size", self.ensemble_size),
             *one_of("model.initial_bias", self.initial_bias, INITIAL_BIASES),
         ]
-        if not 0 <= self.dropout < 1:
-            problems.append(f"model.dropout must lie in [0, 1), got {self.dropout}")
+        for key in ("dropout", "bottom_dropout"):
+            if not 0 <= (getattr(self, key) or 0) < 1:
+                problems.append(f"model.{key} must lie in [0, 1), got {getattr(self, key)}")
         for key in ("bottom_mlp", "top_mlp", "projection_branch1", "projection_branch2"):
             widths = getattr(self, key) or []
             if any(width < 1 for width in widths):

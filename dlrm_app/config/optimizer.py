@@ -40,6 +40,7 @@ class SparseSettings(OptimizerSettings):
 class DenseSettings(OptimizerSettings):
     momentum: float = 0.0
     clip_norm: float | None = None
+    ema_decay: float | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +56,7 @@ class OptimizerConfig:
             *_common_problems("optimizer.dense", self.dense),
             *_below_one("optimizer.dense.momentum", self.dense.momentum),
             *above_zero("optimizer.dense.clip_norm", self.dense.clip_norm),
+            *_ema_problems(self.dense.ema_decay),
             *_needless("optimizer.dense", "momentum", self.dense.momentum, self.dense.kind, ("sgd",)),
         ]
 
@@ -79,6 +81,14 @@ def _common_problems(prefix: str, settings: OptimizerSettings) -> list[str]:
     for key in ("beta1", "beta2"):
         problems += _below_one(f"{prefix}.{key}", getattr(settings, key))
     return problems
+
+
+def _ema_problems(decay: float | None) -> list[str]:
+    if decay is None or 0 < decay < 1:
+        return []
+    return [
+        f"optimizer.dense.ema_decay must lie between 0 and 1, as 0.999, got {decay}: null is for no average"
+    ]
 
 
 def _below_one(key: str, value: float) -> list[str]:

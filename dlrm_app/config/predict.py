@@ -25,6 +25,7 @@ class PredictRejectsConfig:
 class PredictConfig:
     model: str = MISSING
     which: str = MISSING
+    ema: bool = MISSING
     input: Any = None
     labels: bool | None = None
     data: PredictDataConfig = field(default_factory=PredictDataConfig)

@@ -51,6 +51,7 @@ class TrainerConfig:
     global_batch_size: int = MISSING
     seed: int = MISSING
     deterministic: bool = MISSING
+    micro_batches: int = 1
     max_steps: int | None = None
     log_every_steps: int = MISSING
     on_nonfinite: str = MISSING
@@ -140,6 +141,7 @@ class TrainConfig:
             *one_of("trainer.on_nonfinite", self.trainer.on_nonfinite, ("stop", "skip")),
             *positive("trainer.max_skipped", self.trainer.max_skipped),
             *_skip_problems(self.trainer),
+            *_micro_batch_problems(self.trainer.micro_batches, self.model),
             *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
@@ -168,6 +170,21 @@ def _skip_problems(trainer: TrainerConfig) -> list[str]:
         f"trainer.on_nonfinite=skip cannot leave a step out of trainer.pipeline={trainer.pipeline}, which has looked up "
         "the next step's rows by then: use trainer.pipeline=sparse_dist, or trainer.on_nonfinite=stop"
     ]
+
+
+def _micro_batch_problems(count: int, model: ModelConfig) -> list[str]:
+    key = "trainer.micro_batches"
+    problems = positive(key, count)
+    if count > 1 and model.batch_norm:
+        problems.append(
+            f"{key}={count} shows batch norm a part of the batch at a time, which would be another model: set {key}=1 or "
+            "model.batch_norm=false"
+        )
+    if count > 1 and model.ensemble_size > 1:
+        problems.append(
+            f"{key}={count} does not cut an ensemble's rows, which are several batches already: set {key}=1"
+        )
+    return problems
 
 
 def _resume_problems(config: "TrainConfig") -> list[str]:

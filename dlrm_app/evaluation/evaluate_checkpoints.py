@@ -60,7 +60,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
     """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
     with start_runtime(config.threads) as runtime:
         paths = [config.checkpoint, *([config.against] if config.against else [])]
-        models = [open_trained(Path(path), runtime, config.which) for path in paths]
+        models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
         data_path = Path(config.data.path or models[0].config.data.path)
         manifest = runtime.together(lambda: open_rows(data_path, models, config))
         measured = [measure(trained, manifest, config, runtime) for trained in models]
@@ -195,6 +195,8 @@ def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
     command = ["dlrm-evaluate", setting("checkpoint", config.checkpoint)]
     if config.which != "newest":
         command.append(f"which={config.which}")
+    if config.ema:
+        command.append("ema=true")
     if config.data.path:
         command.append(setting("data.path", config.data.path))
     if config.against is None:

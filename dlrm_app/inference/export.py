@@ -85,7 +85,7 @@ def export_model(config: ExportConfig) -> ExportRecord:
 
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
-    trained = open_trained(Path(config.checkpoint), runtime, config.which)
+    trained = open_trained(Path(config.checkpoint), runtime, config.which, config.ema)
     manifest = read_manifest(Path(config.data.path or trained.config.data.path))
     check_columns(trained, manifest)
     verify_shards(manifest)

@@ -71,7 +71,7 @@ def write_parquet(
 
 
 def _dense(weights: CheckpointWeights) -> dict[str, torch.Tensor]:
-    names = {name: name.removeprefix("model/model.") for name in weights.dense}
+    names = {name: name.partition("/")[2].removeprefix("model.") for name in weights.dense}
     return {f"dense.{names[name]}": value.detach().contiguous() for name, value in weights.dense.items()}
 
 

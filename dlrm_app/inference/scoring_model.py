@@ -61,7 +61,7 @@ class CheckpointWeights:
         num_dense = len(trained.columns["dense"])
         self.model = build_model(trained.config.model, trained.tables, num_dense, CPU, seed=0)
         """Its dense part has the checkpoint's weights, its tables none."""
-        named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False))
+        named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False), trained.dense)
         self._tables = {table_of(name): (name, meta) for name, meta in named.items() if table_of(name)}
         self.dense: Tensors = {name: value for name, value in named.items() if table_of(name) is None}
         load_tensors(self._folder, self.dense)

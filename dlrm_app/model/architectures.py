@@ -28,6 +28,9 @@ class Architecture:
 ARCHITECTURES = {
     "dlrm": Architecture(),
     "dcn": Architecture(needs=("dcn_num_layers", "dcn_low_rank_dim")),
+    "dcn_parallel": Architecture(
+        needs=("dcn_num_layers",), refuses=("stride", "bottom_mlp", "dcn_low_rank_dim", "bottom_dropout")
+    ),
     "projection": Architecture(needs=("projection_branch1", "projection_branch2")),
     "concat": Architecture(refuses=("bottom_mlp",), interacts=False),
 }

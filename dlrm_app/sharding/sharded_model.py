@@ -51,7 +51,8 @@ def plan_model(
     set_tf32(config.trainer.tf32, runtime.device)
     model = build_model(config.model, tables, num_dense, runtime.device, config.trainer.seed)
     attach_fused_optimizers(model, tables, config.optimizer.sparse)
-    task = ClickTask(model, runtime.device, config.trainer.precision == "bf16", guard)
+    trainer = config.trainer
+    task = ClickTask(model, runtime.device, trainer.precision == "bf16", guard, trainer.micro_batches)
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
     plan = make_plan(
         task, tables, config.optimizer.sparse, config.sharding, config.topology, batch_size, runtime

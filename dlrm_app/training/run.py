@@ -9,9 +9,9 @@ from typing import Any
 
 from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.checkpoint.load import Checkpoint, load_tensors
-from dlrm_app.checkpoint.marker import Marker
+from dlrm_app.checkpoint.marker import Marker, keeps_ema
 from dlrm_app.checkpoint.progress import Progress
-from dlrm_app.checkpoint.state import Tensors, collect_tensors, create_states, set_step
+from dlrm_app.checkpoint.state import EMA, Tensors, collect_tensors, create_states, set_step
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
@@ -21,6 +21,7 @@ from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.training.loop_decisions import reason_to_stop
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
+from dlrm_app.training.optimization.ema import DenseEma
 from dlrm_app.training.optimization.schedules import LearningRates
 from dlrm_app.training.run_folder.folder import RunFolder
 from dlrm_app.training.seed import cuda_random_states, random_state, set_random_states
@@ -49,6 +50,8 @@ class TrainingRun:
     checkpoint: Checkpoint | None
     """What it goes on from; ``before``: the configuration of the steps up to there."""
     before: TrainConfig | None
+    ema: DenseEma | None
+    """None without optimizer.dense.ema_decay."""
     progress: Progress
     meter: LossMeter
     throughput: Throughput
@@ -120,7 +123,12 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     """Makes ``run``, before its first step, the one that was saved: to the bit where ranks and plan are the same."""
     create_states(run.trainable.optimizer)
     tensors, marker = run_tensors(run), checkpoint.marker
+    begins_ema = run.ema is not None and not keeps_ema(marker.config)
+    if begins_ema:
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
     run.runtime.together(lambda: load_tensors(checkpoint.folder, tensors))
+    if run.ema is not None and begins_ema:
+        run.ema.start()
     for name, value in vars(marker.progress).items():
         setattr(run.progress, name, value)
     set_step(run.trainable.optimizer, run.progress.updates)
@@ -137,4 +145,5 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
 def run_tensors(run: TrainingRun) -> Tensors:
     """Every tensor of ``run`` under names that no plan changes."""
     kinds = optimizer_kinds(run.trainable.tables, run.config.optimizer.sparse)
-    return collect_tensors(run.trainable.model, run.trainable.optimizer, kinds)
+    tensors = collect_tensors(run.trainable.model, run.trainable.optimizer, kinds)
+    return tensors | run.ema.tensors() if run.ema else tensors

@@ -7,6 +7,7 @@ alike; model/build.py draws the dense part's; data/batch_order.py shuffles by (m
 import os
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from dlrm_app.distributed.collectives import all_gather_objects
@@ -16,6 +17,15 @@ from dlrm_app.distributed.runtime import Runtime
 def set_seed(seed: int) -> None:
     """Seeds torch's generators, on every rank alike."""
     torch.manual_seed(seed)
+
+
+def set_step_seed(seed: int, step: int, rank: int) -> None:
+    """Seeds torch's generators for ``step``, each rank's otherwise: for masks of dropout that no two share.
+
+    A function of its arguments, so a run that goes on, on other ranks too, needs to remember nothing.
+    """
+    (drawn,) = np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)
+    torch.manual_seed(int(drawn))
 
 
 def set_deterministic(wanted: bool) -> None:

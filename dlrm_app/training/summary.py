@@ -92,6 +92,11 @@ def log_evaluation(evaluation: Evaluation) -> None:
         *(metrics[name] for name in ("auc", "logloss", "ne", "calibration")),
         f"{metrics['num_samples']:,.0f}",
     )
+    if "ema_auc" in metrics:
+        logger.info(
+            "  with the average of the dense weights: AUC %.5f, log loss %.5f, calibration %.4f",
+            *(metrics[f"ema_{name}"] for name in ("auc", "logloss", "calibration")),
+        )
 
 
 def print_end(run: TrainingRun, result: RunResult) -> None:

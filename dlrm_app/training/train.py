@@ -9,20 +9,16 @@ from typing import Any, NoReturn
 
 from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.checkpoint.format import resume_hint
-from dlrm_app.checkpoint.progress import Evaluation, Progress
+from dlrm_app.checkpoint.progress import Progress
 from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch import Batch, EvalBatches, TrainBatches
-from dlrm_app.data.loading import choose_loading
+from dlrm_app.data.batch import Batch, TrainBatches
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
 from dlrm_app.errors import DlrmError
-from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import evaluate
-from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
@@ -35,18 +31,20 @@ from dlrm_app.training.nonfinite import (
     raise_if_skips_are_useless,
     record_skip,
 )
+from dlrm_app.training.optimization.ema import DenseEma
 from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
-from dlrm_app.training.run_folder.events import HealthEvent, RunResult, SkipEvent, TrainEvent
+from dlrm_app.training.run_folder.events import RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
-from dlrm_app.training.seed import set_deterministic, set_seed
+from dlrm_app.training.seed import set_deterministic, set_seed, set_step_seed
 from dlrm_app.training.setup import begin_at_base_rate, build_trainable, epoch_batches, open_dataset
 from dlrm_app.training.speed.bottleneck import Adviser
 from dlrm_app.training.speed.step_parts import StepParts
 from dlrm_app.training.speed.throughput import Throughput
 from dlrm_app.training.speed.trace import Trace
-from dlrm_app.training.summary import log_evaluation, log_run_memory, log_start, log_step, print_end
+from dlrm_app.training.split_evaluation import evaluate_split
+from dlrm_app.training.summary import log_run_memory, log_start, log_step, print_end
 from dlrm_app.training.table_health.health import TableHealth
 
 logger = logging.getLogger(__name__)
@@ -91,6 +89,7 @@ def prepare(
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
+    ema_decay = config.optimizer.dense.ema_decay
     log_plan(trainable.plan)
     log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
     run = TrainingRun(
@@ -103,6 +102,7 @@ def prepare(
         health=TableHealth(trainable.model, tables, manifest, runtime.device)
         if config.evaluation.table_health
         else None,
+        ema=None if ema_decay is None else DenseEma(trainable.model, ema_decay),
         folder=folder,
         checkpoint=checkpoint,
         before=before,
@@ -212,6 +212,8 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     """Forward, backward and update on the next global batch."""
     progress, global_batch_size = run.progress, run.config.trainer.global_batch_size
     run.learning_rates.apply(progress.step + 1)
+    if run.config.model.dropout or run.config.model.bottom_dropout:
+        set_step_seed(run.config.trainer.seed, progress.step + 1, run.runtime.rank)
     run.trace.before_step()
     with run.parts.step():
         loss, _, _ = run.trainable.pipeline.progress(stream)
@@ -220,6 +222,8 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     progress.batch += 1
     progress.samples += global_batch_size
     if not run.guard.has_skipped:
+        if run.ema:
+            run.ema.update(progress.updates)
         run.guard.watch(loss, progress.step)
         run.meter.add(loss)
         run.throughput.add_step()
@@ -316,35 +320,6 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     log_step(run, event, seconds_per_step)
     run.adviser.look_at(step_ms)
     run.trainable.measured.log_once(run.trainable.plan, seconds_per_step)
-
-
-def evaluate_split(run: TrainingRun, split: str) -> None:
-    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
-    if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
-        return
-    runtime = run.runtime
-    batches = EvalBatches(
-        run.manifest,
-        split,
-        run.trainable.features,
-        batch_size=run.config.evaluation_rows(runtime.world_size, runtime.device_type),
-        rank=runtime.rank,
-        world_size=runtime.world_size,
-        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime),
-    )
-    metrics = ClickMetrics(split, run.config.evaluation.group_by)
-    on_batch = run.health.start_split() if run.health else None
-    with batches:
-        title = f"evaluate {split}"
-        scores = evaluate(run.trainable.model, batches, metrics, runtime, title, on_batch)
-    epoch, step = run.progress.last_epoch, run.progress.step
-    evaluation = Evaluation(split, epoch, step, scores)
-    run.progress.evals.append(evaluation)
-    run.folder.log(evaluation)
-    if run.health:
-        run.folder.log(HealthEvent(split, epoch, step, run.health.measure()))
-    run.folder.write_curves(split, epoch, step, measure_curves(*metrics.rows()))
-    log_evaluation(evaluation)
 
 
 def report_unfinished(run: TrainingRun) -> None:

@@ -1,9 +1,13 @@
 """Recipes compose, fit their command, and hold the published numbers."""
 
+from dataclasses import asdict
+
 import pytest
+from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.saved import changed_keys
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.specs import resolve_tables
@@ -103,6 +107,71 @@ def test_mlperf_dcnv2_is_the_reference() -> None:
         assert (optimizer.kind, optimizer.lr, optimizer.eps) == ("adagrad", 0.005, 1e-8)
     for schedule in (config.schedule.sparse, config.schedule.dense):
         assert (schedule.kind, schedule.warmup_steps) == ("constant", 0)
+
+
+def test_mlperf_dcnv2_rcp_is_that_with_the_rate_of_the_convergence_points() -> None:
+    """mlperf_logging's rcps_dlrm_dcnv2.json: opt_base_learning_rate 0.004 at 32,768 to 65,536."""
+    changed = changed_keys(
+        asdict(compose_train("experiment=mlperf_dcnv2")), asdict(compose_train("experiment=mlperf_dcnv2_rcp"))
+    )
+    assert changed == ["optimizer.sparse.lr 0.005 → 0.004", "optimizer.dense.lr 0.005 → 0.004"]
+
+
+# BARS, ranking/ctr/DLRM/DLRM_criteo_x1/README.md and DCNv2/DCNv2_criteo_x1/README.md (the "Logs"), and what FuxiCTR 1.x
+# fixes in fuxictr/pytorch/models/base_model.py: key there, value there, key here, value here
+BARS = [
+    ("optimizer", "adam", "optimizer.sparse.kind", "adam"),
+    ("optimizer", "adam", "optimizer.dense.kind", "adam"),
+    ("learning_rate", 0.001, "optimizer.sparse.lr", 0.001),
+    ("learning_rate", 0.001, "optimizer.dense.lr", 0.001),
+    ("torch.optim.Adam eps", 1e-8, "optimizer.sparse.eps", 1e-8),
+    ("torch.optim.Adam eps", 1e-8, "optimizer.dense.eps", 1e-8),
+    ("embedding_regularizer", 1e-5, "optimizer.sparse.weight_decay", 1e-5),
+    ("regularization_loss", "lambda/2 · norm² in the loss", "optimizer.sparse.weight_decay_mode", "coupled"),
+    ("regularization_loss", "of every parameter", "optimizer.sparse.updated_rows", "all"),
+    ("net_regularizer", 0, "optimizer.dense.weight_decay", 0.0),
+    ("max_gradient_norm", 10.0, "optimizer.dense.clip_norm", 10.0),
+    ("batch_size", 4096, "trainer.global_batch_size", 4096),
+    ("epochs", 100, "trainer.epochs", 100),
+    ("patience", 2, "evaluation.patience", 2),
+    ("monitor", "AUC", "schedule.sparse.metric", "auc"),
+    ("lr_decay factor", 0.1, "schedule.sparse.step_factor", 0.1),
+    ("lr_decay min_lr", 1e-6, "schedule.sparse.end_factor", 0.001),
+    ("min_delta", 1e-6, "schedule.sparse.threshold", 1e-6),
+    ("reduces at once", True, "schedule.sparse.patience", 0),
+    ("embedding_initializer", "normal, std 1e-4", "tables.init", "normal"),
+    ("embedding_initializer", "normal, std 1e-4", "tables.init_scale", 1e-4),
+    ("embedding_dim", 10, "tables.embedding_dim", 12),  # fbgemm's widths are multiples of 4
+]
+BARS_DLRM = [
+    ("bottom_mlp_units", [400, 400, 400], "model.bottom_mlp", [400, 400, 400]),
+    ("top_mlp_units", [400, 400, 400], "model.top_mlp", [400, 400, 400]),
+    ("bottom_mlp_dropout", 0, "model.bottom_dropout", 0.0),
+    ("top_mlp_dropout", 0.2, "model.dropout", 0.2),
+    ("batch_norm", True, "model.batch_norm", True),
+    ("interaction_op", "dot", "model.kind", "dlrm"),
+]
+BARS_DCNV2 = [
+    ("model_structure", "parallel", "model.kind", "dcn_parallel"),
+    ("parallel_dnn_hidden_units", [500, 500, 500], "model.top_mlp", [500, 500, 500]),
+    ("num_cross_layers", 3, "model.dcn_num_layers", 3),
+    ("use_low_rank_mixture", False, "model.dcn_low_rank_dim", None),
+    ("net_dropout", 0.1, "model.dropout", 0.1),
+    ("batch_norm", False, "model.batch_norm", False),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"), [("kaggle_full", BARS + BARS_DLRM), ("kaggle_full_dcnv2", BARS + BARS_DCNV2)]
+)
+def test_the_recipes_for_full_kaggle_are_bars(
+    name: str, sources: list[tuple[str, object, str, object]]
+) -> None:
+    config = OmegaConf.structured(compose_train(f"experiment={name}"))
+    for source, published, key, expected in sources:
+        assert OmegaConf.select(config, key) == expected, (key, source, published)
+    assert config.schedule.sparse == config.schedule.dense
+    assert compose_preprocess("experiment=kaggle_full").encoding.min_count == 10
 
 
 def test_the_mlperf_encodings_fit_the_mlperf_tables() -> None:

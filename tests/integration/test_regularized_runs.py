@@ -35,7 +35,7 @@ def test_ranks_do_not_change_what_is_learnt(folder: Path, num_ranks: int) -> Non
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_stop_changes_nothing(folder: Path, tmp_path: Path, dropout: float) -> None:
-    """Running moments are in the checkpoint, and so is what dropout draws from."""
+    """Running moments are in the checkpoint; dropout draws from seed, step and rank."""
     settings = [f"data.path={folder}/dataset", *NORMED, f"model.dropout={dropout}"]
     train_here(tmp_path / "whole", *settings)
     train_here(tmp_path / "cut", *settings, "trainer.max_steps=5")

@@ -14,6 +14,7 @@ from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 MODELS = {
     "dlrm": ["model.bottom_mlp=[16]", "model.top_mlp=[16]"],
     "dcn": ["model=dcn", "model.bottom_mlp=[16]", "model.top_mlp=[16]", "model.dcn_low_rank_dim=3"],
+    "dcn_parallel": ["model=dcn_parallel", "model.bottom_mlp=[]", "model.top_mlp=[16]", "model.dcn_num_layers=2"],
     "projection": [
         "model=projection",
         "model.bottom_mlp=[16]",
@@ -23,7 +24,8 @@ MODELS = {
     ],
 }
 EVERYWHERE = ("sgd", "adagrad", "rowwise_adagrad", "adam")
-CASES = [(kind, optimizer) for kind in MODELS for optimizer in EVERYWHERE]
+CASES = [(kind, optimizer) for kind in MODELS if kind != "dcn_parallel" for optimizer in EVERYWHERE]
+CASES += [("dcn_parallel", "adam")]
 CASES += [("dlrm", kind) for kind in SPARSE_OPTIMIZERS if kind not in EVERYWHERE]
 
 

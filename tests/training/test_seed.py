@@ -11,7 +11,7 @@ import torch
 from dlrm_app.checkpoint.marker import read_marker
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.training import seed
-from dlrm_app.training.seed import cuda_random_states, set_deterministic, set_random_states
+from dlrm_app.training.seed import cuda_random_states, set_deterministic, set_random_states, set_step_seed
 from tests.data.dataset_fixture import write_dataset
 from tests.small_run import final_bytes, train_here
 
@@ -36,6 +36,17 @@ def test_deterministic_reaches_torch_and_changes_nothing_on_cpu(
     assert torch.are_deterministic_algorithms_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert final_bytes(tmp_path / "fixed") == final_bytes(tmp_path / "usual")
+
+
+def test_each_rank_and_step_draws_masks_of_its_own() -> None:
+    """The same ones again when it is asked for the same step."""
+
+    def drawn(step: int, rank: int) -> tuple[float, ...]:
+        set_step_seed(7, step, rank)
+        return tuple(torch.rand(4).tolist())
+
+    assert len({drawn(step, rank) for step in range(5) for rank in range(4)}) == 20
+    assert drawn(3, 1) == drawn(3, 1)
 
 
 def test_each_ranks_generator_is_saved_and_comes_back() -> None:

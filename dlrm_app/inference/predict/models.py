@@ -52,7 +52,7 @@ def _from_export(path: Path, runtime: Runtime) -> Model:
 
 
 def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Model:
-    trained = open_trained(path, runtime, config.which)
+    trained = open_trained(path, runtime, config.which, config.ema)
     types = table_types(trained.tables, "fp32", {})
     model = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
 
@@ -64,7 +64,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
     def check(manifest: Manifest) -> None:
         check_columns(trained, manifest)
 
-    identity = checksum(trained.folder / "complete.json")
+    identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
     return Model(trained.name, identity, trained.features, Path(trained.config.data.path), logits, check)
 
 

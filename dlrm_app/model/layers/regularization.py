@@ -20,23 +20,28 @@ EPS, MOMENTUM = 1e-5, 0.1
 
 def regularize(model: nn.Module, config: ModelConfig) -> nn.Module:
     """``model`` with what ``config`` asks for after every linear layer that ReLU follows, in either MLP."""
-    if config.batch_norm or config.dropout:
-        for name, child in list(model.named_children()):
-            if type(child) is Perceptron and child._activation_fn is torch.relu:
-                setattr(model, name, RegularizedPerceptron(child, config))
-            else:
-                regularize(child, config)
+    for name, child in model.named_children():
+        is_bottom = name == "dense_arch" and config.bottom_dropout is not None
+        _regularize(child, config.batch_norm, (config.bottom_dropout if is_bottom else config.dropout) or 0.0)
     return model
+
+
+def _regularize(model: nn.Module, batch_norm: bool, dropout: float) -> None:
+    for name, child in list(model.named_children()) if batch_norm or dropout else ():
+        if type(child) is Perceptron and child._activation_fn is torch.relu:
+            setattr(model, name, RegularizedPerceptron(child, batch_norm, dropout))
+        else:
+            _regularize(child, batch_norm, dropout)
 
 
 class RegularizedPerceptron(nn.Module):
     """Linear layer, batch norm, ReLU, dropout: the order of FuxiCTR's MLP_Block, which BARS' recipes are for."""
 
-    def __init__(self, perceptron: Perceptron, config: ModelConfig) -> None:
+    def __init__(self, perceptron: Perceptron, batch_norm: bool, dropout: float) -> None:
         super().__init__()
         self._linear = perceptron._linear
-        self._norm = SyncedBatchNorm(perceptron._out_size) if config.batch_norm else nn.Identity()
-        self._dropout = nn.Dropout(config.dropout)
+        self._norm = SyncedBatchNorm(perceptron._out_size) if batch_norm else nn.Identity()
+        self._dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """[B, I] → [B, C]."""

@@ -56,7 +56,8 @@ def estimate_run(
     """What a rank of ``num_ranks`` needs for training steps of ``config``; of bf16 an upper bound. Raises ConfigError."""
     rows = -(-config.trainer.global_batch_size // num_ranks) * config.model.ensemble_size
     model = build_model(config.model, tables, num_dense, META, config.trainer.seed)
-    model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, rows)
+    piece = -(-rows // config.trainer.micro_batches)
+    model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, piece)
     weights = sum(parameter.numel() for parameter in model.parameters())
     ids = rows * sum(sum(table.expected_pooling_factors) for table in tables)
     features = sum(len(table.features) for table in tables)
@@ -64,8 +65,12 @@ def estimate_run(
     on_gpu = device_type == "cuda"
     states = DENSE_STATES.get(config.optimizer.dense.kind, 2)
     return RunMemory(
-        dense=4 * weights * (3 + states),  # weights, gradients, and the buckets in which they are summed
-        activations=_activation_bytes(model, rows, num_dense),
+        dense=4
+        * weights
+        * (
+            3 + states + (config.optimizer.dense.ema_decay is not None)
+        ),  # weights, gradients, and the buckets in which they are summed
+        activations=_activation_bytes(model, piece, num_dense),
         batches=int(batch * BATCHES[config.trainer.pipeline]),
         sort_buffers=int(SORT_BYTES * ids),
         context=(CONTEXT + NCCL_BUFFERS * (num_ranks > 1)) if on_gpu else 0,

@@ -1,0 +1,60 @@
+"""The exponential moving average of the dense weights, which is often the better model of a run whose rate stays high.
+
+Polyak and Juditsky 1992; torch.optim.swa_utils.AveragedModel's rule. Tables are left out: most rows change seldom.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from dlrm_app.checkpoint.state import EMA, Tensors
+from dlrm_app.tables.names import table_of
+
+
+class DenseEma:
+    """Averages of everything dense in the sharded ``model``, running statistics of batch norm too.
+
+    After the first step they are its weights; after each further one decay · average + (1 - decay) · weights.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._weights = {
+            name: value for name, value in model.state_dict().items() if table_of(name) is None
+        }  # views
+        self._averages = {name: value.clone() for name, value in self._weights.items()}
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    def update(self, updates: int) -> None:
+        """Takes the weights in, after the ``updates``-th step that changed them."""
+        if updates <= 1:
+            self.start()
+        else:
+            self._average(list(self._averages.values()), list(self._weights.values()), updates)
+
+    def start(self) -> None:
+        """Begins anew with the weights of now."""
+        for name, average in self._averages.items():
+            average.copy_(self._weights[name])
+
+    @contextmanager
+    @torch.no_grad()
+    def in_place(self) -> Iterator[None]:
+        """The model computes with the averages inside the block, and with the same weights as before after it."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for name, weight in self._weights.items():
+            before = weight.clone()
+            weight.copy_(self._averages[name])
+            self._averages[name].copy_(before)
+
+    def tensors(self) -> Tensors:
+        """The averages by their names in a checkpoint."""
+        return {f"{EMA}/{name}": average for name, average in self._averages.items()}
