@@ -189,6 +189,10 @@ def _micro_batch_problems(count: int, model: ModelConfig) -> list[str]:
 
 def _resume_problems(config: "TrainConfig") -> list[str]:
     problems = _minutes_problems("checkpoint.every_minutes", config.checkpoint.every_minutes)
+    if config.logging.mllog and config.resume != "none":
+        problems.append(
+            f"logging.mllog=true times a run from its first step to its last, which resume={config.resume} cannot: leave one out"
+        )
     if config.resume == "auto" and config.output is None:
         problems.append("resume=auto goes on with the run in output, which is not given: add output=RUN")
     return problems

@@ -79,12 +79,18 @@ def overfitting(train_loss: Sequence[float], evals: Sequence[Evaluation]) -> str
     )
 
 
+def has_reached_target(config: EvaluationConfig, evals: Sequence[Evaluation]) -> bool:
+    """Whether the latest AUC on val is evaluation.target_auc or above."""
+    aucs = [each.comparable_auc for each in evals if each.split == "val"]
+    return bool(aucs) and config.target_auc is not None and aucs[-1] >= config.target_auc
+
+
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:
     """Why the run has trained enough, from all its evaluations so far; None to go on."""
     aucs = [each.comparable_auc for each in evals if each.split == "val"]
     if not aucs:
         return None
-    if config.target_auc is not None and aucs[-1] >= config.target_auc:
+    if has_reached_target(config, evals):
         return f"AUC on val is {aucs[-1]:.5f}, evaluation.target_auc={config.target_auc} is reached"
     if config.patience is not None:
         best = max(range(len(aucs)), key=lambda index: aucs[index])

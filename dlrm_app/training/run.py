@@ -74,6 +74,11 @@ class TrainingRun:
         return None
 
     @property
+    def epochs_trained(self) -> float:
+        """0.05 after a twentieth of the first epoch."""
+        return self.progress.step / self.batches_per_epoch
+
+    @property
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.config.trainer.num_steps(self.manifest.splits["train"].rows)

@@ -22,7 +22,11 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         return
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
     on_batch = run.health.start_split() if run.health else None
+    if split == "val":
+        run.folder.mlperf.start_evaluation(run.epochs_trained)
     scores = _measure(run, split, metrics, f"evaluate {split}", on_batch)
+    if split == "val":
+        run.folder.mlperf.end_evaluation(run.epochs_trained, scores["auc"])
     curves = measure_curves(*metrics.rows())
     if run.ema:
         with run.ema.in_place():

@@ -11,6 +11,7 @@ from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.display.numbers import duration
 from dlrm_app.display.table import text_table
+from dlrm_app.display.text import first_lines
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.precision import describe_choice
 from dlrm_app.sharding.kernels import log_dense_kernel
@@ -97,6 +98,16 @@ def log_evaluation(evaluation: Evaluation) -> None:
             "  with the average of the dense weights: AUC %.5f, log loss %.5f, calibration %.4f",
             *(metrics[f"ema_{name}"] for name in ("auc", "logloss", "calibration")),
         )
+
+
+def log_division(reasons: Sequence[str]) -> None:
+    """Which division of MLPerf a run is of, and what keeps it from the closed one."""
+    if not reasons:
+        logger.info("MLPerf's log: closed division")
+        return
+    logger.info("MLPerf's log: open division, for this is not experiment=mlperf_dcnv2 on its dataset:")
+    for line in first_lines(reasons, 8):
+        logger.info("  %s", line)
 
 
 def print_end(run: TrainingRun, result: RunResult) -> None:

@@ -22,7 +22,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.loop_decisions import decide_after_step, is_val_due, overfitting
+from dlrm_app.training.loop_decisions import decide_after_step, has_reached_target, is_val_due, overfitting
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.memory.probe import probe_memory
 from dlrm_app.training.nonfinite import (
@@ -37,6 +37,7 @@ from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
 from dlrm_app.training.run_folder.events import RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
+from dlrm_app.training.run_folder.mlperf_log import open_division_reasons
 from dlrm_app.training.seed import set_deterministic, set_seed, set_step_seed
 from dlrm_app.training.setup import begin_at_base_rate, build_trainable, epoch_batches, open_dataset
 from dlrm_app.training.speed.bottleneck import Adviser
@@ -44,7 +45,7 @@ from dlrm_app.training.speed.step_parts import StepParts
 from dlrm_app.training.speed.throughput import Throughput
 from dlrm_app.training.speed.trace import Trace
 from dlrm_app.training.split_evaluation import evaluate_split
-from dlrm_app.training.summary import log_run_memory, log_start, log_step, print_end
+from dlrm_app.training.summary import log_division, log_run_memory, log_start, log_step, print_end
 from dlrm_app.training.table_health.health import TableHealth
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ def train(config: TrainConfig) -> RunResult:
     with started as runtime, stop_on_signals(runtime) as stop_request:
         manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
         with open_run_folder(config.output, config.resume, runtime) as folder:
+            folder.open_mlperf_log(config.logging.mllog)
             run = prepare(config, manifest, tables, folder, runtime)
             if run.why_done and (result := folder.result_at(run.checkpoint)):
                 return repeat_end(run, result)
@@ -133,6 +135,10 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     run.learning_rates.follow(run.trainable.pipeline, run.progress.step)
     if run.runtime.is_first:
         write_plan(run.folder.path / "plan.yaml", run.trainable.plan)
+    if run.config.logging.mllog and run.runtime.is_first:
+        reasons = open_division_reasons(run.config, run.manifest)
+        log_division(reasons)
+        run.folder.mlperf.start_run(run.config, run.manifest, reasons)
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -141,10 +147,14 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
     Raises Stopped, with a checkpoint behind it, when a signal asks for it.
     """
     while run.why_done is None:
+        run.folder.mlperf.start_epoch(run.progress.epoch)
         train_epoch(run, checkpoints, stop_request)
         if not run.progress.has_evaluated("val"):
             evaluate_split(run, "val")
+        run.folder.mlperf.end_epoch(run.progress.last_epoch)
         end_epoch(run)
+        if run.why_done is not None:
+            run.folder.mlperf.end_run(has_reached_target(run.config.evaluation, run.progress.evals))
         must_stop = stop_request.must_stop_now() and run.why_done is None
         if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
             save(run, checkpoints)

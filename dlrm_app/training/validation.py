@@ -153,6 +153,16 @@ def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
     return problems
 
 
+def mllog_problems(is_wanted: bool, manifest: Manifest) -> list[str]:
+    """Why MLPerf's log has nothing to tell."""
+    if not is_wanted or has_labelled_val(manifest):
+        return []
+    return [
+        f"logging.mllog=true tells the AUC on val, and {manifest.path} has no labelled val split: leave it out, or preprocess "
+        "with split.val=0.1"
+    ]
+
+
 def _read_trainable(folder: str) -> Manifest:
     if not folder:
         raise ConfigError([required("data.path")])
@@ -197,6 +207,7 @@ class _Checks:
         sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
         self.add(lambda: batch_problems(config, num_ranks, rows), sizes)
         if manifest is not None:
+            self.add(lambda: mllog_problems(config.logging.mllog, manifest))
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
             self.add(lambda: plateau_problems(config, manifest), ["schedule", "trainer.pipeline"])

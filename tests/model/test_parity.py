@@ -14,7 +14,12 @@ from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 MODELS = {
     "dlrm": ["model.bottom_mlp=[16]", "model.top_mlp=[16]"],
     "dcn": ["model=dcn", "model.bottom_mlp=[16]", "model.top_mlp=[16]", "model.dcn_low_rank_dim=3"],
-    "dcn_parallel": ["model=dcn_parallel", "model.bottom_mlp=[]", "model.top_mlp=[16]", "model.dcn_num_layers=2"],
+    "dcn_parallel": [
+        "model=dcn_parallel",
+        "model.bottom_mlp=[]",
+        "model.top_mlp=[16]",
+        "model.dcn_num_layers=2",
+    ],
     "projection": [
         "model=projection",
         "model.bottom_mlp=[16]",

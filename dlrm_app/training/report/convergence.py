@@ -1,5 +1,7 @@
 """A run of MLPerf's DLRM-DCNv2 beside what others reached on the way, for runs that write MLPerf's log."""
 
+from collections.abc import Mapping
+
 from dlrm_app.display.numbers import fixed
 from dlrm_app.display.table import Cell, Rows, html_table
 from dlrm_app.training.report.run_record import RunRecord
@@ -28,11 +30,9 @@ def convergence_section(record: RunRecord) -> str:
         for each in record.evals
         if each.split == "val"
     }
-    rows: Rows = []
-    for share, auc in PUBLISHED.items():
-        nearest = min(epochs, key=lambda epoch: abs(epoch - share), default=None)
-        own = epochs[nearest] if nearest is not None and abs(nearest - share) < 0.01 else None
-        rows.append([f"{share:.0%}", Cell(fixed(own, 5), own), Cell(fixed(auc, 5), auc)])
+    rows: Rows = [
+        [f"{share:.0%}", _auc(_at(share, epochs)), _auc(published)] for share, published in PUBLISHED.items()
+    ]
     batch_size = trainer["global_batch_size"]
     nearest_batch = min(EPOCHS_TO_TARGET, key=lambda size: abs(size - batch_size))
     note = (
@@ -40,3 +40,13 @@ def convergence_section(record: RunRecord) -> str:
         f"(this run: {batch_size:,}). The published column is of 8×B200 at batch 55,296, on Criteo 1TB."
     )
     return f"<h2>Convergence</h2>{html_table(['of the epoch', 'AUC on val', 'published'], rows)}<p>{note}</p>"
+
+
+def _at(share: float, epochs: Mapping[float, float]) -> float | None:
+    """The AUC after that share of the first epoch, give or take a hundredth of it."""
+    nearest = min(epochs, key=lambda epoch: abs(epoch - share), default=share + 1)
+    return epochs[nearest] if abs(nearest - share) < 0.01 else None
+
+
+def _auc(value: float | None) -> Cell:
+    return Cell(fixed(value, 5), value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from dlrm_app.display.chart import charts_html
 from dlrm_app.display.page import configuration, page
 from dlrm_app.files import write_text
+from dlrm_app.training.report.convergence import convergence_section
 from dlrm_app.training.report.details import (
     changes_section,
     dataset_section,
@@ -37,6 +38,7 @@ def render(record: RunRecord) -> str:
         headline(record),
         _learning(record),
         _predictions(record),
+        convergence_section(record),
         evaluations(record),
         health_section(record),
         step_section(record),

@@ -5,6 +5,7 @@ RUN/config-until-step-000001000.yaml            the configuration of the steps b
 RUN/dataset.json                                what the dataset holds, in short
 RUN/metrics.jsonl                               one event a line
 RUN/curves.json                                 ROC, reliability and histogram of the last evaluations
+RUN/mlperf.txt                                  MLPerf's log, where it is asked for
 RUN/result.json  report.html                    written last
 """
 
@@ -32,6 +33,7 @@ from dlrm_app.files import explained_disk_errors, held_lock, write_json, write_t
 from dlrm_app.training.run_folder.environment import describe_dataset, describe_environment
 from dlrm_app.training.run_folder.events import Event, RunResult, event_to_json
 from dlrm_app.training.run_folder.loggers import FanOut, open_logs
+from dlrm_app.training.run_folder.mlperf_log import MlperfLog
 from dlrm_app.training.run_folder.set_aside import set_aside_after
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class RunFolder:
         self.path = path
         self._writes = runtime.is_first
         self._logs = FanOut()
+        self.mlperf = MlperfLog(None)
 
     def write_start(self, config: TrainConfig, manifest: Manifest, runtime: Runtime) -> None:
         """Writes config.yaml, environment.json and dataset.json."""
@@ -60,6 +63,11 @@ class RunFolder:
         """Passes every event from here on to the logs that ``config`` names. Raises DlrmError if one cannot be."""
         if self._writes:
             self._logs = open_logs(config.logging, self.path, first_step, asdict(config))
+
+    def open_mlperf_log(self, is_wanted: bool) -> None:
+        """Begins mlperf.txt, with the beginning of the work; without this ``mlperf`` writes nothing."""
+        if self._writes and is_wanted:
+            self.mlperf = MlperfLog(self.path / "mlperf.txt")
 
     def log(self, event: Event) -> None:
         """Appends one line, with the time in Unix seconds, to metrics.jsonl."""
