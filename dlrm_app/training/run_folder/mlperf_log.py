@@ -36,8 +36,8 @@ def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
         expected, value = (getattr(getattr(each, section), key) for each in (recipe, config))
         reasons += [f"{section}.{key} {expected} → {value}"] if expected != value else []
     for split, rows in (("train", TRAIN_SAMPLES), ("val", EVAL_SAMPLES)):
-        found = manifest.splits[split].rows if split in manifest.splits else 0
-        reasons += [f"rows of {split} {rows:,} → {found:,}"] if found != rows else []
+        count = manifest.splits[split].rows if split in manifest.splits else 0
+        reasons += [f"rows of {split} {rows:,} → {count:,}"] if count != rows else []
     return reasons
 
 
