@@ -16,7 +16,7 @@ PACKAGE = ROOT / "dlrm_app"
 # from the top down; a part imports from itself and from lower lines alone
 LAYERS = [
     {"cli"},
-    {"bench"},
+    {"bench", "tuning"},
     {"inference"},  # encodes raw rows as preprocessing did
     {"training", "preprocess"},
     {"evaluation"},

@@ -19,7 +19,7 @@ from dlrm_app.config.overrides import check_overrides, settings_named_as_groups,
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 
 Schema = TypeVar("Schema")
-BUILDS_ON = {"plan": "train", "bench": "train"}
+BUILDS_ON = {"plan": "train", "bench": "train", "tune": "train"}
 """Commands whose file begins with another's: one schema, which extends the other's, is that of both."""
 
 

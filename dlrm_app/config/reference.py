@@ -24,6 +24,7 @@ COMMANDS = (
     "export",
     "predict",
     "serve",
+    "tune",
     "bench",
     "plan",
     "generate",

@@ -79,6 +79,7 @@ class EvaluationConfig:
     group_by: str | None = None
     target_auc: float | None = None
     patience: int | None = None
+    test: bool = True
 
     def problems(self) -> list[str]:
         """Counts below 1, a target that is no AUC, and two rhythms at once."""

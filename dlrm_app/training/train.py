@@ -344,7 +344,8 @@ def report_unfinished(run: TrainingRun) -> None:
 def finish(run: TrainingRun) -> RunResult:
     """Evaluates on test, writes result.json and says how the run ended."""
     run.trace.close()
-    evaluate_split(run, "test")
+    if run.config.evaluation.test:
+        evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()
     cut_short = [run.meter.mean_of_epoch()] if progress.batch else []

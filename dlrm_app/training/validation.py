@@ -14,6 +14,7 @@ from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
+from dlrm_app.config.tune import TuneConfig
 from dlrm_app.data.batch_order import check_lanes, enough_lanes
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.display.numbers import count
@@ -84,6 +85,17 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
     if tables is not None:
         checks.add(lambda: model_table_problems(config.model, tables, config.num_dense), needs=["model"])
     checks.refuse()
+
+
+def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
+    """As ``check_training``, and for a val split to judge by; a trial's own values are checked when it starts."""
+    manifest, _ = check_training(config, ranks)
+    if not has_labelled_val(manifest):
+        raise ConfigError(
+            [
+                f"dlrm-tune goes by val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
+            ]
+        )
 
 
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:

@@ -1,0 +1,26 @@
+"""``dlrm-tune data.path=DIR model=… tune.trials=30 output=STUDY``: find values that train better, by val alone."""
+
+from dlrm_app.cli.launch import launch
+from dlrm_app.config.tune import TuneConfig
+
+
+def main() -> None:
+    launch("tune", TuneConfig, _tune, _validate)
+
+
+def _tune(config: TuneConfig) -> None:
+    from dlrm_app.display.command_line import typed_settings
+    from dlrm_app.tuning.study import tune
+
+    tune(config, [word for word in typed_settings("output") if not word.startswith("tune.")])
+
+
+def _validate(config: TuneConfig) -> None:
+    from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.training.validation import check_tuning
+
+    check_tuning(config, started_ranks())
+
+
+if __name__ == "__main__":
+    main()

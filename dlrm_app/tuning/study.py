@@ -1,0 +1,174 @@
+"""The study: which values the next trial has, what became of each, until there are enough.
+
+Optuna keeps it in OUTPUT/study.log, a journal to which any number of processes append: the same command typed again, or
+on other machines that see the folder, goes on with it.
+"""
+
+import logging
+import shlex
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from dlrm_app.config.tune import TuneConfig, TuneSettings
+from dlrm_app.errors import DlrmError
+from dlrm_app.files import explained_disk_errors, held_lock
+from dlrm_app.tuning.page import print_end, write_page
+from dlrm_app.tuning.settings import common_settings, propose, typed_values
+from dlrm_app.tuning.trial import TRAIN, run_trial
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "folder"
+"""The name under which a trial remembers its run folder."""
+USELESS = 3
+"""So many failures and nothing else: all others would fail too."""
+
+
+def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> Path:
+    """Runs trials until the study has ``tune.trials``, and gives its page. Raises DlrmError where all fail.
+
+    ``typed``: what every trial has in common, as dlrm-train takes it.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    output = Path(str(config.output)).absolute()
+    with explained_disk_errors(output, "then the same command goes on"):
+        (output / "trials").mkdir(parents=True, exist_ok=True)
+        study = open_study(output, config.tune)
+        work = _Work(study, output, config.tune, common_settings(config, typed), train)
+        try:
+            work.run()
+        finally:
+            page = write_page(output, study, config.tune.metric, work.common)
+        print_end(study, page, work.common, config.tune.metric)
+    return page
+
+
+def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
+    """The study in ``output``, new or as it was left."""
+    storage = JournalStorage(JournalFileBackend(str(output / "study.log")))
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
+    study = optuna.create_study(
+        study_name="dlrm-tune",
+        storage=storage,
+        direction="maximize" if settings.metric == "auc" else "minimize",
+        pruner=pruner if settings.prune else optuna.pruners.NopPruner(),
+        load_if_exists=True,
+    )
+    # another seed for who joins later, or all would draw the same values
+    seed = settings.seed + len(study.get_trials(deepcopy=False))
+    study.sampler = optuna.samplers.TPESampler(
+        n_startup_trials=settings.startup_trials, seed=seed, constant_liar=True
+    )
+    metric = study.user_attrs.get("metric", settings.metric)
+    if metric != settings.metric:
+        raise DlrmError(
+            f"the study in {output} is by {metric}, not by tune.metric={settings.metric}: set tune.metric={metric}, or choose "
+            "another output"
+        )
+    study.set_user_attr("metric", settings.metric)
+    return study
+
+
+class _Work:
+    """Trials of this process, ``tune.jobs`` at a time."""
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        output: Path,
+        settings: TuneSettings,
+        common: list[str],
+        train: Sequence[str],
+    ) -> None:
+        self.common = common
+        self._study, self._output, self._settings, self._train = study, output, settings, train
+        self._asking = threading.Lock()
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Works until the study has enough trials. Raises what ended a trial before its time."""
+        with ThreadPoolExecutor(self._settings.jobs) as pool:
+            workers = [pool.submit(self._work) for _ in range(self._settings.jobs)]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:
+                self._stopped.set()
+                raise
+
+    def _work(self) -> None:
+        while not self._stopped.is_set():
+            with ExitStack() as stack:
+                trial = self._next(stack)
+                if trial is None:
+                    return
+                self._run(trial)
+
+    def _next(self, stack: ExitStack) -> optuna.Trial | None:
+        """A new trial, or one that a process left undone, held by ``stack``; None where there are enough."""
+        with self._asking:
+            self._requeue_abandoned()
+            trials = self._study.get_trials(deepcopy=False)
+            counted = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
+            failed = [each for each in trials if each.state == TrialState.FAIL and "error" in each.user_attrs]
+            if not any(each.state == TrialState.COMPLETE for each in trials) and len(failed) >= USELESS:
+                raise DlrmError(
+                    f"{USELESS} trials failed and none succeeded; the last: {failed[-1].user_attrs['error']}"
+                )
+            if len(counted) + len(failed) >= self._settings.trials:
+                return None
+            trial = self._study.ask()
+            folder = trial.user_attrs.get(FOLDER, f"trials/{trial.number:04d}")
+            trial.set_user_attr(FOLDER, folder)
+            stack.enter_context(held_lock(self._lock(folder), "another process runs this trial"))
+            return trial
+
+    def _requeue_abandoned(self) -> None:
+        """Trials whose process is gone are to be taken again, with their values and in their folders."""
+        for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            folder = each.user_attrs.get(FOLDER)
+            if folder is None:
+                continue
+            with suppress(DlrmError), held_lock(self._lock(folder), "it runs"):
+                self._study.tell(each.number, state=TrialState.FAIL)
+                self._study.enqueue_trial(each.params, user_attrs={FOLDER: folder})
+
+    def _lock(self, folder: str) -> Path:
+        return (self._output / folder).with_suffix(".lock")
+
+    def _run(self, trial: optuna.Trial) -> None:
+        values = propose(trial, self._settings.space)
+        folder = self._output / trial.user_attrs[FOLDER]
+        own = " ".join(typed_values(values))
+        logger.info("trial %d: %s", trial.number, own)
+
+        def goes_on(number: int, value: float) -> bool:
+            trial.report(value, number)
+            return not (self._stopped.is_set() or trial.should_prune())
+
+        settings = shlex.split(" ".join([*self.common, own]))
+        outcome = run_trial(folder, settings, self._settings.metric, goes_on, self._train)
+        if self._stopped.is_set() and outcome.was_given_up:
+            return  # left undone, for whoever goes on
+        if outcome.error is not None or not outcome.values:
+            error = outcome.error or "it was never evaluated"
+            trial.set_user_attr("error", error)
+            self._study.tell(trial, state=TrialState.FAIL)
+            logger.warning("trial %d failed: %s", trial.number, error)
+            return
+        best = max(outcome.values) if self._settings.metric == "auc" else min(outcome.values)
+        state = TrialState.PRUNED if outcome.was_given_up else TrialState.COMPLETE
+        if state == TrialState.PRUNED:
+            self._study.tell(trial, state=state)
+        else:
+            self._study.tell(trial, best)
+        done = "given up at" if outcome.was_given_up else "has"
+        logger.info("trial %d %s %s %.5f", trial.number, done, self._settings.metric, best)

@@ -1,0 +1,95 @@
+"""A trial: a dlrm-train process, its run folder, and its curve on val, read while it trains."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 60
+"""For a run that is told to stop, to save itself."""
+TRAIN = (sys.executable, "-m", "dlrm_app.cli.train")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``values``: the metric at every evaluation on val; ``was_given_up``: before its end; ``error``: why it failed."""
+
+    values: list[float]
+    was_given_up: bool = False
+    error: str | None = None
+
+
+def run_trial(
+    folder: Path,
+    settings: Sequence[str],
+    metric: str,
+    goes_on: Callable[[int, float], bool],
+    train: Sequence[str] = TRAIN,
+) -> Outcome:
+    """Trains with ``settings`` in ``folder``, from its newest checkpoint if it has one.
+
+    ``goes_on(number, value)``: asked at every evaluation, of which the first is 0; False gives the run up.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", "evaluation.test=false"]
+    log = folder.with_suffix(".log")
+    with log.open("a", encoding="utf-8") as output:
+        process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            was_given_up = _watch(process, folder, metric, goes_on)
+        finally:
+            _stop(process)
+    values = curve(folder, metric)
+    if was_given_up or process.returncode == 0:
+        return Outcome(values, was_given_up)
+    if -process.returncode in (signal.SIGINT, signal.SIGTERM) or process.returncode in (130, 143):
+        raise KeyboardInterrupt
+    return Outcome(values, error=_last_error(log))
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]", folder: Path, metric: str, goes_on: Callable[[int, float], bool]
+) -> bool:
+    """Waits for the process's end; True if ``goes_on`` said no before."""
+    told = 0
+    while process.poll() is None:
+        time.sleep(POLL_SECONDS)
+        values = curve(folder, metric)
+        for number in range(told, len(values)):
+            if not goes_on(number, values[number]) and process.poll() is None:
+                return True
+        told = len(values)
+    return False
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ends the process, which may save itself before."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def curve(folder: Path, metric: str) -> list[float]:
+    """The metric at every evaluation on val that is in the run's metrics so far."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")  # a last line may be half written
+    events = [json.loads(line) for line in whole.splitlines()]
+    return [event[metric] for event in events if event["event"] == "eval" and event["split"] == "val"]
+
+
+def _last_error(log: Path) -> str:
+    """What the process said last, from ``error:`` on."""
+    text = log.read_text(encoding="utf-8", errors="replace").rstrip()
+    start = text.rfind("error")
+    return text[start:][:500] if start >= 0 else text[-500:] or f"no word; see {log}"

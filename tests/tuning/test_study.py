@@ -1,0 +1,166 @@
+"""A study on a made-up trainer whose best value is known: trials, curves, ends, interruptions, several at once."""
+
+import sys
+import threading
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.tune import TuneConfig
+from dlrm_app.errors import DlrmError
+from dlrm_app.tuning.settings import final_command, propose
+from dlrm_app.tuning.study import open_study, tune
+from dlrm_app.tuning.trial import run_trial
+
+TRAINER = """
+import json, pathlib, sys, time
+words = dict(word.split("=", 1) for word in sys.argv[1:])
+rate, dropout = float(words["optimizer.sparse.lr"]), float(words.get("model.dropout", 0))
+folder = pathlib.Path(words["output"].strip('"'))
+assert words["resume"] == "auto" and words["evaluation.test"] == "false"
+if dropout > 0.8:
+    sys.exit("error: model.dropout is too high")
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "config.yaml").write_text("trainer: {global_batch_size: 10}")
+with (folder / "metrics.jsonl").open("a") as file:
+    for step in range(1, 5):
+        auc = 0.5 + 0.05 * step - (rate - 0.1) ** 2
+        event = {"event": "eval", "split": "val", "epoch": 0, "step": step, "auc": auc, "logloss": 1 - auc}
+        print(json.dumps(event), file=file, flush=True)
+        time.sleep(float(words.get("trainer.max_steps", 0)) / 1000)
+"""
+SPACE = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}]"
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("dlrm_app.tuning.trial.POLL_SECONDS", 0.01)
+    (tmp_path / "train.py").write_text(TRAINER)
+    return [sys.executable, str(tmp_path / "train.py")]
+
+
+def config_of(folder: Path, *overrides: str) -> TuneConfig:
+    keys = ["data.path=x", f"output={folder}/study", "tune.trials=6", "tune.startup_trials=3", SPACE]
+    config = compose_config("tune", TuneConfig, [*keys, *overrides])
+    assert config.problems() == []
+    return config
+
+
+def study_of(config: TuneConfig) -> optuna.Study:
+    return open_study(Path(str(config.output)), config.tune)
+
+
+def test_it_finds_better_values_and_says_how_to_train_with_them(
+    tmp_path: Path, train: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tmp_path, "tune.trials=12", "tune.prune=false")
+    page = tune(config, ["data.path=x"], train)
+    study = study_of(config)
+    assert len(study.trials) == 12
+    for trial in study.trials:
+        rate = trial.params["optimizer.sparse.lr"]
+        assert trial.value == pytest.approx(0.7 - (rate - 0.1) ** 2)
+        assert list(trial.intermediate_values) == [0, 1, 2, 3]
+    best = study.best_trial.params
+    assert final_command(["data.path=x"], best) in capsys.readouterr().out
+    text = page.read_text()
+    for word in ("What mattered", "optimizer.sparse.lr", "Train with the best values", "The best trials"):
+        assert word in text
+
+
+def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path: Path, train: list[str]) -> None:
+    tune(config_of(tmp_path, "tune.trials=2"), [], train)
+    config = config_of(tmp_path, "tune.trials=4")
+    for _ in range(2):
+        tune(config, [], train)
+        assert len(study_of(config).trials) == 4
+
+
+def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, train: list[str]) -> None:
+    config = config_of(tmp_path, "tune.trials=1")
+    (tmp_path / "study" / "trials").mkdir(parents=True)
+    study = study_of(config)
+    killed = study.ask()  # what a process leaves that is killed while it trains
+    killed.set_user_attr("folder", "trials/0000")
+    values = propose(killed, config.tune.space)
+    tune(config, [], train)
+    done = study.trials[-1]
+    assert (done.params, done.user_attrs["folder"]) == (values, "trials/0000")
+    assert [each.state for each in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_trials_below_the_others_curves_are_given_up(tmp_path: Path, train: list[str]) -> None:
+    config = config_of(tmp_path, "tune.trials=10", "tune.startup_trials=4")
+    tune(config, ["trainer.max_steps=80"], train)
+    trials = study_of(config).trials
+    given_up = [each for each in trials if each.state == TrialState.PRUNED]
+    assert given_up
+    median = sorted(each.value for each in trials[:4])[1]
+    assert all(0.7 - (each.params["optimizer.sparse.lr"] - 0.1) ** 2 <= median + 0.1 for each in given_up)
+    assert all(each.state == TrialState.COMPLETE for each in trials[:4])
+
+
+def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
+    """Here two threads with a study each; every trial is run once, and there are no more than asked for."""
+    config = config_of(tmp_path, "tune.trials=8", "tune.jobs=2", "tune.prune=false")
+    both = [threading.Thread(target=tune, args=(config, [], train)) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    done = [each for each in study_of(config).trials if each.state == TrialState.COMPLETE]
+    assert 8 <= len(done) <= 9  # both may ask for the last one
+    folders = [each.user_attrs["folder"] for each in done]
+    assert len(set(folders)) == len(folders)
+    for folder in folders:
+        assert len((tmp_path / "study" / folder / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_values_that_cannot_work_fail_alone(tmp_path: Path, train: list[str]) -> None:
+    space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.1, 0.9]}]"
+    config = config_of(tmp_path, space, "tune.trials=8", "tune.prune=false")
+    page = tune(config, [], train)
+    for trial in study_of(config).trials:
+        assert (trial.state == TrialState.FAIL) == (trial.params["model.dropout"] == 0.9)
+    assert "error: model.dropout is too high" in page.read_text()
+
+
+def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) -> None:
+    space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.9, 0.95]}]"
+    with pytest.raises(DlrmError, match=r"3 trials failed and none succeeded; the last: error: model\.dropout"):
+        tune(config_of(tmp_path, space), [], train)
+
+
+def test_a_trial_that_is_given_up_is_ended(tmp_path: Path, train: list[str]) -> None:
+    settings = ["optimizer.sparse.lr=0.1", "trainer.max_steps=20000"]
+    outcome = run_trial(tmp_path / "run", settings, "logloss", lambda number, value: False, train)
+    assert outcome.was_given_up
+    assert outcome.values == [pytest.approx(0.45)]
+
+
+def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> None:
+    tune(config_of(tmp_path, "tune.trials=1"), [], train)
+    with pytest.raises((DlrmError, ValueError)):
+        tune(config_of(tmp_path, "tune.trials=2", "tune.metric=logloss"), [], train)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("tune.space=[]", "tune.space is empty"),
+        ("tune.space=[{key: model.dropuot, low: 0, high: 1}]", "model.dropuot is not a known key"),
+        ("tune.space=[{key: output, choices: [a, b]}]", "is what the study itself decides"),
+        ("tune.space=[{key: model.dropout, low: 0.5, high: 0.1}]", "low must be below high"),
+        ("tune.space=[{key: model.dropout, low: 0, high: 0.1, log: true}]", "needs low above 0"),
+        ("tune.space=[{key: model.dropout, high: 0.1}]", "takes low and high (with log or step), or choices"),
+        ("tune.space=[{key: model.dropout, choices: [high, low]}]", "model.dropout"),
+        ("tune.jobs=0", "tune.jobs must be at least 1"),
+        ("resume=auto", "resume has no part in dlrm-tune"),
+    ],
+)
+def test_a_space_that_makes_no_sense_is_refused(override: str, words: str) -> None:
+    config = compose_config("tune", TuneConfig, ["data.path=x", "output=y", override])
+    assert any(words in problem for problem in config.problems()), config.problems()
