@@ -12,7 +12,8 @@ def _tune(config: TuneConfig) -> None:
     from dlrm_app.display.command_line import typed_settings
     from dlrm_app.tuning.study import tune
 
-    tune(config, [word for word in typed_settings("output") if not word.startswith("tune.")])
+    typed = typed_settings("output")
+    tune(config, [word for word in typed if not word.lstrip("'+").startswith("tune.")])
 
 
 def _validate(config: TuneConfig) -> None:

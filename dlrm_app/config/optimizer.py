@@ -69,8 +69,12 @@ def sparse_problems(prefix: str, settings: SparseSettings) -> list[str]:
     return [
         *_common_problems(prefix, settings),
         *above_zero(f"{prefix}.max_gradient", settings.max_gradient),
-        *one_of(f"{prefix}.weight_decay_mode", settings.weight_decay_mode or "coupled", DECAY_MODES),
         *one_of(f"{prefix}.updated_rows", settings.updated_rows, UPDATED_ROWS),
+        *(
+            one_of(f"{prefix}.weight_decay_mode", settings.weight_decay_mode, DECAY_MODES)
+            if settings.weight_decay_mode is not None
+            else []
+        ),
     ]
 
 

@@ -21,6 +21,7 @@ from dlrm_app.config.reference import schema_of
 from dlrm_app.config.report import ReportConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.tune import TuneConfig
 from dlrm_app.errors import ConfigError
 
 COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
@@ -30,6 +31,7 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "evaluate": (EvaluateConfig, ["checkpoint=x"]),
     "plan": (PlanConfig, []),
     "bench": (BenchConfig, []),
+    "tune": (TuneConfig, ["data.path=x", "output=y"]),
     "export": (ExportConfig, ["checkpoint=x", "output=y"]),
     "predict": (PredictConfig, ["model=x", "output=y"]),
     "gpu-check": (GpuCheckConfig, []),
@@ -37,7 +39,7 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "serve": (ServeConfig, ["model=x"]),
 }
 REFERENCE, NUMBERS, TEXT = "${nowhere}", ["nan", 2**63 - 1], [""]
-LIKE_TRAIN = ("plan", "bench")
+LIKE_TRAIN = ("plan", "bench", "tune")
 """Commands whose other keys are dlrm-train's."""
 
 

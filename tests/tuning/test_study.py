@@ -130,7 +130,9 @@ def test_values_that_cannot_work_fail_alone(tmp_path: Path, train: list[str]) ->
 
 def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) -> None:
     space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.9, 0.95]}]"
-    with pytest.raises(DlrmError, match=r"3 trials failed and none succeeded; the last: error: model\.dropout"):
+    with pytest.raises(
+        DlrmError, match=r"3 trials failed and none succeeded; the last: error: model\.dropout"
+    ):
         tune(config_of(tmp_path, space), [], train)
 
 
