@@ -130,8 +130,11 @@ def _curves(output: Path, done: Sequence[FrozenTrial]) -> str:
     folders = [
         output / trial.user_attrs["folder"] for trial in done[: len(STYLES)] if "folder" in trial.user_attrs
     ]
-    runs = read_runs([str(folder) for folder in folders if (folder / "config.yaml").is_file()])
-    return f"<h2>The best trials</h2>{charts_html(comparison_charts(runs, 'val'), 'curves')}" if runs else ""
+    trained = [str(folder) for folder in folders if (folder / "config.yaml").is_file()]
+    if not trained:
+        return ""
+    charts = comparison_charts(read_runs(trained), "val")
+    return f"<h2>The best trials</h2>{charts_html(charts, 'curves')}"
 
 
 def _score(trial: FrozenTrial | None) -> Cell:

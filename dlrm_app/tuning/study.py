@@ -147,15 +147,15 @@ class _Work:
     def _run(self, trial: optuna.Trial) -> None:
         values = propose(trial, self._settings.space)
         folder = self._output / trial.user_attrs[FOLDER]
-        own = " ".join(typed_values(values))
-        logger.info("trial %d: %s", trial.number, own)
+        settings = " ".join(typed_values(values))
+        logger.info("trial %d: %s", trial.number, settings)
 
         def goes_on(number: int, value: float) -> bool:
             trial.report(value, number)
             return not (self._stopped.is_set() or trial.should_prune())
 
-        settings = shlex.split(" ".join([*self.common, own]))
-        outcome = run_trial(folder, settings, self._settings.metric, goes_on, self._train)
+        words = shlex.split(" ".join([*self.common, settings]))
+        outcome = run_trial(folder, words, self._settings.metric, goes_on, self._train)
         if self._stopped.is_set() and outcome.was_given_up:
             return  # left undone, for whoever goes on
         if outcome.error is not None or not outcome.values:

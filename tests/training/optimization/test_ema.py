@@ -22,11 +22,11 @@ def values(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in tensors.items()}
 
 
-def test_it_is_torchs_average_of_weights_and_running_moments() -> None:
+def test_it_is_torchs_average_with_the_running_moments_of_now() -> None:
     torch.manual_seed(0)
     model = Model()
     ours = DenseEma(model, 0.9)
-    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 6):
         optimizer.zero_grad()
