@@ -57,14 +57,16 @@ def _watch(
 ) -> bool:
     """Waits for the process's end; True if ``goes_on`` said no before."""
     told = 0
-    while process.poll() is None:
-        time.sleep(POLL_SECONDS)
+    while True:
+        has_ended = process.poll() is not None
         values = curve(folder, metric)
         for number in range(told, len(values)):
-            if not goes_on(number, values[number]) and process.poll() is None:
+            if not goes_on(number, values[number]) and not has_ended:
                 return True
         told = len(values)
-    return False
+        if has_ended:
+            return False
+        time.sleep(POLL_SECONDS)
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
