@@ -25,9 +25,9 @@ def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
     return settings
 
 
-def propose(trial: optuna.Trial, space: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def propose(trial: optuna.Trial, space: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Key → value of every entry of ``space``; a list as the text that one types."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     for entry in space:
         key = entry["key"]
         if "choices" in entry:
