@@ -1,5 +1,7 @@
 """``dlrm-tune data.path=DIR model=… tune.trials=30 output=STUDY``: find values that train better, by val alone."""
 
+import signal
+
 from dlrm_app.cli.launch import launch
 from dlrm_app.config.tune import TuneConfig
 
@@ -12,6 +14,7 @@ def _tune(config: TuneConfig) -> None:
     from dlrm_app.display.command_line import typed_settings
     from dlrm_app.tuning.study import tune
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # trials save themselves then too
     typed = typed_settings("output")
     tune(config, [word for word in typed if not word.lstrip("'+").startswith("tune.")])
 

@@ -7,9 +7,10 @@ on other machines that see the folder, goes on with it.
 import logging
 import shlex
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import optuna
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "folder"
 """The name under which a trial remembers its run folder."""
+ASK_SECONDS = 0.05
 USELESS = 3
 """So many failures and nothing else: all others would fail too."""
 
@@ -114,7 +116,7 @@ class _Work:
 
     def _next(self, stack: ExitStack) -> optuna.Trial | None:
         """A new trial, or one that a process left undone, held by ``stack``; None where there are enough."""
-        with self._asking:
+        with self._asking_alone():
             self._requeue_abandoned()
             trials = self._study.get_trials(deepcopy=False)
             counted = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
@@ -130,6 +132,18 @@ class _Work:
             trial.set_user_attr(FOLDER, folder)
             stack.enter_context(held_lock(self._lock(folder), "another process runs this trial"))
             return trial
+
+    @contextmanager
+    def _asking_alone(self) -> Iterator[None]:
+        """One at a time, of all processes that share the study: so none asks for a trial too many."""
+        with self._asking, ExitStack() as stack:
+            while True:
+                try:
+                    stack.enter_context(held_lock(self._output / ".lock", "another process asks"))
+                    break
+                except DlrmError:
+                    time.sleep(ASK_SECONDS)
+            yield
 
     def _requeue_abandoned(self) -> None:
         """Trials whose process is gone are to be taken again, with their values and in their folders."""
@@ -152,10 +166,10 @@ class _Work:
 
         def goes_on(number: int, value: float) -> bool:
             trial.report(value, number)
-            return not (self._stopped.is_set() or trial.should_prune())
+            return not trial.should_prune()
 
         words = shlex.split(" ".join([*self.common, settings]))
-        outcome = run_trial(folder, words, self._settings.metric, goes_on, self._train)
+        outcome = run_trial(folder, words, self._settings.metric, goes_on, self._stopped.is_set, self._train)
         if self._stopped.is_set() and outcome.was_given_up:
             return  # left undone, for whoever goes on
         if outcome.error is not None or not outcome.values:

@@ -29,11 +29,13 @@ def run_trial(
     settings: Sequence[str],
     metric: str,
     goes_on: Callable[[int, float], bool],
+    is_stopped: Callable[[], bool] = lambda: False,
     train: Sequence[str] = TRAIN,
 ) -> Outcome:
     """Trains with ``settings`` in ``folder``, from its newest checkpoint if it has one.
 
     ``goes_on(number, value)``: asked at every evaluation, of which the first is 0; False gives the run up.
+    ``is_stopped()``: whether to leave it, to be gone on with later.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", "evaluation.test=false"]
@@ -41,7 +43,7 @@ def run_trial(
     with log.open("a", encoding="utf-8") as output:
         process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
         try:
-            was_given_up = _watch(process, folder, metric, goes_on)
+            was_given_up = _watch(process, folder, metric, goes_on, is_stopped)
         finally:
             _stop(process)
     values = curve(folder, metric)
@@ -53,9 +55,13 @@ def run_trial(
 
 
 def _watch(
-    process: "subprocess.Popen[bytes]", folder: Path, metric: str, goes_on: Callable[[int, float], bool]
+    process: "subprocess.Popen[bytes]",
+    folder: Path,
+    metric: str,
+    goes_on: Callable[[int, float], bool],
+    is_stopped: Callable[[], bool],
 ) -> bool:
-    """Waits for the process's end; True if ``goes_on`` said no before."""
+    """Waits for the process's end; True if ``goes_on`` said no, or all is stopped, before."""
     told = 0
     while True:
         has_ended = process.poll() is not None
@@ -64,8 +70,8 @@ def _watch(
             if not goes_on(number, values[number]) and not has_ended:
                 return True
         told = len(values)
-        if has_ended:
-            return False
+        if has_ended or is_stopped():
+            return not has_ended
         time.sleep(POLL_SECONDS)
 
 
