@@ -79,7 +79,11 @@ def _entry_problems(name: str, entry: Any) -> list[str]:
         choices = entry["choices"]
         if not isinstance(choices, list) or len(choices) < 2:
             return [f"{name}: choices of {key} must be a list of at least two values, got {choices}"]
-        return [f"{name}: {wrong}" for value in choices if (wrong := wrong_value(key, value, tree))]
+        return [
+            f"{name}: {key} {wrong}, got {value!r}"
+            for value in choices
+            if (wrong := wrong_value(key, value, tree))
+        ]
     if not {"low", "high"} <= set(entry) <= {"key", "low", "high", "log", "step"}:
         return [f"{name}: {key} takes low and high (with log or step), or choices, got {', '.join(entry)}"]
     return _range_problems(name, entry)

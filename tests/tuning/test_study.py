@@ -171,7 +171,10 @@ def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> No
         ("tune.space=[{key: model.dropout, low: 0.5, high: 0.1}]", "low must be below high"),
         ("tune.space=[{key: model.dropout, low: 0, high: 0.1, log: true}]", "needs low above 0"),
         ("tune.space=[{key: model.dropout, high: 0.1}]", "takes low and high (with log or step), or choices"),
-        ("tune.space=[{key: model.dropout, choices: [high, low]}]", "model.dropout"),
+        (
+            "tune.space=[{key: model.dropout, choices: [high, low]}]",
+            "model.dropout must be a number, got 'high'",
+        ),
         ("tune.jobs=0", "tune.jobs must be at least 1"),
         ("resume=auto", "resume has no part in dlrm-tune"),
     ],
