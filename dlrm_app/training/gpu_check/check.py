@@ -75,7 +75,9 @@ def check(config: GpuCheckConfig) -> Findings:
     write_text(folder / "gpu-check.md", findings_markdown(findings))
     print(f"wrote {folder / 'gpu-check.html'} and, to paste where you report it, {folder / 'gpu-check.md'}")
     if not findings.is_sound:
-        raise DlrmError(f"something differs or failed: {folder / 'gpu-check.html'} shows what, {logs} why")
+        raise DlrmError(
+            f"something differs, failed, or no case was run in time: {folder / 'gpu-check.html'} shows what, {logs} why"
+        )
     return findings
 
 

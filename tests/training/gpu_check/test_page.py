@@ -28,6 +28,8 @@ WRONG = replace(
 def test_findings_are_sound_unless_something_that_ran_is_wrong() -> None:
     assert SOUND.is_sound
     assert not WRONG.is_sound
+    assert not replace(SOUND, outcomes=[Outcome("late", State.NOT_RUN)]).is_sound
+    assert replace(SOUND, outcomes=[]).is_sound
     assert not replace(SOUND, machine=[("nccl", "WRONG", "no")]).is_sound
     assert not replace(SOUND, syncs="it failed").is_sound
     assert not replace(SOUND, speeds=[Speed("bf16", fault="no memory")]).is_sound
