@@ -52,7 +52,9 @@ def check_predict(config: PredictConfig) -> None:
 def check_serve(config: ServeConfig) -> None:
     """Raises one error with all that is wrong with dlrm-serve's values and paths."""
     problems = config.problems()
-    lacking = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    lacking = [
+        name for name in ("fastapi", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None
+    ]
     if lacking:
         problems.append(
             f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: pip install 'dlrm-app[serve]'"

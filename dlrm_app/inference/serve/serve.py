@@ -16,6 +16,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.app import Server, make_app
+from dlrm_app.inference.serve.bounded_http import BoundedHttp
 from dlrm_app.inference.serve.metrics import ServerMetrics
 from dlrm_app.inference.serve.served_export import ServedExport, open_served
 from dlrm_app.inference.serve.watch import Watch
@@ -83,6 +84,7 @@ class _Uvicorn(uvicorn.Server):
             access_log=False,
             server_header=False,
             ws="none",
+            http=BoundedHttp,
             limit_concurrency=config.limits.connections,
             timeout_keep_alive=max(1, int(config.limits.seconds)),
             timeout_graceful_shutdown=int(config.grace_seconds),

@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,16 @@ def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: l
     page = client.ask("GET", "/metrics")[1]
     assert re.search(r'dlrm_requests_total\{status="200"\} 1\.0\n', page)
     assert client.ask("POST", "/score", b" " * (65 << 10))[0] == 413
+
+
+def test_headers_without_end_are_cut_off(server: Any) -> None:
+    with socket.create_connection(("127.0.0.1", server[1]), timeout=20) as client:
+        client.sendall(b"POST /score HTTP/1.1\r\nhost: a\r\nx: ")
+        with suppress(ConnectionError):
+            for _ in range(64):
+                client.sendall(b"a" * (1 << 18))
+            pytest.fail("16 MiB of headers were taken")
+    assert Client(server[1]).ask("GET", "/ready")[0] == 200
 
 
 def test_the_port_is_not_open_to_other_machines(server: Any) -> None:
