@@ -83,6 +83,22 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
         raise
 
 
+def write_problems(key: str, path: Path) -> list[str]:
+    """Why nothing can be made at ``path``, whose folders may be missing yet; to be told before any work."""
+    folder = path.absolute()
+    if not folder.is_dir():
+        folder = folder.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return [f"{key}={path}: {folder} is no folder: give another name"]
+    if not os.access(folder, os.W_OK):
+        return [
+            f"{key}={path}: you may not write in {folder}: give a name in another folder, or have it opened to you"
+        ]
+    return []
+
+
 @contextmanager
 def held_lock(path: Path, refusal: str) -> Iterator[None]:
     """Holds the lock file ``path`` while the block runs; a process that is killed lets go of it too.

@@ -1,6 +1,6 @@
 """The configuration of dlrm-bench. Values and their explanations stand in conf/bench.yaml and conf/train.yaml."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from omegaconf import MISSING
 
@@ -24,7 +24,7 @@ class BenchConfig(TrainConfig):
     def problems(self) -> list[str]:
         """What types cannot express, each with what to do about it."""
         problems = [
-            *TrainConfig.problems(self),
+            *TrainConfig.problems(replace(self, resume="none")),  # of which one rule is enough, below
             *(problem for name in self.measure for problem in one_of("measure", name, MEASURED)),
             *positive("steps", self.steps),
             *at_least_zero("warm_up", self.warm_up),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -37,7 +37,7 @@ class TuneConfig(TrainConfig):
     def problems(self) -> list[str]:
         """What types cannot express, each with what to do about it."""
         problems = [
-            *TrainConfig.problems(self),
+            *TrainConfig.problems(replace(self, resume="none")),  # of which one rule is enough, below
             *positive("tune.trials", self.tune.trials),
             *positive("tune.jobs", self.tune.jobs),
             *one_of("tune.metric", self.tune.metric, PLATEAU_METRICS),

@@ -1,6 +1,5 @@
 """What is refused of evaluations, before any work and without torch."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
+from dlrm_app.files import write_problems
 from dlrm_app.tables.specs import Table
 
 
@@ -82,4 +82,4 @@ def _output_problems(key: str, path: Path) -> list[str]:
         return [f"{key}={path} is a folder: give the name of a file"]
     if not folder.is_dir():
         return [f"{key}={path} needs the folder {folder}, which does not exist: make it, or choose another"]
-    return [] if os.access(folder, os.W_OK) else [f"{key}={path}: you may not write in {folder}"]
+    return write_problems(key, path)

@@ -1,6 +1,5 @@
 """What is refused of exports and predictions before any work and without torch."""
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
+from dlrm_app.files import write_problems
 from dlrm_app.inference.record import is_export
 
 
@@ -43,8 +43,8 @@ def check_predict(config: PredictConfig) -> None:
         problems.append(f"output={output} exists: give another name, or delete it")
     elif config.output and not output.absolute().parent.is_dir():
         problems.append(f"output={output} needs the folder {output.parent}, which does not exist: make it")
-    elif config.output and not os.access(output.absolute().parent, os.W_OK):
-        problems.append(f"output={output}: you may not write in {output.absolute().parent}")
+    elif config.output:
+        problems += write_problems("output", output)
     if problems:
         raise ConfigError(problems)
 
@@ -70,9 +70,4 @@ def folder_problems(key: str, path: Path) -> list[str]:
     """Why the folder ``path`` cannot be made."""
     if path.exists():
         return [f"{key}={path} exists: give another name, or delete it"]
-    parent = path.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        return [f"{key}={path}: {parent} is no folder"]
-    return [] if os.access(parent, os.W_OK) else [f"{key}={path}: you may not write in {parent}"]
+    return write_problems(key, path)

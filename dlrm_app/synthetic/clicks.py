@@ -14,7 +14,8 @@ from tqdm import tqdm
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.display.command_line import setting
-from dlrm_app.files import write_json, written_whole
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import write_json, write_problems, written_whole
 from dlrm_app.synthetic.best import Best, Tally
 from dlrm_app.synthetic.disk_space import refuse_if_too_large
 from dlrm_app.synthetic.draw import draw_rows
@@ -67,6 +68,7 @@ def write_clicks(config: GenerateConfig) -> Best:
     Raises ConfigError if the disk has too little room.
     """
     output = Path(config.output)
+    refuse_if(write_problems("output", output))
     output.parent.mkdir(parents=True, exist_ok=True)
     source = make_source(config)
     sample_rows = 1000

@@ -17,7 +17,7 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.data.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, Split, write_manifest
 from dlrm_app.display.command_line import setting, typed_settings
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.files import sync_folder
+from dlrm_app.files import sync_folder, write_problems
 from dlrm_app.synthetic.disk_space import refuse_if_too_large
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.synthetic.shards import Layout, choose_layout, open_writer, write_splits
@@ -36,6 +36,7 @@ def write_inputs(config: GenerateConfig) -> Manifest:
     """
     output = Path(config.output)
     _refuse_if_taken(output, config.overwrite)
+    refuse_if(write_problems("output", output))
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     layout = choose_layout(inputs.row_bytes)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from dlrm_app.display.numbers import count
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
+from dlrm_app.files import write_problems
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems
@@ -51,6 +52,7 @@ def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Ta
         checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
+        checks.add(lambda: write_problems("output", Path(config.output)) if config.output else [])
     checks.refuse()
     assert manifest is not None
     assert tables is not None

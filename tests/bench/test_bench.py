@@ -80,6 +80,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     assert all(
         word in text for word in ("moon", "steps", "tables=dataset needs the dataset", "resume has no part")
     )
+    assert text.count("resume") == 1, "one cure, and no other against it"
     assert set(MEASURED) == {"loader", "model", "step", "evaluation", "checkpoint"}
 
 

@@ -14,8 +14,8 @@ from dlrm_app.compiled import compiling_seconds
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.data.shard_files import verify_shards
-from dlrm_app.errors import ConfigError, DataError, DlrmError
-from dlrm_app.files import explained_disk_errors
+from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
+from dlrm_app.files import explained_disk_errors, write_problems
 from dlrm_app.preprocess.encode.columns import (
     check_columns,
     refuse_missing_files,
@@ -87,6 +87,7 @@ def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
             not output.is_dir() or (any(output.iterdir()) and not (output / WORK).is_dir())
         ):
             raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
+        refuse_if(write_problems("output", output))
         return None
     manifest = read_manifest(output)
     state = "a finished dataset"

@@ -9,6 +9,7 @@ from typing import Any
 from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.report import ReportConfig
 from dlrm_app.errors import refuse_if
+from dlrm_app.files import write_problems
 from dlrm_app.training.report.run_record import RunRecord, read_run
 
 OF_THE_FOLDER = ("output", "resume")
@@ -46,6 +47,8 @@ def check_runs(config: ReportConfig) -> None:
         problems.append(
             f"output={config.output} needs the folder {Path(config.output).parent}: make it first"
         )
+    elif config.output is not None:
+        problems += write_problems("output", Path(config.output))
     refuse_if(problems)
 
 

@@ -58,7 +58,7 @@ def read_run(folder: Path) -> RunRecord:
     if not (folder / "config.yaml").is_file():
         raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
     config, dataset = _read(folder / "config.yaml"), _read(folder / "dataset.json")
-    if not isinstance(config.get("trainer"), dict):
+    if not _is_of_training(config):
         raise DataError(
             f"{folder} holds no run (its config.yaml is another program's): name the folder that dlrm-train wrote"
         )
@@ -83,6 +83,15 @@ def read_run(folder: Path) -> RunRecord:
         last_step=last_step,
         changes=_read_changes(folder),
     )
+
+
+def _is_of_training(config: dict[str, Any]) -> bool:
+    """Whether what reports read of a configuration has dlrm-train's types; other keys may be of another version."""
+    data, logging, trainer = (config.get(name, {}) for name in ("data", "logging", "trainer"))
+    if "trainer" not in config or not all(isinstance(section, dict) for section in (data, logging, trainer)):
+        return False
+    batch_size = trainer.get("global_batch_size", 1)
+    return type(batch_size) is int and batch_size > 0 and isinstance(data.get("path", ""), str)
 
 
 def _read_changes(folder: Path) -> list[tuple[int, list[str]]]:

@@ -42,6 +42,25 @@ def test_a_folder_of_another_program_is_called_what_it_is(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "trainer: {global_batch_size: many}",
+        "trainer: {global_batch_size: [1]}",
+        "trainer: {global_batch_size: 0}",
+        "trainer: {global_batch_size: null}",
+        "{trainer: {}, logging: 3}",
+        "{trainer: {}, data: [a]}",
+        "{trainer: {}, data: {path: 3}}",
+    ],
+)
+def test_settings_of_another_programs_trainer_are_no_run(tmp_path: Path, text: str) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text(text)
+    with pytest.raises(DataError, match="holds no run"):
+        read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
     "name", ["environment.json", "dataset.json", "plan.yaml", "curves.json", "result.json"]
 )
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"3", b"\xff\xfe"])
