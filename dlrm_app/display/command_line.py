@@ -12,9 +12,19 @@ _WORDS = ("null", "true", "false")
 def setting(key: str, value: object) -> str:
     """``key=value`` as it is typed, quoted for the reader of settings and for the shell where that is needed."""
     text = str(value)
-    if not _PLAIN.fullmatch(text) or text.lower() in _WORDS:
+    if not _PLAIN.fullmatch(text) or text.lower() in _WORDS or _is_number_written_otherwise(text):
         text = quoted(text)
     return shlex.quote(f"{key}={text}")
+
+
+def _is_number_written_otherwise(text: str) -> bool:
+    """Whether ``text``, as 0E0 or 1_000, would be read as a number and come back as another text."""
+    for kind in (int, float):
+        try:
+            return str(kind(text)) != text
+        except ValueError:
+            continue
+    return False
 
 
 def quoted(text: str) -> str:

@@ -93,4 +93,4 @@ def test_an_architecture_needs_its_own_keys() -> None:
     (problem,) = model_problems(compose_train("model.kind=dcn", "model.dcn_num_layers=3").model)
     assert problem.startswith("model.dcn_low_rank_dim is needed by model.kind=dcn")
     (problem,) = model_problems(compose_train("model.kind=dln").model)
-    assert problem == "model.kind must be one of dlrm, dcn, projection, concat, got 'dln'"
+    assert problem == "model.kind must be one of dlrm, dcn, dcn_parallel, projection, concat, got 'dln'"

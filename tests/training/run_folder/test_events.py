@@ -29,5 +29,5 @@ def test_a_line_gives_the_event_back(event: Event) -> None:
 def test_what_is_no_event_is_refused() -> None:
     with pytest.raises(KeyError):
         event_from_json({"event": "lunch", "step": 1})
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="expected the fields epoch, step, loss"):
         event_from_json({"event": "train", "step": 1})
