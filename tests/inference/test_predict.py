@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.predict import predict as job
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.problems import check_predict
@@ -108,6 +110,18 @@ def test_metrics_are_those_of_the_scores(shop: Path, expected: pa.Table, tmp_pat
     assert values is not None
     auc = roc_auc_score(expected.column("label").to_numpy(), expected.column("score").to_numpy())
     assert values["auc"] == pytest.approx(auc, abs=1e-12)
+
+
+def test_dlrm_evaluates_metrics_are_sklearns_of_the_predicted_scores(shop: Path, tmp_path: Path) -> None:
+    """Two commands that share no metric code with sklearn, on one checkpoint and split."""
+    scores = predicted(tmp_path / "scores.parquet", f"model={shop}/run", f"data.path={shop}/dataset")
+    keys = [f"checkpoint={shop}/run", "split=test", "threads=1"]
+    (found,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models
+    labels, probabilities = scores.column("label").to_numpy(), scores.column("score").to_numpy()
+    assert found.metrics["num_samples"] == NUM_TEST == len(scores)
+    assert found.metrics["auc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-9)
+    expected_loss = log_loss(labels, probabilities.astype(np.float64))
+    assert found.metrics["logloss"] == pytest.approx(expected_loss, rel=1e-6)
 
 
 def cut_in_files(shop: Path, folder: Path) -> str:
