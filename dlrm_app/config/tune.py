@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
-from dlrm_app.config.checks import at_least_zero, one_of, positive, required
+from dlrm_app.config.checks import at_least_zero, one_of, positive, required, within
 from dlrm_app.config.keys import is_known, unknown_key, wrong_value
 from dlrm_app.config.optimizer import PLATEAU_METRICS
 from dlrm_app.config.train import TrainConfig
@@ -42,7 +42,7 @@ class TuneConfig(TrainConfig):
             *positive("tune.jobs", self.tune.jobs),
             *one_of("tune.metric", self.tune.metric, PLATEAU_METRICS),
             *at_least_zero("tune.startup_trials", self.tune.startup_trials),
-            *at_least_zero("tune.seed", self.tune.seed),
+            *within("tune.seed", self.tune.seed, 0, 2**31 - 1),
         ]
         if not self.output:
             problems.append(required("output"))
@@ -79,6 +79,8 @@ def _entry_problems(name: str, entry: Any) -> list[str]:
         choices = entry["choices"]
         if not isinstance(choices, list) or len(choices) < 2:
             return [f"{name}: choices of {key} must be a list of at least two values, got {choices}"]
+        if len(set(map(str, choices))) < len(choices):
+            return [f"{name}: choices of {key} must differ, got {choices}: name each once"]
         return [
             f"{name}: {key} {wrong}, got {value!r}"
             for value in choices
@@ -86,19 +88,27 @@ def _entry_problems(name: str, entry: Any) -> list[str]:
         ]
     if not {"low", "high"} <= set(entry) <= {"key", "low", "high", "log", "step"}:
         return [f"{name}: {key} takes low and high (with log or step), or choices, got {', '.join(entry)}"]
-    return _range_problems(name, entry)
+    if wrong_value(key, "x", tree) is None:
+        return [f"{name}: {key} takes text, which has no range: give {{key: {key}, choices: [a, b]}}"]
+    return _range_problems(name, entry) or [
+        f"{name}: {key} {wrong}, got {entry[end]}: give choices, or other ends"
+        for end in ("low", "high")
+        if (wrong := wrong_value(key, entry[end], tree))
+    ]
 
 
 def _range_problems(name: str, entry: Mapping[str, Any]) -> list[str]:
     low, high, step = entry["low"], entry["high"], entry.get("step")
     numbers = [value for value in (low, high, step) if value is not None]
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+    if not all(type(value) in (int, float) and math.isfinite(value) for value in numbers):
         return [f"{name}: low, high and step must be numbers, got {numbers}"]
     problems = []
     if low >= high:
         problems.append(f"{name}: low must be below high, got {low} and {high}")
     if entry.get("log") and (low <= 0 or step is not None):
         problems.append(f"{name}: log=true needs low above 0 and no step, got low {low}, step {step}")
-    if step is not None and step <= 0:
-        problems.append(f"{name}: step must be above 0, got {step}")
+    if not isinstance(entry.get("log", False), bool):
+        problems.append(f"{name}: log must be true or false, got {entry['log']!r}")
+    if step is not None and not 0 < step <= high - low:
+        problems.append(f"{name}: step must be above 0 and at most high - low, got {step}")
     return problems

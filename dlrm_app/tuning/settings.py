@@ -3,12 +3,20 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)
 
 from dlrm_app.config.tune import TuneConfig
 from dlrm_app.display.command_line import setting
+from dlrm_app.errors import DlrmError
 
 LEARNING_CURVE = "evaluation.per_epoch=8"
 """Where nothing says when to evaluate: without a curve there is nothing to give up by."""
@@ -29,19 +37,54 @@ def propose(trial: optuna.Trial, space: Sequence[Mapping[str, Any]]) -> dict[str
     """Key → value of every entry of ``space``; a list as the text that one types."""
     values: dict[str, object] = {}
     for entry in space:
-        key = entry["key"]
-        if "choices" in entry:
-            choices = [
-                str(each).replace(" ", "") if isinstance(each, list) else each for each in entry["choices"]
-            ]
-            values[key] = trial.suggest_categorical(key, choices)
-            continue
-        low, high, step, log = entry["low"], entry["high"], entry.get("step"), entry.get("log", False)
-        if all(isinstance(value, int) for value in (low, high, step or 1)):
-            values[key] = trial.suggest_int(key, low, high, step=step or 1, log=log)
+        key, drawn = entry["key"], distribution(entry)
+        if isinstance(drawn, CategoricalDistribution):
+            values[key] = trial.suggest_categorical(key, drawn.choices)
+        elif isinstance(drawn, IntDistribution):
+            values[key] = trial.suggest_int(key, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
         else:
-            values[key] = trial.suggest_float(key, low, high, step=step, log=log)
+            values[key] = trial.suggest_float(key, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
     return values
+
+
+def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistribution | FloatDistribution:
+    """From what an entry of ``tune.space`` draws."""
+    if "choices" in entry:
+        return CategoricalDistribution(
+            [str(each).replace(" ", "") if isinstance(each, list) else each for each in entry["choices"]]
+        )
+    low, high, step, log = entry["low"], entry["high"], entry.get("step"), entry.get("log", False)
+    if all(isinstance(value, int) for value in (low, high, step or 1)):
+        return IntDistribution(low, high, log, step or 1)
+    return FloatDistribution(low, high, log, step)
+
+
+def refuse_another_study(
+    study: optuna.Study, output: Path, common: Sequence[str], space: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises DlrmError if the trials of ``study`` train otherwise, or draw other kinds of values: they are compared."""
+    now = sorted(word for word in common if not word.startswith("trainer.threads="))
+    before = study.user_attrs.get("settings", now)
+    if before != now:
+        raise DlrmError(
+            f"the trials in output={output} have {_words(before, now)}, this command has {_words(now, before)}: give "
+            "what they have, or choose another output"
+        )
+    for trial in study.get_trials(deepcopy=False):
+        for entry in space:
+            key, drawn = entry["key"], distribution(entry)
+            try:
+                check_distribution_compatibility(trial.distributions.get(key, drawn), drawn)
+            except ValueError as error:
+                raise DlrmError(
+                    f"the trials in output={output} draw {key} from {trial.distributions[key]}, tune.space from {drawn}: "
+                    "only the ends of a range may change; choose another output"
+                ) from error
+    study.set_user_attr("settings", now)
+
+
+def _words(these: Sequence[str], those: Sequence[str]) -> str:
+    return " ".join(word for word in these if word not in those) or "no such setting"
 
 
 def typed_values(values: Mapping[str, Any]) -> list[str]:

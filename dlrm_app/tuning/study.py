@@ -22,7 +22,7 @@ from dlrm_app.config.tune import TuneConfig, TuneSettings
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
 from dlrm_app.tuning.page import print_end, write_page
-from dlrm_app.tuning.settings import common_settings, propose, typed_values
+from dlrm_app.tuning.settings import common_settings, propose, refuse_another_study, typed_values
 from dlrm_app.tuning.trial import TRAIN, run_trial
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,9 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
     with explained_disk_errors(output, "then the same command goes on"):
         (output / "trials").mkdir(parents=True, exist_ok=True)
         study = open_study(output, config.tune)
-        work = _Work(study, output, config.tune, common_settings(config, typed), train)
+        common = common_settings(config, typed)
+        refuse_another_study(study, output, common, config.tune.space)
+        work = _Work(study, output, config.tune, common, train)
         try:
             work.run()
         finally:
@@ -55,15 +57,20 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
 
 def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
     """The study in ``output``, new or as it was left."""
-    storage = JournalStorage(JournalFileBackend(str(output / "study.log")))
+    journal = output / "study.log"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
-    study = optuna.create_study(
-        study_name="dlrm-tune",
-        storage=storage,
-        direction="maximize" if settings.metric == "auc" else "minimize",
-        pruner=pruner if settings.prune else optuna.pruners.NopPruner(),
-        load_if_exists=True,
-    )
+    try:
+        study = optuna.create_study(
+            study_name="dlrm-tune",
+            storage=JournalStorage(JournalFileBackend(str(journal))),
+            direction="maximize" if settings.metric == "auc" else "minimize",
+            pruner=pruner if settings.prune else optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DlrmError(
+            f"{journal} is damaged, or no study's ({error}): take it from a copy, or choose another output"
+        ) from error
     # another seed for who joins later, or all would draw the same values
     seed = settings.seed + len(study.get_trials(deepcopy=False))
     study.sampler = optuna.samplers.TPESampler(

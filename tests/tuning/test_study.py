@@ -158,8 +158,41 @@ def test_a_study_that_is_stopped_leaves_its_trial_for_later(tmp_path: Path, trai
 
 def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> None:
     tune(config_of(tmp_path, "tune.trials=1"), [], train)
-    with pytest.raises((DlrmError, ValueError)):
+    with pytest.raises(DlrmError, match=r"set tune.metric=auc, or choose another output"):
         tune(config_of(tmp_path, "tune.trials=2", "tune.metric=logloss"), [], train)
+
+
+def test_trials_that_train_otherwise_are_another_study(tmp_path: Path, train: list[str]) -> None:
+    """Their AUCs would be compared; threads and the order of words decide nothing."""
+    tune(config_of(tmp_path, "tune.trials=1"), ["model.dropout=0.1", "data.path=x"], train)
+    with pytest.raises(
+        DlrmError, match=r"have model.dropout=0.1, this command has model.dropout=0.2: give what"
+    ):
+        tune(config_of(tmp_path, "tune.trials=2"), ["data.path=x", "model.dropout=0.2"], train)
+    words = ["data.path=x", "model.dropout=0.1", "trainer.threads=1"]
+    tune(config_of(tmp_path, "tune.trials=2"), words, train)
+    assert len(study_of(config_of(tmp_path)).trials) == 2
+
+
+def test_only_the_ends_of_a_range_may_change(tmp_path: Path, train: list[str]) -> None:
+    tune(config_of(tmp_path, "tune.trials=1"), [], train)
+    for other in ("choices: [0.1, 0.2]", "low: 1, high: 3", "low: 0.01, high: 0.5, log: true"):
+        changed = config_of(tmp_path, "tune.trials=2", f"tune.space=[{{key: optimizer.sparse.lr, {other}}}]")
+        with pytest.raises(DlrmError, match="only the ends of a range may change; choose another output"):
+            tune(changed, [], train)
+    wider = config_of(
+        tmp_path, "tune.trials=2", "tune.space=[{key: optimizer.sparse.lr, low: 0.2, high: 0.9}]"
+    )
+    tune(wider, [], train)
+    assert [trial.state for trial in study_of(wider).trials] == [TrialState.COMPLETE] * 2
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:
+    config = config_of(tmp_path, "tune.trials=1")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.log").write_text("hello\nyou\n")
+    with pytest.raises(DlrmError, match=r"study.log.*choose another output"):
+        tune(config, [], train)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +208,23 @@ def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> No
             "tune.space=[{key: model.dropout, choices: [high, low]}]",
             "model.dropout must be a number, got 'high'",
         ),
+        ("tune.space=[{key: model.dropout, low: true, high: 3}]", "low, high and step must be numbers"),
+        (
+            "tune.space=[{key: model.dropout, low: 0.1, high: 0.2, log: 5}]",
+            "log must be true or false, got 5",
+        ),
+        ("tune.space=[{key: model.dropout, low: 0, high: 1, step: 5}]", "at most high - low, got 5"),
+        ("tune.space=[{key: model.dropout, choices: [0.1, 0.1]}]", "must differ, got [0.1, 0.1]"),
+        (
+            "tune.space=[{key: trainer.epochs, low: 0.5, high: 3}]",
+            "trainer.epochs must be a whole number, got 0.5",
+        ),
+        (
+            "tune.space=[{key: trainer.pipeline, low: 1, high: 3}]",
+            "trainer.pipeline takes text, which has no range",
+        ),
+        ("tune.space=[{key: model, low: 1, high: 3}]", "model "),
+        ("tune.seed=5000000000", "tune.seed must lie between 0 and 2147483647"),
         ("tune.jobs=0", "tune.jobs must be at least 1"),
         ("resume=auto", "resume has no part in dlrm-tune"),
     ],
