@@ -15,7 +15,8 @@ def main() -> None:
 def _train(config: TrainConfig) -> float | None:
     """The best AUC on val, which a sweeper like Optuna maximises; None without a labelled val split."""
     if config.recommend:
-        return _recommend(config)
+        _recommend(config)
+        return None
     from dlrm_app.training.train import train
 
     return train(config).best_val_auc

@@ -39,6 +39,8 @@ def dataset_facts(manifest: Manifest) -> DatasetFacts:
     """The facts of a dataset that has a labelled train split."""
     train, val = manifest.splits["train"], manifest.splits.get("val")
     encoding = manifest.config.get("encoding", {})
+    missing = [column.missing_rate for column in manifest.dense]
+    missing += [column.missing_rate for column in manifest.sparse]
     kinds = {column.encoding["kind"] for column in manifest.sparse}
     return DatasetFacts(
         name=manifest.dataset,
@@ -51,7 +53,7 @@ def dataset_facts(manifest: Manifest) -> DatasetFacts:
         num_multi_hot=sum(column.multi_hot for column in manifest.sparse),
         num_embeddings=sum(column.num_embeddings for column in manifest.sparse),
         largest=max((column.num_embeddings for column in manifest.sparse), default=0),
-        missing=max((column.missing_rate for column in (*manifest.dense, *manifest.sparse)), default=0.0),
+        missing=max(missing, default=0.0),
         colliding=_colliding(manifest),
         rare=_rare(manifest),
         encoding=next((kind for kind in ("hash", "vocab") if kind in kinds), None),
