@@ -21,7 +21,10 @@ def local_pieces(tensors: Tensors) -> Pieces:
 
 
 def copy_pieces(tensors: Tensors) -> Pieces:
-    """Copies in host memory of what this rank holds: as many bytes as its share of the checkpoint."""
+    """Copies in host memory of what this rank holds: as many bytes as its share of the checkpoint.
+
+    Not in page-locked memory: torch rounds each piece of that up to a power of two, and keeps it for the run's life.
+    """
     return {
         (name, offsets): values.detach().to("cpu", copy=True) for name, offsets, values in _iterate(tensors)
     }

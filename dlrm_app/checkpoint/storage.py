@@ -35,6 +35,7 @@ class TensorWriter(FileSystemWriter):
     """Writes every rank's tensors into files of their own and, last, index.json."""
 
     def __init__(self, path: Path, group: dist.ProcessGroup | None) -> None:
+        # with one thread: what fails in a second one (a full disk) torch drops, and the checkpoint would lack its tensors
         super().__init__(path, single_file_per_rank=True, sync_files=True, overwrite=True)
         self._group = group
 

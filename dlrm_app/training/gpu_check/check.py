@@ -31,12 +31,14 @@ from dlrm_app.training.gpu_check.cases import (
     common_settings,
     references,
 )
-from dlrm_app.training.gpu_check.outcome import Findings, Outcome, Speed, State
+from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME, Findings, Outcome, Speed, State
 from dlrm_app.training.gpu_check.page import findings_markdown, findings_page
 from dlrm_app.training.gpu_check.processes import Job, Result, rank_command, run_jobs
 
 SYNCS = "syncs of a step"
 DOCTOR_SECONDS = 60
+FIRST_SHARE = 0.3
+"""Of the time, what speed and waits may take together: they come first, and a slow machine is to get to its cases."""
 PRECISIONS = {"fp32": [], "TF32": ["trainer.tf32=true"], "bf16": ["trainer.precision=bf16"]}
 
 
@@ -58,7 +60,7 @@ def check(config: GpuCheckConfig) -> Findings:
         machine.append((finding.check, finding.state.value, finding.result))
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as root:
         work = Work(Path(root), logs, config, ranks, deadline)
-        speeds = work.measure_speed()  # short, and asked for first
+        speeds = work.measure_speed()
         syncs = work.count_syncs() if config.device == "cuda" else None
         outcomes = work.compare()
     findings = Findings(
@@ -123,10 +125,13 @@ class Work:
     def __init__(self, root: Path, logs: Path, config: GpuCheckConfig, ranks: int, deadline: float) -> None:
         self._root, self._logs, self._config = root, logs, config
         self._ranks, self._deadline = ranks, deadline
+        self._wanted = [case for case in cases(config.device) if self._is_wanted(case.name)]
+        left = deadline - time.monotonic()
+        self._first_deadline = deadline - (1 - FIRST_SHARE) * left if self._wanted else deadline
 
     def compare(self) -> list[Outcome]:
         """Every case's outcome, in the cases' order."""
-        wanted = [case for case in cases(self._config.device) if self._is_wanted(case.name)]
+        wanted = self._wanted
         if not wanted:
             return []
         self._write_dataset()
@@ -163,12 +168,9 @@ class Work:
         rows = speed.BATCH[device] * self._ranks
         settings = [f"tables={tables}", "data.path=none", f"trainer.global_batch_size={rows}", *speed.MODEL]
         jobs = [Job("speed", speed_name(name), [[*settings, *PRECISIONS[name]]]) for name in names]
-        results = run_jobs(jobs, rank_command(self._ranks), self._logs, self._deadline)
-        return [
-            Speed(name, **(result.facts or {}), fault=result.fault)
-            for name in names
-            if (result := results.get(speed_name(name)))
-        ]
+        results = run_jobs(jobs, rank_command(self._ranks), self._logs, self._first_deadline)
+        found = {name: results.get(speed_name(name), Result("", 0.0, fault=OUT_OF_TIME)) for name in names}
+        return [Speed(name, **(result.facts or {}), fault=result.fault) for name, result in found.items()]
 
     def count_syncs(self) -> list[tuple[str, float]] | str | None:
         """Where a step of sparse_dist waits for the GPU; why that is not known; None if it is not asked for."""
@@ -179,10 +181,11 @@ class Work:
         legs = [
             [*common, f"trainer.max_steps={n}", f"output={self._root}/syncs-{n}"] for n in (STEPS, 2 * STEPS)
         ]
-        results = run_jobs([Job("syncs", SYNCS, legs)], rank_command(self._ranks), self._logs, self._deadline)
+        jobs = [Job("syncs", SYNCS, legs)]
+        results = run_jobs(jobs, rank_command(self._ranks), self._logs, self._first_deadline)
         result = results.get(SYNCS)
         if result is None:
-            return "not run: the time was up"
+            return OUT_OF_TIME
         return result.fault or sorted((result.facts or {})["per_step"].items(), key=lambda each: -each[1])
 
     def _is_wanted(self, name: str) -> bool:

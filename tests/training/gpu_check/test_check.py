@@ -1,6 +1,7 @@
 """The whole command with the CPU in the GPU's place."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,14 @@ from dlrm_app.doctor.finding import Finding, State
 from dlrm_app.errors import ConfigError
 from dlrm_app.training.gpu_check import check as module
 from dlrm_app.training.gpu_check.check import (
+    Work,
     check,
     find_ranks,
     largest_difference,
     only_problems,
     read_losses,
 )
+from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME
 
 
 def config(*overrides: str) -> GpuCheckConfig:
@@ -48,6 +51,21 @@ def test_losses_are_compared_by_step_and_at_the_end(tmp_path: Path) -> None:
     assert expected == {"001": 0.5, "val": 0.4}
     assert largest_difference(expected, {"001": 0.5, "val": 0.5}) == pytest.approx(0.25)
     assert largest_difference(expected, {"001": float("nan"), "val": 0.4}) == float("inf")
+
+
+def test_speed_and_waits_leave_most_of_the_time_to_the_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is theirs where nothing else is wanted."""
+    deadlines: list[float] = []
+    monkeypatch.setattr(module, "run_jobs", lambda *given, **_: deadlines.append(given[3]) or {})
+    start, late = time.monotonic(), {"fp32": OUT_OF_TIME, "bf16": OUT_OF_TIME}
+    for only in ("*", "speed*"):
+        work = Work(tmp_path, tmp_path, config("device=cpu", f"only={only}"), 2, start + 1000)
+        assert {speed.name: speed.fault for speed in work.measure_speed()} == late
+    shared, alone = deadlines
+    assert start + 300 <= shared < start + 310
+    assert alone == start + 1000
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dlrm_app.training.gpu_check.outcome import Findings, Outcome, Speed, State
+from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME, Findings, Outcome, Speed, State
 from dlrm_app.training.gpu_check.page import findings_markdown, findings_page
 
 SOUND = Findings(
@@ -33,6 +33,14 @@ def test_findings_are_sound_unless_something_that_ran_is_wrong() -> None:
     assert not replace(SOUND, machine=[("nccl", "WRONG", "no")]).is_sound
     assert not replace(SOUND, syncs="it failed").is_sound
     assert not replace(SOUND, speeds=[Speed("bf16", fault="no memory")]).is_sound
+
+
+def test_speed_and_waits_may_be_late_where_cases_were_run() -> None:
+    late = replace(SOUND, syncs=OUT_OF_TIME, speeds=[Speed("bf16", fault=OUT_OF_TIME)])
+    assert late.is_sound
+    assert not replace(late, outcomes=[]).is_sound
+    assert f"| bf16: {OUT_OF_TIME} |" in findings_markdown(late)
+    assert f"were not counted: {OUT_OF_TIME}" in findings_page(late)
 
 
 def test_the_table_to_paste_names_what_is_wrong_and_counts_the_rest() -> None:
