@@ -1,6 +1,7 @@
 """One save at a time, in the calling thread or in another; what goes wrong in it is raised where the run waits."""
 
 import threading
+from unittest import mock
 
 import pytest
 import torch
@@ -72,4 +73,6 @@ def test_what_is_not_finite_is_found_in_each_part(
     monkeypatch.setattr(pieces, "COUNTABLE", 7)
     good, weight = torch.ones(10, 3), torch.ones(10, 3)
     weight[place] = bad
-    assert not_finite(local_pieces({"good": good, "bad": weight, "none": torch.ones(0, 3)})) == ["bad"]
+    with mock.patch("torch.aminmax", wraps=torch.aminmax) as extremes:
+        assert not_finite(local_pieces({"good": good, "bad": weight, "none": torch.ones(0, 3)})) == ["bad"]
+    assert [call.args[0].numel() for call in extremes.call_args_list] == [7, 7, 7, 7, 2] * 2

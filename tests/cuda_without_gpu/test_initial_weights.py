@@ -6,7 +6,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.tables.bag_configs import meta_bags
-from dlrm_app.training.table_health.changed_rows import InitialWeights
+from dlrm_app.training.table_health.changed_rows import InitialWeights, hash_chunks
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.random_batches import TABLES
 
@@ -24,6 +24,14 @@ def test_weights_are_those_of_the_cpu() -> None:
         for name, weight in on_gpu.state_dict().items():
             assert weight.is_cuda
             assert torch.equal(weight.cpu(), on_cpu.state_dict()[name])
+
+
+def test_hashes_take_no_memory_of_the_gpu() -> None:
+    rows = torch.rand(6, 4)
+    with MakeBelieveGpu():
+        hashes = hash_chunks(torch.split(rows.to(GPU), 4))
+        assert not hashes.is_cuda
+    assert torch.equal(hashes, hash_chunks([rows]))
 
 
 def test_changed_rows_are_found_as_on_cpu() -> None:

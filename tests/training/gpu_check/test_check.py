@@ -20,6 +20,7 @@ from dlrm_app.training.gpu_check.check import (
     read_losses,
 )
 from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME
+from dlrm_app.training.gpu_check.processes import Result
 
 
 def config(*overrides: str) -> GpuCheckConfig:
@@ -58,7 +59,12 @@ def test_speed_and_waits_leave_most_of_the_time_to_the_cases(
 ) -> None:
     """All of it is theirs where nothing else is wanted."""
     deadlines: list[float] = []
-    monkeypatch.setattr(module, "run_jobs", lambda *given, **_: deadlines.append(given[3]) or {})
+
+    def run_none(_jobs: object, _command: object, _logs: object, deadline: float) -> dict[str, Result]:
+        deadlines.append(deadline)
+        return {}
+
+    monkeypatch.setattr(module, "run_jobs", run_none)
     start, late = time.monotonic(), {"fp32": OUT_OF_TIME, "bf16": OUT_OF_TIME}
     for only in ("*", "speed*"):
         work = Work(tmp_path, tmp_path, config("device=cpu", f"only={only}"), 2, start + 1000)
