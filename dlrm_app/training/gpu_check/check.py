@@ -169,8 +169,8 @@ class Work:
         settings = [f"tables={tables}", "data.path=none", f"trainer.global_batch_size={rows}", *speed.MODEL]
         jobs = [Job("speed", speed_name(name), [[*settings, *PRECISIONS[name]]]) for name in names]
         results = run_jobs(jobs, rank_command(self._ranks), self._logs, self._first_deadline)
-        found = {name: results.get(speed_name(name), Result("", 0.0, fault=OUT_OF_TIME)) for name in names}
-        return [Speed(name, **(result.facts or {}), fault=result.fault) for name, result in found.items()]
+        by_name = {name: results.get(speed_name(name), Result("", 0.0, fault=OUT_OF_TIME)) for name in names}
+        return [Speed(name, **(result.facts or {}), fault=result.fault) for name, result in by_name.items()]
 
     def count_syncs(self) -> list[tuple[str, float]] | str | None:
         """Where a step of sparse_dist waits for the GPU; why that is not known; None if it is not asked for."""
