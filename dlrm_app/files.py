@@ -85,10 +85,11 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
 
 def write_problems(key: str, path: Path) -> list[str]:
     """Why nothing can be made at ``path``, whose folders may be missing yet; to be told before any work."""
-    folder = path.absolute()
-    if not folder.is_dir():
-        folder = folder.parent
-    while not folder.exists():
+    try:
+        folder = _nearest_there(path.absolute())
+    except OSError as error:  # a name that is too long, a link to itself
+        return [f"{key}={path}: {error.strerror}: give another name"]
+    if folder == path.absolute() and not folder.is_dir():
         folder = folder.parent
     if not folder.is_dir():
         return [f"{key}={path}: {folder} is no folder: give another name"]
@@ -97,6 +98,15 @@ def write_problems(key: str, path: Path) -> list[str]:
             f"{key}={path}: you may not write in {folder}: give a name in another folder, or have it opened to you"
         ]
     return []
+
+
+def _nearest_there(path: Path) -> Path:
+    while True:
+        try:
+            path.stat()
+            return path
+        except (FileNotFoundError, NotADirectoryError):
+            path = path.parent
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+from dlrm_app.checkpoint.format import list_checkpoints
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
+from dlrm_app.display.command_line import setting
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 from dlrm_app.files import write_problems
 from dlrm_app.inference.record import is_export
@@ -60,10 +62,17 @@ def check_serve(config: ServeConfig) -> None:
             f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: pip install 'dlrm-app[serve]'"
         )
     if config.model and not is_export(Path(config.model)):
-        problems.append(
-            f"no export at model={config.model}: make one with dlrm-export checkpoint=RUN output={config.model}"
-        )
+        problems.append(_no_export(Path(config.model)))
     refuse_if(problems)
+
+
+def _no_export(path: Path) -> str:
+    if list_checkpoints(path / "checkpoints"):
+        export = f"{path}-export"
+        command = f"dlrm-export {setting('checkpoint', path)} {setting('output', export)}"
+        return f"model={path} is a run, no export: {command}, then {setting('model', export)}"
+    output = f"{path}-export" if path.exists() else path
+    return f"no export at model={path}: make one with dlrm-export checkpoint=RUN {setting('output', output)}"
 
 
 def folder_problems(key: str, path: Path) -> list[str]:

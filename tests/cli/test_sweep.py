@@ -17,7 +17,7 @@ def test_one_that_fails_is_named_with_those_that_were_not_started(tmp_path: Path
     (tmp_path / "d2").write_text("a file where the folder should be")
     arguments = ["--multirun", "rows=10", "seed=1,2,3,4", "output=d${seed}/clicks.tsv"]
     done = run(command("generate", *arguments), tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "combination 1 of 4: seed=1\n" in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last == "combination 2 of 4: seed=2 ended without success; not started: seed=3, seed=4"

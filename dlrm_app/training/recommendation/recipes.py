@@ -52,7 +52,9 @@ KAGGLE_SMALL = Recipe(
     "measured on samples of Criteo Kaggle: 0.7624 of AUC, where the defaults have 0.7347 and LightGBM 0.7565",
     (
         ONE_EPOCH,
-        Setting("model.kind", "cross layers; plain MLPs, other interactions and mixtures were no better there"),
+        Setting(
+            "model.kind", "cross layers; plain MLPs, other interactions and mixtures were no better there"
+        ),
         Setting("model.ensemble_size", "the mean of eight is 0.005 of AUC better than one"),
         Setting(
             "optimizer.sparse.kind",
