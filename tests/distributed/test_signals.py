@@ -3,7 +3,10 @@
 import signal
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from dlrm_app.distributed import signals
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.distributed.signals import Agreement, StopRequest
 from tests.ranks import on_ranks
@@ -61,3 +64,32 @@ def save_for_another_reason(runtime: Runtime) -> list[Agreement]:
 
 def test_what_was_saved_meanwhile_is_not_saved_again() -> None:
     assert on_ranks(save_for_another_reason, 2) == [[Agreement()] * 3] * 2
+
+
+def test_a_step_does_not_wait_for_its_own_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message of a step is waited for in the next one, while which another step has run."""
+    events: list[str] = []
+
+    class Question:
+        def __init__(self, step: int) -> None:
+            self.step = step
+
+        def wait(self) -> None:
+            events.append(f"wait for {self.step}")
+
+    def ask(_flags: torch.Tensor, *_options: object, **_more: object) -> Question:
+        step = sum(event.startswith("ask") for event in events)
+        events.append(f"ask {step}")
+        return Question(step)
+
+    monkeypatch.setattr(signals, "new_group", object)
+    monkeypatch.setattr(dist, "all_reduce", ask)
+    request = StopRequest(Runtime(0, 0, 2, 2, "cpu", 1))
+    for step in range(3):
+        events.append(f"step {step}")
+        request.agreed()
+    assert events == [
+        *("step 0", "ask 0"),
+        *("step 1", "wait for 0", "ask 1"),
+        *("step 2", "wait for 1", "ask 2"),
+    ]
