@@ -1,6 +1,7 @@
 """Estimated steps beside measured ones on this machine, and beside published ones of GPUs; every ratio is printed.
 
-    python benchmarks/estimates.py measured --ranks 1,2      # calibrates, then trains four models on 1 and on 2 ranks
+    python benchmarks/estimates.py measured                  # calibrates, then trains four models, on 1, 2 and 4 ranks
+    python benchmarks/estimates.py measured --ranks 2 --models multi-hot --parts
     python benchmarks/estimates.py published                 # computed alone
 
 ``measured``: dlrm-plan calibrate=true, dlrm-plan for each model with what it wrote, and dlrm-bench's whole step from
@@ -18,11 +19,8 @@ import tempfile
 from pathlib import Path
 
 import yaml
+from train_models import KAGGLE_ROWS
 
-KAGGLE_ROWS = (
-    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
-    27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
 MODELS = {
     "small": ([10_000] * 26, 32, 1, ["model.bottom_mlp=[512,256,32]", "model.top_mlp=[512,256,1]"], 2048),
     "kaggle": (KAGGLE_ROWS, 16, 1, ["model.bottom_mlp=[512,256,64,16]", "model.top_mlp=[512,256,1]"], 2048),
@@ -87,13 +85,20 @@ def estimated_speed(printed: str) -> float:
     return float(found[1].replace(",", ""))
 
 
-def measured(ranks: int, folder: Path) -> None:
-    call(
-        "plan",
-        ["calibrate=true", f"output={folder}", "tables=criteo_kaggle", "tables.embedding_dim=16"],
-        ranks,
-    )
-    for name, (rows, dim, ids, mlps, batch) in MODELS.items():
+def estimated_ms(printed: str) -> dict[str, float]:
+    """Part → milliseconds, "all" too, of dlrm-plan's table."""
+    _, found, table = printed.partition("a whole step, estimated")
+    if not found:
+        sys.exit(f"no estimate in:\n{printed[-1500:]}")
+    rows = re.findall(r"^(\w[\w ]*?) {2,}([\d.,]+)(?:  |$)", table, flags=re.MULTILINE)
+    return {part: float(ms.replace(",", "")) for part, ms in rows}
+
+
+def measured(ranks: int, names: list[str], parts: bool, folder: Path) -> None:
+    calibrated = ["calibrate=true", f"output={folder}", "tables=criteo_kaggle", "tables.embedding_dim=16"]
+    call("plan", calibrated, ranks)
+    for name in names:
+        rows, dim, ids, mlps, batch = MODELS[name]
         specs = [
             {"name": f"t_{i}", "rows": n, "dim": dim, "features": [f"f_{i}"], "pooling_factors": [ids]}
             for i, n in enumerate(rows)
@@ -101,13 +106,17 @@ def measured(ranks: int, folder: Path) -> None:
         tables = folder / f"{name}.yaml"
         tables.write_text(yaml.safe_dump({"specs": specs}))
         keys = [f"tables={tables}", *mlps, f"trainer.global_batch_size={batch}"]
-        planned = estimated_speed(
+        planned = estimated_ms(
             call("plan", [*keys, f"topology={folder / 'topology.yaml'}", "smallest=false"])
         )
         call("bench", [*keys, "measure=[step]", "steps=20", f"output={folder / name}"], ranks)
         section = json.loads((folder / name / "bench.json").read_text())["sections"][0]
-        speed = 1000 * batch / section["all"]["ms"]
-        print(f"| {name} | {ranks} | {planned:,.0f} | {speed:,.0f} | {planned / speed:.2f} |", flush=True)
+        taken = {line["name"]: line["ms"] for line in [*section["parts"], section["all"]]}
+        cells = [f"{1000 * batch / each:,.0f}" for each in (planned["all"], taken["all"])]
+        print(f"| {name} | {ranks} | {' | '.join(cells)} | {taken['all'] / planned['all']:.2f} |", flush=True)
+        if parts:
+            pairs = (f"{part} {planned.get(part, 0):.2f}/{ms:.2f}" for part, ms in taken.items())
+            print(f"    ms, estimated/measured: {', '.join(pairs)}", flush=True)
 
 
 def published() -> None:
@@ -122,7 +131,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("measured", "published"))
-    parser.add_argument("--ranks", default="1,2")
+    parser.add_argument("--ranks", default="1,2,4")
+    parser.add_argument("--models", default=",".join(MODELS), help="of measured")
+    parser.add_argument("--parts", action="store_true", help="measured: also by part of the step")
     options = parser.parse_args()
     if options.what == "published":
         return published()
@@ -131,7 +142,7 @@ def main() -> None:
     )
     for ranks in map(int, options.ranks.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            measured(ranks, Path(folder))
+            measured(ranks, options.models.split(","), options.parts, Path(folder))
     return None
 
 

@@ -44,7 +44,8 @@ class Matrix:
 class StepShape:
     """What decides on a step's work.
 
-    batch: rows of a rank, of each model of an ensemble. lookup_share: of all lookups, by bytes, the busiest rank's.
+    batch: rows of a rank, of each model of an ensemble. lookup_share: of all lookups, by bytes, the busiest rank's;
+    pooled_share: of all pooled vectors, those that the busiest rank makes, whole or in part.
     """
 
     batch: int
@@ -56,6 +57,7 @@ class StepShape:
     dense_optimizer: str
     model: ModelConfig
     lookup_share: float
+    pooled_share: float
 
 
 def matrices_of(model: nn.Module) -> list[Matrix]:
@@ -84,9 +86,23 @@ def lookup_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int
     return imbalance(load) / num_ranks
 
 
+def pooled_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> float:
+    """The busiest rank's pooled vectors over all of them, by bytes.
+
+    A rank with some of a table's rows makes a vector for every sample, which is added to those of the other ranks: cut by rows,
+    tables have as many times more vectors to send as there are ranks.
+    """
+    load = np.zeros(num_ranks)
+    for table in tables:
+        placed = assignment[table.name]
+        samples = 1 / num_ranks if placed.option.sharding_type == "data_parallel" else 1.0
+        np.add.at(load, np.array(placed.ranks), samples * len(table.features) * placed.option.sizes[:, 1])
+    return float(load.max()) / sum(table.dim * len(table.features) for table in tables)
+
+
 def step_work(shape: StepShape) -> dict[str, Work]:
     """Part → its work; parts without any are left out."""
-    batch, ranks, share = shape.batch, shape.num_ranks, shape.lookup_share
+    batch, ranks, share, made = shape.batch, shape.num_ranks, shape.lookup_share, shape.pooled_share
     rows = batch * shape.model.ensemble_size
     everywhere = rows * ranks
     away = (ranks - 1) / ranks
@@ -103,16 +119,16 @@ def step_work(shape: StepShape) -> dict[str, Work]:
     dense = shape.num_dense_weights * VALUE
     return {
         "input_dist": Work(bytes=2 * rows * ids * INDEX, sent=rows * ids * INDEX * away),
-        "lookup": Work(bytes=everywhere * share * (ids * INDEX + read + pooled)),
-        "output_dist": Work(sent=everywhere * share * pooled * away),
+        "lookup": Work(bytes=everywhere * (share * (ids * INDEX + read) + made * pooled)),
+        "output_dist": Work(sent=everywhere * made * pooled * away),
         "mlps": mlps,
         "interaction": Work(meeting.flops + crossing.flops, meeting.bytes + crossing.bytes),
         "mlps_backward": Work(2 * mlps.flops - first, 2 * mlps.bytes),
         "interaction_backward": Work(
             2 * (meeting.flops + crossing.flops), 2 * (meeting.bytes + crossing.bytes)
         ),
-        "gradient_exchange": Work(sent=(everywhere * share * pooled + 2 * dense) * away),
-        "table_update": Work(bytes=everywhere * share * (pooled + 2 * (read + state))),
+        "gradient_exchange": Work(sent=(everywhere * made * pooled + 2 * dense) * away),
+        "table_update": Work(bytes=everywhere * (made * pooled + 2 * share * (read + state))),
         "optimizer": Work(bytes=dense * OPTIMIZER_PASSES[shape.dense_optimizer]),
     }
 

@@ -3,7 +3,7 @@
 from torch import nn
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.sharding.estimate.work import StepShape, lookup_share, matrices_of
+from dlrm_app.sharding.estimate.work import StepShape, lookup_share, matrices_of, pooled_share
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 
 
@@ -22,4 +22,5 @@ def step_shape(config: TrainConfig, plan: EstimatedPlan, model: nn.Module) -> St
         dense_optimizer=config.optimizer.dense.kind,
         model=config.model,
         lookup_share=lookup_share(plan.assignment, tables, num_ranks),
+        pooled_share=pooled_share(plan.assignment, tables, num_ranks),
     )

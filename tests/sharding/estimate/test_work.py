@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.model.build import build_model
-from dlrm_app.sharding.estimate.work import StepShape, matrices_of, step_work
+from dlrm_app.sharding.cost import Option
+from dlrm_app.sharding.estimate.work import StepShape, matrices_of, pooled_share, step_work
+from dlrm_app.sharding.planner.placement import Placed
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.speed.parts import PARTS
 
@@ -24,7 +27,7 @@ def model_config(kind: str, **keys: object) -> ModelConfig:
 def shape(model: torch.nn.Module, config: ModelConfig, **changes: object) -> StepShape:
     dense = sum(weight.numel() for name, weight in model.named_parameters() if "sparse_arch" not in name)
     kinds = {table.name: "rowwise_adagrad" for table in TABLES}
-    made = StepShape(BATCH, 1, matrices_of(model), dense, TABLES, kinds, "adam", config, 1.0)
+    made = StepShape(BATCH, 1, matrices_of(model), dense, TABLES, kinds, "adam", config, 1.0, 1.0)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -67,13 +70,41 @@ def test_ranks_share_lookups_and_send_what_is_not_their_own() -> None:
     config = model_config("dlrm")
     model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
     alone = step_work(shape(model, config, batch=BATCH))
-    shared = step_work(shape(model, config, batch=BATCH // 4, num_ranks=4, lookup_share=0.25))
+    shared = step_work(
+        shape(model, config, batch=BATCH // 4, num_ranks=4, lookup_share=0.25, pooled_share=0.25)
+    )
     assert all(each.sent == 0 for each in alone.values())
     assert shared["lookup"].bytes == alone["lookup"].bytes / 4
     pooled = 4 * BATCH / 4 * len(TABLES) * DIM  # of one rank, before three quarters of it are sent
     assert shared["output_dist"].sent == 0.75 * pooled
     dense = sum(weight.numel() for name, weight in model.named_parameters() if "sparse" not in name)
     assert shared["gradient_exchange"].sent == 0.75 * (pooled + 2 * 4 * dense)
+
+
+@pytest.mark.parametrize(
+    ("sharding_type", "sizes", "ranks", "expected"),
+    [
+        ("table_wise", [(100, 8)], (1,), 1.0),  # that rank makes all vectors
+        ("row_wise", [(25, 8)] * 4, (0, 1, 2, 3), 1.0),  # and here each rank a part of all
+        ("column_wise", [(100, 2)] * 4, (0, 1, 2, 3), 0.25),
+        ("data_parallel", [(100, 8)] * 4, (0, 1, 2, 3), 0.25),
+    ],
+)
+def test_a_rank_with_some_of_the_rows_makes_vectors_of_all_samples(
+    sharding_type: str, sizes: list[tuple[int, int]], ranks: tuple[int, ...], expected: float
+) -> None:
+    none = np.zeros(len(sizes))
+    option = Option(
+        sharding_type,
+        "fused",
+        None,
+        np.array(sizes),
+        np.zeros((len(sizes), 2)),
+        none,
+        np.zeros((len(sizes), 4)),
+        none,
+    )
+    assert pooled_share({"t_0": Placed(option, ranks)}, TABLES[:1], 4) == expected
 
 
 def test_a_row_that_is_updated_is_read_and_written_with_its_state() -> None:
