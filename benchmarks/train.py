@@ -1,13 +1,14 @@
-"""dlrm-train from disk beside facebookresearch/dlrm's two trainers, each a command of its own, in turn.
+"""dlrm-train from disk beside facebookresearch/dlrm's two trainers and FuxiCTR, each a command of its own, in turn.
 
     git clone https://github.com/facebookresearch/dlrm
-    python benchmarks/train.py --dlrm dlrm                                    # the shapes of `small`, three rounds
+    git clone https://github.com/reczoo/FuxiCTR && pip install h5py keras_preprocessing
+    python benchmarks/train.py --dlrm dlrm --fuxictr FuxiCTR                 # the shapes of `small`, three rounds
     python benchmarks/train.py --dlrm dlrm --model kaggle --engines adagrad,dlrm_main --rounds 5
 
 Same tables, MLPs, batch size, threads and machine. dlrm-train reads Parquet and shuffles it; dlrm_main.py trains on
 random batches, and on .npy files of the same rows, which it loads whole before its first step and does not shuffle;
-dlrm_s_pytorch.py on random batches. Ids are uniform, as the peers draw them. What had to be put around the peers is in
-train_peers.py.
+dlrm_s_pytorch.py and FuxiCTR on random batches. Ids are uniform, as the peers draw them. The models are in
+train_models.py, what had to be put around the peers in train_peers.py and train_fuxictr.py.
 
 samples/s: from the end of step WARM_STEPS to the end of the last. Start: from the command to the end of the first
 step, reckoned: step WARM_STEPS ends so much later, less the steps between at the later pace. Peak: the most memory that
@@ -25,34 +26,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from train_models import DCN, DCN_LAYERS, DCN_RANK, KAGGLE, SPEED, TINY, Shapes
+
 WARM_STEPS = 20
-NUM_TABLES, NUM_DENSE = 26, 13
-KAGGLE_ROWS = (
-    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
-    27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Of a model: rows of its 26 tables and their width, the layers of its MLPs, and what lies between them."""
-
-    rows: Sequence[int]
-    dim: int
-    bottom: Sequence[int]
-    top: Sequence[int]
-    interaction: str = "dlrm"
-
-
-MODELS = {
-    "small": Shapes([10_000] * NUM_TABLES, 32, (512, 256, 32), (512, 256, 1)),
-    "kaggle": Shapes(KAGGLE_ROWS, 16, (512, 256, 64, 16), (512, 256, 1)),
-    "dcn": Shapes([10_000] * NUM_TABLES, 32, (512, 256, 32), (512, 256, 1), "dcn"),
-}
-DCN_LAYERS, DCN_RANK = 3, 512
+MODELS = {"small": SPEED, "kaggle": KAGGLE, "dcn": DCN, "tiny": TINY}
 
 
 @dataclass(frozen=True)
@@ -63,7 +43,8 @@ class Work:
     batch_size: int
     steps: int
     folder: Path
-    dlrm: Path | None
+    checkouts: dict[str, Path]
+    """Of peers, by name."""
 
     @property
     def num_rows(self) -> int:
@@ -130,12 +111,11 @@ def dlrm_main(*more: str) -> Callable[[Work], list[str]]:
     """The command of torchrec_dlrm/dlrm_main.py, with Adagrad; the one that it has beside SGD."""
 
     def command(work: Work) -> list[str]:
-        assert work.dlrm is not None
         shapes = work.shapes
         filled = [each.replace("{npy}", str(work.folder / "npy")) for each in more]
         return [
             *(sys.executable, str(Path(__file__).with_name("train_peers.py"))),
-            *(str(work.dlrm / "torchrec_dlrm" / "dlrm_main.py"), str(work.folder / "times.json")),
+            *(str(work.checkouts["dlrm"] / "torchrec_dlrm" / "dlrm_main.py"), str(work.folder)),
             *("--num_embeddings_per_feature", numbers(shapes.rows), "--embedding_dim", f"{shapes.dim}"),
             *("--dense_arch_layer_sizes", numbers(shapes.bottom)),
             *("--over_arch_layer_sizes", numbers(shapes.top)),
@@ -152,18 +132,13 @@ def dlrm_s_pytorch(optimizer: str) -> Callable[[Work], list[str]]:
     """The command of dlrm_s_pytorch.py."""
 
     def command(work: Work) -> list[str]:
-        assert work.dlrm is not None
         shapes = work.shapes
         return [
             *(sys.executable, str(Path(__file__).with_name("train_peers.py"))),
-            *(str(work.dlrm / "dlrm_s_pytorch.py"), str(work.folder / "times.json")),
-            *(
-                "--arch-sparse-feature-size",
-                f"{shapes.dim}",
-                "--arch-embedding-size",
-                numbers(shapes.rows, "-"),
-            ),
-            *("--arch-mlp-bot", numbers([NUM_DENSE, *shapes.bottom], "-")),
+            *(str(work.checkouts["dlrm"] / "dlrm_s_pytorch.py"), str(work.folder)),
+            *("--arch-sparse-feature-size", f"{shapes.dim}"),
+            *("--arch-embedding-size", numbers(shapes.rows, "-")),
+            *("--arch-mlp-bot", numbers([shapes.num_dense, *shapes.bottom], "-")),
             *("--arch-mlp-top", numbers(shapes.top, "-"), "--loss-function", "bce"),
             *("--mini-batch-size", f"{work.batch_size}", "--num-batches", f"{work.steps}"),
             *("--data-size", f"{work.num_rows}", "--num-indices-per-lookup", "1"),
@@ -171,6 +146,12 @@ def dlrm_s_pytorch(optimizer: str) -> Callable[[Work], list[str]]:
         ]
 
     return command
+
+
+def fuxictr(work: Work) -> list[str]:
+    """FuxiCTR's DLRM, with Adagrad for all weights."""
+    script = Path(__file__).with_name("train_fuxictr.py")
+    return [sys.executable, str(script), str(work.checkouts["fuxictr"]), str(work.folder)]
 
 
 def numbers(values: Sequence[int], between: str = ",") -> str:
@@ -185,44 +166,50 @@ def peer_steps(work: Work) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Engine:
-    """``command`` of a Work, and ``steps``, when its steps ended; ``models`` that it knows."""
+    """``command`` of a Work, and ``steps``, when its steps ended; ``models`` that it knows.
+
+    checkout: of which peer it is; none: this project's.
+    """
 
     name: str
     command: Callable[[Work], list[str]]
-    steps: Callable[[Work], dict[int, float]]
+    steps: Callable[[Work], dict[int, float]] = peer_steps
     models: Sequence[str] = tuple(MODELS)
-    is_peer: bool = True
+    checkout: str | None = "dlrm"
+
+    @property
+    def is_peer(self) -> bool:
+        return self.checkout is not None
+
+
+def ours_engine(name: str, command: Callable[[Work], list[str]]) -> Engine:
+    return Engine(name, command, our_steps, checkout=None)
 
 
 NPY = ("--dataset_name", "criteo_kaggle", "--in_memory_binary_criteo_path", "{npy}")
+ONE_HOT = ("small", "kaggle", "dcn")
 ENGINES = {
-    "rowwise": Engine("dlrm-train, row-wise Adagrad", ours("rowwise_adagrad"), our_steps, is_peer=False),
-    "rowwise_2": Engine(
-        "dlrm-train, row-wise Adagrad, two ranks",
-        on_two_ranks(ours("rowwise_adagrad")),
-        our_steps,
-        is_peer=False,
+    "rowwise": ours_engine("dlrm-train, row-wise Adagrad", ours("rowwise_adagrad")),
+    "rowwise_2": ours_engine(
+        "dlrm-train, row-wise Adagrad, two ranks", on_two_ranks(ours("rowwise_adagrad"))
     ),
-    "adagrad": Engine("dlrm-train, Adagrad", ours("adagrad"), our_steps, is_peer=False),
-    "rowwise_bf16": Engine(
-        "dlrm-train, row-wise Adagrad, bf16",
-        ours("rowwise_adagrad", "trainer.precision=bf16"),
-        our_steps,
-        is_peer=False,
+    "adagrad": ours_engine("dlrm-train, Adagrad", ours("adagrad")),
+    "rowwise_bf16": ours_engine(
+        "dlrm-train, row-wise Adagrad, bf16", ours("rowwise_adagrad", "trainer.precision=bf16")
     ),
-    "dlrm_main": Engine("dlrm_main.py, Adagrad, random data", dlrm_main(), peer_steps),
-    "dlrm_main_npy": Engine("dlrm_main.py, Adagrad, .npy", dlrm_main(*NPY), peer_steps),
+    "dlrm_main": Engine("dlrm_main.py, Adagrad, random data", dlrm_main()),
+    "dlrm_main_npy": Engine("dlrm_main.py, Adagrad, .npy", dlrm_main(*NPY), models=ONE_HOT),
     "dlrm_s": Engine(
-        "dlrm_s_pytorch.py, Adagrad, random data", dlrm_s_pytorch("adagrad"), peer_steps, ("small", "kaggle")
+        "dlrm_s_pytorch.py, Adagrad, random data", dlrm_s_pytorch("adagrad"), models=("small", "kaggle")
     ),
     "dlrm_s_rowwise": Engine(
         "dlrm_s_pytorch.py, row-wise Adagrad, random data",
         dlrm_s_pytorch("rwsadagrad"),
-        peer_steps,
-        ("small", "kaggle"),
+        models=("small", "kaggle"),
     ),
+    "fuxictr": Engine("FuxiCTR's DLRM, Adagrad, random data", fuxictr, models=("small",), checkout="fuxictr"),
 }
-DEFAULT_ENGINES = ("rowwise", "adagrad", "dlrm_main", "dlrm_main_npy", "dlrm_s")
+DEFAULT_ENGINES = ("rowwise", "adagrad", "dlrm_main", "dlrm_main_npy", "dlrm_s", "fuxictr")
 
 
 # the data
@@ -238,22 +225,36 @@ def make_data(work: Work) -> None:
     from dlrm_app.config.generate import GenerateConfig
     from dlrm_app.synthetic import generate
 
+    shapes = work.shapes
     specs = [
-        {"name": f"t_{index}", "rows": rows, "dim": work.shapes.dim, "features": [f"cat_{index}"]}
-        for index, rows in enumerate(work.shapes.rows)
+        {
+            "name": f"t_{index}",
+            "rows": rows,
+            "dim": shapes.dim,
+            "features": [f"cat_{index}"],
+            "pooling_factors": [shapes.ids_per_feature[index]],
+        }
+        for index, rows in enumerate(shapes.rows)
     ]
+    told = {
+        **asdict(shapes),
+        "ids": shapes.ids_per_feature,
+        "batch_size": work.batch_size,
+        "steps": work.steps,
+    }
+    (work.folder / "shapes.json").write_text(json.dumps(told))
     (work.folder / "tables.yaml").write_text(yaml.safe_dump({"specs": specs}))
     dataset, npy = work.folder / "dataset", work.folder / "npy"
     if not (dataset / "manifest.json").exists():
         keys = [f"tables={work.folder / 'tables.yaml'}", "format=dataset", "alpha=0", f"output={dataset}"]
-        keys += [f"num_dense={NUM_DENSE}", f"rows={work.num_rows}"]
+        keys += [f"num_dense={shapes.num_dense}", f"rows={work.num_rows}"]
         generate(compose_config("generate", GenerateConfig, keys))
-    if not npy.exists():
+    if not npy.exists() and not shapes.ids:
         npy.mkdir()
         table = pq.read_table(sorted((dataset / "train").glob("*.parquet")))
         parts = {
-            "dense": ([f"num_{index}" for index in range(NUM_DENSE)], np.float32),
-            "sparse": ([f"cat_{index}" for index in range(NUM_TABLES)], np.int32),
+            "dense": ([f"num_{index}" for index in range(shapes.num_dense)], np.float32),
+            "sparse": ([f"cat_{index}" for index in range(len(shapes.rows))], np.int32),
             "labels": (["label"], np.int32),
         }
         for name, (columns, kind) in parts.items():
@@ -264,14 +265,23 @@ def make_data(work: Work) -> None:
 # measuring
 
 
-def measure(engine: Engine, work: Work) -> Measured:
-    """Runs ``engine`` once; ends the program if it fails."""
-    shutil.rmtree(work.folder / "run", ignore_errors=True)
+def peer_environment() -> dict[str, str]:
+    """Of a trainer that torchrun would start."""
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
     ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    environment = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": f"{port}"}
-    environment |= ranks if engine.is_peer else {"PYTHONPATH": str(Path(__file__).parents[1])}
+    return {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": f"{port}", **ranks}
+
+
+def own_environment() -> dict[str, str]:
+    """Of this checkout's commands."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+
+
+def measure(engine: Engine, work: Work) -> Measured:
+    """Runs ``engine`` once; ends the program if it fails. What it saved is gone before the next one starts."""
+    shutil.rmtree(work.folder / "run", ignore_errors=True)
+    environment = peer_environment() if engine.is_peer else own_environment()
     started = time.time()
     with (work.folder / "log").open("w+") as log:
         process = subprocess.Popen(
@@ -283,6 +293,8 @@ def measure(engine: Engine, work: Work) -> Measured:
             log.seek(0)
             sys.exit(f"{engine.name} failed:\n{log.read()[-3000:]}")
     steps = engine.steps(work)
+    shutil.rmtree(work.folder / "run", ignore_errors=True)
+    os.sync()
     last = max(steps)
     step_seconds = (steps[last] - steps[WARM_STEPS]) / (last - WARM_STEPS)
     return Measured(
@@ -320,12 +332,15 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dlrm", type=Path, help="a checkout of facebookresearch/dlrm; none: no peers")
+    parser.add_argument(
+        "--dlrm", type=Path, help="a checkout of facebookresearch/dlrm; none: without its engines"
+    )
+    parser.add_argument("--fuxictr", type=Path, help="a checkout of reczoo/FuxiCTR; none: without it")
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--engines", default=",".join(DEFAULT_ENGINES), help=f"of {', '.join(ENGINES)}")
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: the data alone are made")
     parser.add_argument("--folder", type=Path, help="keeps the data for the next time")
     options = parser.parse_args()
     if options.steps % 10 or options.steps <= WARM_STEPS:
@@ -338,15 +353,20 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    names = [name for name in options.engines.split(",") if options.model in ENGINES[name].models]
-    if options.dlrm is None:
-        names = [name for name in names if not ENGINES[name].is_peer]
+    given = {"dlrm": options.dlrm, "fuxictr": options.fuxictr}
+    checkouts = {name: path.resolve() for name, path in given.items() if path is not None}
+    names = [
+        name
+        for name in options.engines.split(",")
+        if options.model in ENGINES[name].models and ENGINES[name].checkout in (None, *checkouts)
+    ]
     with tempfile.TemporaryDirectory(prefix="train-benchmark-") as temporary:
         folder = (options.folder or Path(temporary)) / f"{options.model}-{options.batch_size}-{options.steps}"
         folder.mkdir(parents=True, exist_ok=True)
-        dlrm = options.dlrm.resolve() if options.dlrm else None
-        work = Work(MODELS[options.model], options.batch_size, options.steps, folder.resolve(), dlrm)
+        work = Work(MODELS[options.model], options.batch_size, options.steps, folder.resolve(), checkouts)
         make_data(work)
+        if not options.rounds:
+            return
         measured: dict[str, list[Measured]] = {name: [] for name in names}
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:

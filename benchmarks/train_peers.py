@@ -1,9 +1,10 @@
 """One of facebookresearch/dlrm's trainers as it is, with the times of its steps written down; what train.py runs.
 
-    python benchmarks/train_peers.py CHECKOUT/torchrec_dlrm/dlrm_main.py TIMES.json ARGUMENTS…
+    python benchmarks/train_peers.py CHECKOUT/torchrec_dlrm/dlrm_main.py FOLDER ARGUMENTS…
 
 Nothing of the trainer's own code is changed. Around it: its learning rate schedule, which both call after each step,
-writes the time down. For dlrm_s_pytorch.py, NUM_BATCHES random batches are drawn before the first step, and taken in
+writes the time down, into FOLDER/times.json. dlrm_main.py has as many features, and ids of each, as FOLDER/shapes.json
+says, and begins with the weights of FOLDER/initial.pt if there are any. For dlrm_s_pytorch.py, NUM_BATCHES random batches are drawn before the first step, and taken in
 turn: drawing one takes longer than a step on it. The argument of torch's profiler that is gone is ignored, and
 summaries are not written.
 """
@@ -16,6 +17,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +27,19 @@ NUM_BATCHES = 8
 
 
 def main() -> None:
-    script, times, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    script, folder, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     ended = write_down_steps()
     if script.name == "dlrm_s_pytorch.py":
         draw_before()
         without_retired_arguments()
+    else:
+        with_features(json.loads((folder / "shapes.json").read_text()))
+        if (folder / "initial.pt").exists():
+            with_initial_weights(folder / "initial.pt")
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
-    times.write_text(json.dumps(ended[1:]))  # a schedule takes a first step when it is made
+    (folder / "times.json").write_text(json.dumps(ended[1:]))  # a schedule takes a first step when it is made
     sys.stdout.flush()
     os._exit(0)
 
@@ -50,6 +56,35 @@ def write_down_steps() -> list[float]:
 
     schedule.step = timed
     return ended
+
+
+def with_features(shapes: dict[str, Any]) -> None:
+    """As many features as ``shapes`` has, and of each as many random ids a row; the trainer itself knows Criteo's alone."""
+    from torchrec.datasets import criteo, random
+
+    criteo.DEFAULT_CAT_NAMES = [f"cat_{index}" for index in range(len(shapes["rows"]))]
+    criteo.DEFAULT_INT_NAMES = [f"int_{index}" for index in range(shapes["num_dense"])]
+    ids = shapes["ids"]
+    random.RandomRecDataset = partial(random.RandomRecDataset, ids_per_features=ids, min_ids_per_features=ids)
+
+
+def with_initial_weights(path: Path) -> None:
+    """The model begins with those of ``path``, by name, none left over on either side."""
+    from torchrec.distributed import model_parallel
+
+    from dlrm_app.model.initial_weights import local_parts
+
+    class Begun(model_parallel.DistributedModelParallel):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            weights, own = torch.load(path), self.state_dict()
+            if weights.keys() != own.keys():
+                sys.exit(f"the models' weights differ: {sorted(weights.keys() ^ own.keys())}")
+            for name, held in own.items():
+                for part, _, _ in local_parts(held):
+                    part.detach().copy_(weights[name])
+
+    model_parallel.DistributedModelParallel = Begun
 
 
 def draw_before() -> None:
