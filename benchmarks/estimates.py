@@ -5,8 +5,9 @@
     python benchmarks/estimates.py published                 # computed alone
 
 ``measured``: dlrm-plan calibrate=true, dlrm-plan for each model with what it wrote, and dlrm-bench's whole step from
-disk. ``published``: Merlin's synthetic models, torchrec_dlrm and MLPerf's DLRM-DCNv2, with the vendors' figures of their
-GPUs, half of which is taken to be reached; published throughput over estimated.
+disk; on stderr how fast matrix products were both times, for a machine changes. ``published``: Merlin's synthetic models,
+torchrec_dlrm and MLPerf's DLRM-DCNv2, with the vendors' figures of their GPUs, half of which is taken to be reached;
+published throughput over estimated.
 """
 
 import argparse
@@ -110,10 +111,14 @@ def measured(ranks: int, names: list[str], parts: bool, folder: Path) -> None:
             call("plan", [*keys, f"topology={folder / 'topology.yaml'}", "smallest=false"])
         )
         call("bench", [*keys, "measure=[step]", "steps=20", f"output={folder / name}"], ranks)
-        section = json.loads((folder / name / "bench.json").read_text())["sections"][0]
+        bench = json.loads((folder / name / "bench.json").read_text())
+        section = bench["sections"][0]
         taken = {line["name"]: line["ms"] for line in [*section["parts"], section["all"]]}
         cells = [f"{1000 * batch / each:,.0f}" for each in (planned["all"], taken["all"])]
         print(f"| {name} | {ranks} | {' | '.join(cells)} | {taken['all'] / planned['all']:.2f} |", flush=True)
+        then = yaml.safe_load((folder / "topology.yaml").read_text())["fp32_tflops"]
+        now = bench["machine"]["matrix products"]
+        print(f"    products at {1000 * then:,.0f} GFLOP/s while calibrating, then {now}", file=sys.stderr)
         if parts:
             pairs = (f"{part} {planned.get(part, 0):.2f}/{ms:.2f}" for part, ms in taken.items())
             print(f"    ms, estimated/measured: {', '.join(pairs)}", flush=True)
