@@ -113,9 +113,10 @@ def test_each_step_has_the_learning_rates_of_its_number(pipeline: str, name: str
     )
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("pipeline", ON_CPU)
 def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
-    pipeline: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: str, name: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen by the kernels, one lookup a step, from the first step, after an evaluation, a resume and in a new epoch."""
     seen: list[float] = []
@@ -130,12 +131,12 @@ def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
     wishes = [
         f"trainer.pipeline={pipeline}",
         "optimizer.sparse.lr=1",
-        *schedule("warm-up"),
+        *schedule(name),
         "evaluation.every_steps=2",
     ]
     run(dataset, tmp_path / "run", *wishes, "trainer.max_steps=4")
     run(dataset, tmp_path / "run", *wishes, "resume=auto")
-    assert seen == pytest.approx([RATES["warm-up"](step) for step in range(1, 15)])
+    assert seen == pytest.approx([RATES[name](step) for step in range(1, 15)])
 
 
 def test_prefetch_on_cpu_is_refused_with_what_to_use(dataset: Path, tmp_path: Path) -> None:
