@@ -91,6 +91,6 @@ class RunResult:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
-        """What ``to_json`` gave. Raises KeyError or TypeError."""
-        evals = {split: Evaluation.from_json(each) for split, each in value["evals"].items()}
+        """What ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
+        evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
         return cls(**{**value, "evals": evals})

@@ -6,6 +6,7 @@ from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.training.run_folder.events import (
     Event,
     HealthEvent,
+    RunResult,
     SkipEvent,
     TrainEvent,
     event_from_json,
@@ -31,3 +32,11 @@ def test_what_is_no_event_is_refused() -> None:
         event_from_json({"event": "lunch", "step": 1})
     with pytest.raises(ValueError, match="expected the fields epoch, step, loss"):
         event_from_json({"event": "train", "step": 1})
+
+
+@pytest.mark.parametrize(
+    "damage", [[], "", {}, {"evals": []}, {"evals": "val"}, {"evals": {"val": 3}}, {"evals": 0}]
+)
+def test_what_is_no_result_is_refused(damage: object) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        RunResult.from_json(damage)  # type: ignore[arg-type]
