@@ -100,6 +100,22 @@ def write_problems(key: str, path: Path) -> list[str]:
     return []
 
 
+def folder_problems(key: str, path: Path) -> list[str]:
+    """As ``write_problems``, where ``path`` is to be a folder, new or not."""
+    problems = write_problems(key, path)
+    if not problems and path.exists() and not path.is_dir():
+        problems.append(f"{key}={path} is a file: give the name of a folder, which is made")
+    return problems
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; none has a name that is too long, or lies where nobody may look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def _nearest_there(path: Path) -> Path:
     while True:
         try:

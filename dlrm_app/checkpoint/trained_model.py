@@ -79,7 +79,10 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
     if ema and config.optimizer.dense.ema_decay is None:
         raise ConfigError(
-            [f"ema=true: {folder} has no average of its dense weights, which optimizer.dense.ema_decay keeps"]
+            [
+                f"ema=true: {folder} has no average of its dense weights: leave ema=true out, or train with "
+                "optimizer.dense.ema_decay=0.999"
+            ]
         )
     return TrainedModel(folder, marker, columns, config, tables, EMA if ema else MODEL)
 

@@ -2,7 +2,6 @@
 
 from dlrm_app.cli.launch import launch
 from dlrm_app.config.plan import PlanConfig
-from dlrm_app.errors import refuse_if
 
 
 def main() -> None:
@@ -21,10 +20,11 @@ def _plan(config: PlanConfig) -> None:
 
 
 def _validate(config: PlanConfig) -> None:
-    from dlrm_app.training.validation import check_plan
+    from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.training.validation import check_calibration, check_plan
 
     if config.calibrate:
-        refuse_if(config.problems())
+        check_calibration(config, started_ranks())
     else:
         check_plan(config)
 

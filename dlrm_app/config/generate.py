@@ -7,6 +7,7 @@ from omegaconf import MISSING
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive, threads_problems, within
 from dlrm_app.config.train import TablesConfig
+from dlrm_app.files import folder_problems, write_problems
 
 FORMATS = ("criteo", "dataset")
 
@@ -52,6 +53,8 @@ class GenerateConfig:
 
     def _file_problems(self) -> list[str]:
         output = Path(self.output)
+        if problems := write_problems("output", output):
+            return problems
         rules = [
             (
                 self.output != "" and output.is_dir(),
@@ -80,6 +83,4 @@ class GenerateConfig:
             problems.append(
                 "format=dataset needs tables, whose rows it draws ids of: add tables=merlin_tiny, or another"
             )
-        if Path(self.output).is_file():
-            problems.append(f"output={self.output} is a file: give the name of a folder, which is made")
-        return problems
+        return [*problems, *folder_problems("output", Path(self.output))]

@@ -6,6 +6,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import above_zero, one_of, positive
+from dlrm_app.files import folder_problems
 
 
 @dataclass(slots=True)
@@ -18,11 +19,9 @@ class GpuCheckConfig:
 
     def problems(self) -> list[str]:
         """What cannot work, each with what to do about it."""
-        problems = [
+        return [
             *one_of("device", self.device, ("cuda", "cpu")),
             *positive("ranks", self.ranks),
             *above_zero("minutes", self.minutes),
+            *folder_problems("output", Path(self.output)),
         ]
-        if Path(self.output).is_file():
-            problems.append(f"output={self.output} is a file: name a folder")
-        return problems

@@ -10,6 +10,7 @@ from omegaconf import MISSING
 
 from dlrm_app.config.checks import one_of, threads_problems, within
 from dlrm_app.config.dask import DaskConfig
+from dlrm_app.files import is_file
 
 SPLITS = ("train", "val", "test")
 ENCODINGS = ("hash", "vocab", "from_dataset")
@@ -201,7 +202,7 @@ def _encoding_problems(encoding: EncodingConfig) -> list[str]:
         problems.append(
             "encoding=from_dataset needs encoding.path: the folder of the dataset whose ids to keep"
         )
-    if kind == "from_dataset" and encoding.path and not (Path(encoding.path) / "manifest.json").is_file():
+    if kind == "from_dataset" and encoding.path and not is_file(Path(encoding.path) / "manifest.json"):
         problems.append(
             f"encoding.path={encoding.path} holds no manifest.json: give a finished dataset folder"
         )

@@ -78,8 +78,10 @@ def _trained_on(config: EvaluateConfig) -> str:
 
 def _output_problems(key: str, path: Path) -> list[str]:
     folder = path.parent
+    if problems := write_problems(key, path):
+        return problems
     if path.is_dir():
         return [f"{key}={path} is a folder: give the name of a file"]
     if not folder.is_dir():
         return [f"{key}={path} needs the folder {folder}, which does not exist: make it, or choose another"]
-    return write_problems(key, path)
+    return []

@@ -24,7 +24,7 @@ def check_export(config: ExportConfig) -> None:
             "format=safetensors needs the package safetensors, which is not installed: pip install 'dlrm-app[inference]'"
         )
     if config.output:
-        problems += folder_problems("output", Path(config.output))
+        problems += new_path_problems("output", Path(config.output))
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
     if config.data.path:
         try:
@@ -40,15 +40,9 @@ def check_predict(config: PredictConfig) -> None:
     problems = config.problems()
     if config.model and not Path(config.model).is_dir():
         problems.append(f"no model at {config.model}: give an export, a run folder or a checkpoint")
-    output = Path(config.output)
-    if config.output and output.exists():
-        problems.append(f"output={output} exists: give another name, or delete it")
-    elif config.output and not output.absolute().parent.is_dir():
-        problems.append(f"output={output} needs the folder {output.parent}, which does not exist: make it")
-    elif config.output:
-        problems += write_problems("output", output)
-    if problems:
-        raise ConfigError(problems)
+    if config.output:
+        problems += _new_file_problems("output", Path(config.output))
+    refuse_if(problems)
 
 
 def check_serve(config: ServeConfig) -> None:
@@ -75,8 +69,15 @@ def _no_export(path: Path) -> str:
     return f"no export at model={path}: make one with dlrm-export checkpoint=RUN {setting('output', output)}"
 
 
-def folder_problems(key: str, path: Path) -> list[str]:
-    """Why the folder ``path`` cannot be made."""
-    if path.exists():
-        return [f"{key}={path} exists: give another name, or delete it"]
-    return write_problems(key, path)
+def _new_file_problems(key: str, path: Path) -> list[str]:
+    problems = new_path_problems(key, path)
+    if not problems and not path.absolute().parent.is_dir():
+        problems.append(f"{key}={path} needs the folder {path.parent}, which does not exist: make it")
+    return problems
+
+
+def new_path_problems(key: str, path: Path) -> list[str]:
+    """Why nothing new can be made at ``path``."""
+    if problems := write_problems(key, path):
+        return problems
+    return [f"{key}={path} exists: give another name, or delete it"] if path.exists() else []

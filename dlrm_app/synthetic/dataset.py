@@ -35,8 +35,8 @@ def write_inputs(config: GenerateConfig) -> Manifest:
     Raises ConfigError for tables that cannot be, if the output is in the way, or the disk has too little room.
     """
     output = Path(config.output)
-    _refuse_if_taken(output, config.overwrite)
     refuse_if(write_problems("output", output))
+    _refuse_if_taken(output, config.overwrite)
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     layout = choose_layout(inputs.row_bytes)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from dlrm_app.display.numbers import count
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
-from dlrm_app.files import write_problems
+from dlrm_app.files import folder_problems
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems
@@ -52,7 +52,7 @@ def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Ta
         checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
-        checks.add(lambda: write_problems("output", Path(config.output)) if config.output else [])
+        checks.output()
     checks.refuse()
     assert manifest is not None
     assert tables is not None
@@ -82,10 +82,19 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
     cluster = checks.result(lambda: described_cluster(config.topology), needs=["topology"])
     tables = checks.tables(manifest, cluster.device if cluster else None)
     checks.plan_file(tables, cluster)
+    checks.output()
     checks.refuse()
     assert cluster is not None
     assert tables is not None
     return cluster, manifest, tables
+
+
+def check_calibration(config: PlanConfig, ranks: Ranks) -> None:
+    """What keeps this machine from being measured, or the measurements from being written."""
+    checks = _Checks(config)
+    if ranks.is_first:
+        checks.output()
+    checks.refuse()
 
 
 def check_bench(config: BenchConfig, ranks: Ranks) -> None:
@@ -98,6 +107,8 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
     checks.batches(None, ranks.world_size)
     if tables is not None:
         checks.add(lambda: model_table_problems(config.model, tables, config.num_dense), needs=["model"])
+    if ranks.is_first:
+        checks.output()
     checks.refuse()
 
 
@@ -259,6 +270,12 @@ class _Checks:
             return problems
         dense = dense_kernel_tables(tables, sparse, sharding, device_type)
         return early_lookup_problems(self._config.trainer.pipeline, list(dense))
+
+    def output(self) -> None:
+        """The folder that is to be written, by the first rank."""
+        path = self._config.output
+        if path:
+            self.add(lambda: folder_problems("output", Path(path)))
 
     def plan_file(self, tables: list[Table] | None, cluster: Cluster | None) -> None:
         """The plan in the file ``sharding.plan``, if nothing else is wrong with what it is for."""

@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "report": (ReportConfig, ["runs=[x]"]),
     "serve": (ServeConfig, ["model=x"]),
 }
-REFERENCE, NUMBERS, TEXT = "${nowhere}", ["nan", 2**63 - 1], [""]
+REFERENCE, NUMBERS, TEXT = "${nowhere}", ["nan", 2**63 - 1], ["", "x" * 300]
 LIKE_TRAIN = ("plan", "bench", "tune")
 """Commands whose other keys are dlrm-train's."""
 

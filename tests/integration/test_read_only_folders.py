@@ -1,5 +1,6 @@
-"""A folder in which the user may not write: told in one line before any work. The same tests hold for root in CI."""
+"""An output that cannot be made: told in one line before any work. The same tests hold for root in CI."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -8,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dlrm_app.cli.launch import _schema_problems
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.reference import schema_of
+from dlrm_app.errors import ConfigError
 from tests.commands import command, run
 from tests.data.dataset_fixture import write_dataset
 from tests.training.run_fixture import write_run
@@ -40,7 +45,7 @@ def as_anybody(folder: Path) -> list[str]:
     return AS_ANYBODY
 
 
-@pytest.mark.parametrize(
+COMMANDS = pytest.mark.parametrize(
     ("name", "keys"),
     [
         ("train", "data.path=data tables=dataset trainer.global_batch_size=64 output=closed/run"),
@@ -50,8 +55,16 @@ def as_anybody(folder: Path) -> list[str]:
         ("predict", "model=run data.path=data output=closed/scores.parquet"),
         ("report", "runs=[run] output=closed/page.html"),
         ("generate", "rows=20 output=closed/clicks.tsv"),
+        ("plan", "data.path=data tables=dataset topology=cpu_2 output=closed/plan"),
+        ("plan", "calibrate=true output=closed/machine"),
+        ("bench", "data.path=data tables=dataset trainer.global_batch_size=64 output=closed/bench"),
+        ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
+        ("gpu-check", "device=cpu output=closed/check"),
     ],
 )
+
+
+@COMMANDS
 def test_one_line_names_the_key_the_folder_and_the_cure(
     folder: Path, as_anybody: list[str], name: str, keys: str
 ) -> None:
@@ -65,6 +78,22 @@ def test_one_line_names_the_key_the_folder_and_the_cure(
         f"  - output={output}: you may not write in {folder}/closed: {cure}\n"
     )
     assert sorted(folder.rglob("*")) == before
+
+
+@COMMANDS
+def test_a_name_that_is_too_long_is_refused_by_its_key(
+    folder: Path, name: str, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    module = importlib.import_module(f"dlrm_app.cli.{name.replace('-', '_')}")
+    output = "x" * 300 + Path(keys).suffix
+    keys = keys.rpartition("=")[0] + f"={output}"
+    config = compose_config(name, schema_of(name), keys.split())
+    # preprocessing looks at its output once it knows its input
+    check = vars(module).get("_preprocess" if name == "preprocess" else "_validate", _schema_problems)
+    with pytest.raises(ConfigError) as refused:
+        check(config)
+    assert refused.value.problems == [f"output={output}: File name too long: give another name"]
 
 
 def test_a_run_goes_on_only_where_its_own_folder_may_be_written(folder: Path, as_anybody: list[str]) -> None:

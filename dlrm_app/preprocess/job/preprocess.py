@@ -15,7 +15,7 @@ from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
-from dlrm_app.files import explained_disk_errors, write_problems
+from dlrm_app.files import explained_disk_errors, is_file, write_problems
 from dlrm_app.preprocess.encode.columns import (
     check_columns,
     refuse_missing_files,
@@ -82,12 +82,12 @@ def _executor(config: PreprocessConfig) -> Iterator[Executor]:
 def _finished(config: PreprocessConfig, plan: Plan) -> Manifest | None:
     """The manifest if OUTPUT holds this very dataset; refuses to touch another one."""
     output = plan.output
-    if not (output / MANIFEST).exists():
+    if not is_file(output / MANIFEST):
+        refuse_if(write_problems("output", output))
         if output.exists() and (
             not output.is_dir() or (any(output.iterdir()) and not (output / WORK).is_dir())
         ):
             raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
-        refuse_if(write_problems("output", output))
         return None
     manifest = read_manifest(output)
     state = "a finished dataset"

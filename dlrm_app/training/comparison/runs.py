@@ -43,13 +43,19 @@ def check_runs(config: ReportConfig) -> None:
         for folder in config.runs
         if not run_folders(Path(folder))
     ]
-    if config.output is not None and not Path(config.output).absolute().parent.is_dir():
-        problems.append(
-            f"output={config.output} needs the folder {Path(config.output).parent}: make it first"
-        )
-    elif config.output is not None:
-        problems += write_problems("output", Path(config.output))
+    if config.output is not None:
+        problems += _page_problems(Path(config.output))
     refuse_if(problems)
+
+
+def _page_problems(output: Path) -> list[str]:
+    if problems := write_problems("output", output):
+        return problems
+    if output.is_dir():
+        return [f"output={output} is a folder: give the name of a file"]
+    if not output.absolute().parent.is_dir():
+        return [f"output={output} needs the folder {output.parent}: make it first"]
+    return []
 
 
 def run_folders(folder: Path) -> list[Path]:
