@@ -14,15 +14,18 @@ def test_nothing_starts_while_one_combination_is_wrong(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_is_named_with_those_that_were_not_started(tmp_path: Path) -> None:
-    (tmp_path / "d2").write_text("a file where the folder should be")
-    arguments = ["--multirun", "rows=10", "seed=1,2,3,4", "output=d${seed}/clicks.tsv"]
+    more_than_any_disk_holds = 10**14
+    arguments = ["--multirun", f"rows=10,{more_than_any_disk_holds},20,30", "output=d${rows}/clicks.tsv"]
     done = run(command("generate", *arguments), tmp_path)
     assert done.returncode == 2
-    assert "combination 1 of 4: seed=1\n" in done.stderr
+    assert "combination 1 of 4: rows=10\n" in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last == "combination 2 of 4: seed=2 ended without success; not started: seed=3, seed=4"
+    assert (
+        last
+        == "combination 2 of 4: rows=100000000000000 ended without success; not started: rows=20, rows=30"
+    )
     assert "Traceback" not in done.stderr
-    assert (tmp_path / "d1" / "clicks.tsv").is_file()
+    assert (tmp_path / "d10" / "clicks.tsv").is_file()
 
 
 def test_two_files_of_one_name_are_two_choices(tmp_path: Path) -> None:
