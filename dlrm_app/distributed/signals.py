@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.distributed.collectives import new_group
+from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import SharedError
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-RESUMABLE = 75
-"""Exit code of a run that stopped early and can go on (EX_TEMPFAIL of sysexits.h): requeue it."""
 GRACE_SECONDS = 2.0
 """A launcher passes a terminal's Ctrl-C on as a signal of its own: what follows this soon is the same request."""
 

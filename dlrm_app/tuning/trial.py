@@ -1,6 +1,7 @@
 """A trial: a dlrm-train process, its run folder, and its curve on val, read while it trains."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,9 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
+
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
 """For a run that is told to stop, to save itself."""
+STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a training that a signal ended, as Ctrl-C does in every process of a terminal: it can go on."""
 TRAIN = (sys.executable, "-m", "dlrm_app.cli.train")
 
 
@@ -35,13 +40,14 @@ def run_trial(
     """Trains with ``settings`` in ``folder``, from its newest checkpoint if it has one.
 
     ``goes_on(number, value)``: asked at every evaluation, of which the first is 0; False gives the run up.
-    ``is_stopped()``: whether to leave it, to be gone on with later.
+    ``is_stopped()``: whether to leave it, to be gone on with later. Raises KeyboardInterrupt if a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", "evaluation.test=false"]
     log = folder.with_suffix(".log")
     with log.open("a", encoding="utf-8") as output:
-        process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+        environment = {**os.environ, LAUNCHED: "1"}
+        process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             was_given_up = _watch(process, folder, metric, goes_on, is_stopped)
         finally:
@@ -49,7 +55,7 @@ def run_trial(
     values = curve(folder, metric)
     if was_given_up or process.returncode == 0:
         return Outcome(values, was_given_up)
-    if -process.returncode in (signal.SIGINT, signal.SIGTERM) or process.returncode in (130, 143):
+    if process.returncode in STOPPED:
         raise KeyboardInterrupt
     return Outcome(values, error=_last_error(log))
 

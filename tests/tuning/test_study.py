@@ -1,7 +1,9 @@
 """A study on a made-up trainer whose best value is known: trials, curves, ends, interruptions, several at once."""
 
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import optuna
@@ -10,6 +12,7 @@ from optuna.trial import TrialState
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.tune import TuneConfig
+from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.tuning.settings import final_command, propose
 from dlrm_app.tuning.study import open_study, tune
@@ -31,6 +34,15 @@ with (folder / "metrics.jsonl").open("a") as file:
         event = {"event": "eval", "split": "val", "epoch": 0, "step": step, "auc": auc, "logloss": 1 - auc}
         print(json.dumps(event), file=file, flush=True)
         time.sleep(float(words.get("trainer.max_steps", 0)) / 1000)
+"""
+ENDLESS = """
+import pathlib, signal, sys, time
+from dlrm_app.distributed.launcher import stop_with_launcher
+folder = pathlib.Path(__file__).parent
+signal.signal(signal.SIGTERM, lambda *_: sys.exit((folder / "ended").touch()))
+stop_with_launcher()
+(folder / "began").touch()
+time.sleep(60)
 """
 SPACE = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}]"
 
@@ -154,6 +166,37 @@ def test_a_study_that_is_stopped_leaves_its_trial_for_later(tmp_path: Path, trai
     outcome = run_trial(tmp_path / "run", settings, "auc", goes_on, stopped.is_set, train)
     assert outcome.was_given_up
     assert len(outcome.values) == 1
+
+
+def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: list[str]) -> None:
+    """Ctrl-C reaches the training too, which saves itself and ends with this code."""
+    (tmp_path / "stopped.py").write_text(f"raise SystemExit({RESUMABLE})")
+    config = config_of(tmp_path, "tune.trials=1")
+    with pytest.raises(KeyboardInterrupt):
+        tune(config, [], [sys.executable, str(tmp_path / "stopped.py")])
+    tune(config, [], train)
+    trials = study_of(config).trials
+    assert [each.state for each in trials] == [TrialState.FAIL, TrialState.COMPLETE]
+    assert trials[0].params == trials[1].params
+    assert "error" not in trials[0].user_attrs
+
+
+def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ENDLESS)
+    run = f"run_trial(Path({str(tmp_path / 'run')!r}), [], 'auc', print, train={[sys.executable, str(tmp_path / 'train.py')]!r})"
+    program = f"from pathlib import Path; from dlrm_app.tuning.trial import run_trial; {run}"
+    study = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(tmp_path / "began")
+    study.kill()
+    study.wait()
+    wait_for(tmp_path / "ended")
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.01)
 
 
 def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> None:
