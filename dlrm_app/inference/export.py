@@ -1,5 +1,6 @@
 """dlrm-export: a checkpoint → a folder of files, each proven on held-out rows before the folder has its name."""
 
+import glob
 import logging
 import shlex
 import shutil
@@ -21,12 +22,13 @@ from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.numbers import bytes_text
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import explained_disk_errors, sync_folder, temporary_name
+from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.files import explained_disk_errors, held_lock, sync_folder, temporary_name
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.encoding import write_encoding
 from dlrm_app.inference.exported_model import LOADERS, to_inputs
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
+from dlrm_app.inference.problems import new_path_problems
 from dlrm_app.inference.proof import TIMED_ROWS, Scored, prove, refuse_loss, score_split
 from dlrm_app.inference.quantized_tables import row_bytes, table_types
 from dlrm_app.inference.record import (
@@ -113,16 +115,24 @@ def _held_out(split: str | None, manifest: Manifest) -> str:
 
 @contextmanager
 def _named_at_the_end(output: Path) -> Iterator[Path]:
-    """A folder beside ``output`` that gets its name if the block ends well, and is deleted if it does not."""
+    """A folder beside ``output`` that gets its name if the block ends well, and is deleted if it does not.
+
+    What an export that was killed has left there is deleted too. Raises DlrmError while another one makes ``output``.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
-    folder = temporary_name(output)
-    folder.mkdir()
-    try:
-        yield folder
-        folder.rename(output)
-        sync_folder(output.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    lock = output.with_name(f".{output.name}.lock")
+    with held_lock(lock, f"another dlrm-export makes output={output}: wait for it, or give another name"):
+        refuse_if(new_path_problems("output", output))  # made since this command began
+        for left in output.parent.glob(f".{glob.escape(output.name)}.{'?' * 8}.tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+        folder = temporary_name(output)
+        folder.mkdir()
+        try:
+            yield folder
+            folder.rename(output)
+            sync_folder(output.parent)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _export(source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:

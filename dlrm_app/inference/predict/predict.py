@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,11 @@ Scorer = Callable[[Rows], NDArray[np.float32]]
 def predict(config: PredictConfig) -> dict[str, float] | None:
     """Scores as ``config`` says and gives the metrics, where there are labels. Raises DlrmError."""
     output = Path(config.output)
-    with start_runtime(config.threads) as runtime, explained_disk_errors(output, GO_ON):
+    with (
+        start_runtime(config.threads) as runtime,
+        explained_disk_errors(output, GO_ON),
+        ExitStack() as held,
+    ):
         started = time.perf_counter()
         model = open_model(config, runtime)
         manifest = runtime.together(lambda: _columns(config, model))
@@ -48,6 +53,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         if is_piped and runtime.world_size > 1:
             raise ConfigError(["input=- is read by one process: start it without torchrun, or give files"])
         scores = ScoresFile(output, source.origin_names, source.first_number)
+        runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         if runtime.is_first and scores.begin(identity, can_go_on=not is_piped):
             logger.info("%s is unfinished: going on where it stopped", output)

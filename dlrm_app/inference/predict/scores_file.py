@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.errors import DlrmError
-from dlrm_app.files import write_json, written_whole
+from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.files import held_lock, write_json, written_whole
+from dlrm_app.inference.problems import new_path_problems
 
 _RUN = "run.json"
 _TALLY = b"tally"
@@ -41,6 +43,16 @@ class ScoresFile:
         self._origin_names = origin_names
         self._first_number = first_number
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else makes this file while the block runs. Raises DlrmError if somebody does, or has."""
+        lock = self.output.with_name(f".{self.output.name}.lock")
+        with held_lock(
+            lock, f"another dlrm-predict makes output={self.output}: wait for it, or give another name"
+        ):
+            refuse_if(new_path_problems("output", self.output))
+            yield
+
     def begin(self, identity: dict[str, Any], can_go_on: bool) -> bool:
         """Makes the folder of parts, or goes on with the one there; tells whether it did.
 
@@ -56,6 +68,10 @@ class ScoresFile:
                     "one, or delete the folder"
                 )
             return True
+        if not path.is_file() and self._folder.is_dir() and any(self._folder.glob("[!.]*")):
+            raise DlrmError(
+                f"{self._folder} is to hold the parts of {self.output}, and holds other files: give another output"
+            )
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         write_json(path, identity)
