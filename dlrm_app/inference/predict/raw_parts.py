@@ -143,10 +143,14 @@ class RawParts:
             with pq.ParquetFile(path) as parquet:
                 schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path} cannot be read as Parquet: {error}") from error
+            raise DataError(
+                f"{path} cannot be read as Parquet: {error}; copy it again, or write it anew"
+            ) from error
         as_text = text_spec(spec)
         if lacking := [column.name for column in as_text.columns if column.name not in schema.names]:
-            raise DataError(f"{path} lacks the columns {', '.join(lacking)}, which the model reads")
+            raise DataError(
+                f"{path} lacks the columns {', '.join(lacking)}, which the model reads: add them, of nulls where nothing is known"
+            )
 
         for group in range(count):
 
@@ -162,7 +166,10 @@ class RawParts:
         names = [column.name for column in spec.columns]
         with pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names):
-                lines = lines_of(pa.Table.from_batches([batch]), spec)
+                try:
+                    lines = lines_of(pa.Table.from_batches([batch]), spec)
+                except DataError as error:
+                    raise DataError(f"{path}: {error}") from error
                 table, numbers, rejects = rows.encode(lines)
                 part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejects]
                 yield table, part.num_lines + numbers
@@ -180,7 +187,15 @@ def _has_label(line: bytes, spec: Spec) -> bool:
 
 def lines_of(table: pa.Table, spec: Spec) -> list[str]:
     """The rows of ``table`` as lines of ``spec``. Raises DataError."""
-    columns = [_texts(table.column(column.name).combine_chunks(), column) for column in spec.columns]
+    columns = []
+    for column in spec.columns:
+        values = table.column(column.name).combine_chunks()
+        try:
+            columns.append(_texts(values, column))
+        except pa.ArrowException as error:  # nested values, bytes that are no text
+            raise DataError(
+                f"column {column.name} is {values.type}, which is no text or number: cast it"
+            ) from error
     lines: list[str] = pc.binary_join_element_wise(*columns, FIELD).to_pylist()
     return lines
 
@@ -191,7 +206,9 @@ def _texts(values: Any, column: Column) -> Any:
         values = values.dictionary_decode()
     if column.separator is not None:
         if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
-            raise DataError(f"column {column.name} is {values.type}, the model reads lists of it")
+            raise DataError(
+                f"column {column.name} is {values.type}, the model reads lists of it: put each value in a list"
+            )
         items = _scalars(values.flatten(), column)
         offsets = pc.subtract(values.offsets, values.offsets[0])
         lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), items)
@@ -204,7 +221,8 @@ def _scalars(values: Any, column: Column) -> Any:
     if pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
     elif column.kind == "integer" and pa.types.is_floating(kind):
-        whole = pc.fill_null(pc.equal(pc.floor(values), values), True)
+        fits = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**63))  # inf does not
+        whole = pc.fill_null(fits, True)
         texts = pc.if_else(
             whole, pc.if_else(whole, values, None).cast(pa.int64(), safe=False).cast(pa.string()), _BAD
         )

@@ -1,0 +1,31 @@
+"""Parquet columns of any type as the text that the parser reads, or refused by their name."""
+
+import pyarrow as pa
+import pytest
+
+from dlrm_app.errors import DataError
+from dlrm_app.inference.predict.raw_parts import lines_of
+from dlrm_app.inference.raw_text import FIELD
+from dlrm_app.preprocess.read.spec import Column, Spec
+
+NOT_READ = "\0"
+"""What the parser rejects."""
+
+
+def texts(kind: str, values: pa.Array) -> list[str]:
+    spec = Spec("x", FIELD, None, False, (Column("x", "dense", kind),))
+    return lines_of(pa.table({"x": values}), spec)
+
+
+def test_numbers_that_no_integer_holds_are_rejected_and_never_another_number() -> None:
+    given = [1.0, float("inf"), float("-inf"), 1e300, -(2.0**63), 2.5, float("nan"), None]
+    bad = [NOT_READ] * 5
+    assert texts("integer", pa.array(given)) == ["1", *bad, "", ""]
+
+
+@pytest.mark.parametrize("values", [pa.array([{"a": 1}]), pa.array([b"\xff\xfe"])])
+def test_what_is_no_text_is_refused_by_its_column(values: pa.Array) -> None:
+    with pytest.raises(
+        DataError, match=r"column x is (struct|binary).*, which is no text or number: cast it"
+    ):
+        texts("string", values)
