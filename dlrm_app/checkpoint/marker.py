@@ -15,6 +15,7 @@ from dlrm_app.files import differences, write_json
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
 VERSION = 1
+SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,10 @@ def read_marker(folder: Path) -> Marker:
         if written == (FORMAT, VERSION):
             return _parse(value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is damaged: {error!r}") from error
+        raise DataError(f"{path} is damaged: {error!r}; {SUGGESTION}") from error
     raise DataError(
-        f"{path} is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}"
+        f"{path} is {written[0]!r} version {written[1]!r}, this program reads {FORMAT!r} version {VERSION}: use the dlrm-app "
+        "that saved it"
     )
 
 
@@ -101,4 +103,4 @@ def _parse(value: dict[str, Any]) -> Marker:
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
     """Compares files with what the marker says of them. Raises DataError naming every one that differs."""
     if problems := differences(folder, files):
-        raise DataError(f"checkpoint {folder} is damaged:\n{bullets(problems)}")
+        raise DataError(f"checkpoint {folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")

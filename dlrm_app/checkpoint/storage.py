@@ -89,7 +89,9 @@ class TensorReader(FileSystemReader):
                 for name, offset, number, file, start, length in value["places"]
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is no index of a checkpoint: {error}") from error
+            raise DataError(
+                f"{path} is no index of a checkpoint: {error}; take it from a copy, or name another checkpoint"
+            ) from error
         return Metadata(tensors, storage_data=locations, storage_meta=StorageMeta(load_id=self.load_id))
 
 

@@ -140,7 +140,7 @@ def _what_is_wrong(path: Path, shard: Shard, error: Exception) -> str:
     try:
         difference = file_difference(path, shard, checksums=True)
     except OSError as read_error:
-        return f"{path} cannot be read: {read_error}"
+        return f"{path} cannot be read: {read_error}; {SUGGESTION}"
     if difference:
         return f"{difference}; {SUGGESTION}"
-    return f"{path} cannot be decoded, though its checksum is right: {error}"
+    return f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"

@@ -93,7 +93,9 @@ class Package:
         try:
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, num_runners, -1)
         except RuntimeError as error:
-            raise DataError(f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}") from error
+            raise DataError(
+                f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}; export again"
+            ) from error
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """(probabilities [B], logits [B])."""

@@ -134,7 +134,7 @@ def read_record(folder: Path) -> ExportRecord:
             f"no export at {folder}: the folder does not exist; make one with dlrm-export output={folder}"
         )
     if not path.is_file():
-        raise DataError(f"{folder} is no export: it has no {RECORD}")
+        raise DataError(f"{folder} is no export: it has no {RECORD}; name a folder that dlrm-export wrote")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):

@@ -33,7 +33,9 @@ class Script:
                 warnings.simplefilter("ignore")
                 self._script = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # torch's
         except RuntimeError as error:
-            raise DataError(f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}") from error
+            raise DataError(
+                f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}; export again"
+            ) from error
 
     @torch.no_grad()
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

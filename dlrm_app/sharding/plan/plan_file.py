@@ -80,7 +80,9 @@ def _read(path: Path) -> Mapping[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError([f"sharding.plan={path} cannot be read: {reason}"]) from error
+        raise ConfigError(
+            [f"sharding.plan={path} cannot be read: {reason}; name a file that dlrm-plan or dlrm-train wrote"]
+        ) from error
     if not isinstance(content, Mapping) or not isinstance(content.get("tables"), Mapping):
         raise ConfigError(
             [
