@@ -67,7 +67,9 @@ def model_table_problems(config: ModelConfig, tables: Sequence[Table], num_dense
         return []
     problems = []
     if num_dense == 0:
-        problems.append(f"the dataset has no dense column, which model={config.kind} needs: add one")
+        problems.append(
+            f"the dataset has no dense column, which model={config.kind} needs: add one, or use model=concat"
+        )
     dims, count = sorted({table.dim for table in tables}), config.ensemble_size
     if len(dims) > 1:
         examples = ", ".join(next(f"{t.name} has {d}" for t in tables if t.dim == d) for d in dims)

@@ -93,6 +93,12 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
             {"name": _name_for(feature), "rows": rows, "features": [feature]}
             for feature, rows in feature_rows.items()
         ]
+    if not specs and config.from_dataset:
+        raise ConfigError(
+            [
+                "the dataset has no sparse column to make a table of: preprocess with one, or with dense.bucket_columns=all"
+            ]
+        )
     if not specs:
         raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
     faults: dict[str, list[str]] = defaultdict(list)

@@ -215,6 +215,11 @@ def test_no_value_of_a_spec_is_an_error_of_pythons(key: str, value: object) -> N
         resolve_tables(TablesConfig(embedding_dim=8, specs=[spec]), ROWS)
 
 
+def test_a_dataset_without_sparse_columns_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"no sparse column to make a table of: preprocess with one"):
+        resolve_tables(TablesConfig(from_dataset=True), {})
+
+
 def test_a_feature_with_a_dot_in_its_name_has_a_table_that_torch_can_name() -> None:
     (table,) = resolve_tables(TablesConfig(from_dataset=True, embedding_dim=8), {"user.id": 7})
     assert (table.name, table.features) == ("t_user_id", ("user.id",))

@@ -182,8 +182,10 @@ def _val_unknowns(facts: DatasetFacts) -> list[str]:
         return [
             "without a labelled val split no run can be compared with another: preprocess with split.val=0.1"
         ]
+    if facts.val_positives in (0, facts.val_rows):
+        return ["all rows of val have the same label, so it has no AUC: preprocess with a larger split.val"]
     # docs/experiments.md, "What moves calibration": with 150 clicks AUC is known to 0.02
-    if 0 < facts.val_positives < 1000:
+    if facts.val_positives < 1000:
         error = 0.02 * (150 / facts.val_positives) ** 0.5
         return [f"val has {facts.val_positives:,} clicks, which tell AUC to about {error:.3f} only"]
     return []

@@ -21,7 +21,7 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.training.recommendation.adjustments import batch_setting, memory_settings, training_bytes
 from dlrm_app.training.recommendation.encoding import encoding_problems
 from dlrm_app.training.recommendation.facts import dataset_facts
-from dlrm_app.training.recommendation.recipes import KAGGLE_SMALL, LARGE, MLPERF_DLRM, SMALL_CLICKS
+from dlrm_app.training.recommendation.recipes import KAGGLE_SMALL, LARGE, MLPERF_DLRM, SMALL_CLICKS, unknowns
 from dlrm_app.training.recommendation.recommend import next_command, recommendation_text
 from dlrm_app.training.recommendation.recommendation import find_recommendation
 from dlrm_app.training.validation import check_plan, check_recommendable, check_training
@@ -184,6 +184,12 @@ def test_hashes_and_rare_values_stand_in_the_way_of_recipes_for_small_data(small
     frequent = dataset_facts(encoded(small, "input.train=x", "encoding=vocab", "encoding.min_count=20"))
     assert encoding_problems(frequent, SMALL_CLICKS) == []
     assert "dense.target_columns" in encoding_problems(frequent, KAGGLE_SMALL)[0]
+
+
+@pytest.mark.parametrize("clicks", [0, 64])
+def test_a_val_split_with_one_label_is_told(small: Manifest, clicks: int) -> None:
+    facts = replace(dataset_facts(small), val_rows=64, val_positives=clicks)
+    assert any("all rows of val have the same label" in line for line in unknowns(facts, SMALL_CLICKS))
 
 
 def test_the_better_encoding_is_a_command_where_the_input_is_at_hand(
