@@ -30,7 +30,7 @@ class PredictConfig:
     labels: bool | None = None
     data: PredictDataConfig = field(default_factory=PredictDataConfig)
     split: str = MISSING
-    encoding: str | None = None
+    encoding: str | None = MISSING
     output: str = MISSING
     batch_size: int = MISSING
     unit_mib: int = MISSING

@@ -164,8 +164,8 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if not path.is_file():
         raise DataError(
-            f"{folder} holds no {MANIFEST}: its preprocessing has not finished; "
-            "run the same dlrm-preprocess command again, it goes on where it stopped"
+            f"{folder} holds no {MANIFEST}: it is no dataset, or its preprocessing has not finished; "
+            "then run the same dlrm-preprocess command again, it goes on where it stopped"
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

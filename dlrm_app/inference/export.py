@@ -82,7 +82,8 @@ def export_model(config: ExportConfig) -> ExportRecord:
             record = _export(source, folder, runtime)
             write_record(folder, record)
     print(format_proofs(record))
-    print(f"next: {next_command(config, source.manifest)}", flush=True)
+    if record.proofs:  # plain weights do not score by themselves
+        print(f"next: {next_command(config, source.manifest)}", flush=True)
     return record
 
 

@@ -8,6 +8,7 @@ import pytest
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
@@ -272,3 +273,11 @@ def test_a_file_with_a_wrong_defaults_list_is_refused(tmp_path: Path) -> None:
     path.write_text("defaults: 5\nembedding_dim: 8\n")
     (problem,) = problems_of("data.path=x", f"tables={path}")
     assert "defaults must be a list" in problem
+
+
+@pytest.mark.parametrize("value", ["days", "export/encoding"])
+def test_a_folder_is_no_choice_of_the_group_that_a_setting_is_called_as(value: str) -> None:
+    """dlrm-predict's ``encoding`` is a folder, dlrm-preprocess's a choice of conf/encoding."""
+    given = ["model=m", "output=s.parquet", "input=f.tsv", f"encoding={value}"]
+    assert check_overrides(given, PredictConfig, conf_dir(), "predict") == (given, [])
+    assert compose_config("predict", PredictConfig, given).encoding == value
