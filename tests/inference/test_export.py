@@ -16,8 +16,8 @@ from dlrm_app.config.export import ExportConfig
 from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from dlrm_app.files import held_lock
 from dlrm_app.inference import exported_model
+from dlrm_app.inference.export import _named_at_the_end
 from dlrm_app.inference.exported_model import open_export, to_inputs
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
@@ -211,19 +211,21 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path, overrides: list[str
         check_export(config)
 
 
-def test_an_output_that_another_export_makes_is_left_to_it(trained: Path, tmp_path: Path) -> None:
+def test_an_output_that_another_export_makes_is_left_to_it(tmp_path: Path) -> None:
     """And what one that was killed left beside it goes away."""
     left, anothers = tmp_path / ".export.0a1b2c3d.tmp", tmp_path / ".export.b.0a1b2c3d.tmp"
     left.mkdir()
     anothers.mkdir()
-    keys = [f"checkpoint={trained}/run", "format=parquet", f"output={tmp_path}/export"]
-    with held_lock(tmp_path / ".export.lock", "taken"), pytest.raises(DlrmError) as refused:
-        export_here(*keys)
-    assert str(refused.value).startswith(f"another dlrm-export makes output={tmp_path}/export: wait for it")
-    export_here(*keys)
+    output = tmp_path / "export"
+    with (
+        _named_at_the_end(output),
+        pytest.raises(DlrmError, match=r"another dlrm-export makes output=.*/export: wait for it"),
+        _named_at_the_end(output),
+    ):
+        pass
     assert {path.name for path in tmp_path.iterdir()} == {"export", anothers.name}
-    with pytest.raises(ConfigError, match="export exists: give another name"):
-        export_here(*keys)
+    with pytest.raises(ConfigError, match="export exists: give another name"), _named_at_the_end(output):
+        pass
 
 
 def test_an_output_that_exists_is_refused_by_the_command(tmp_path: Path) -> None:

@@ -162,39 +162,6 @@ def test_an_interrupted_command_goes_on_to_the_same_file(
     assert not (tmp_path / "scores.parquet.parts").exists()
 
 
-def test_a_file_that_another_command_makes_is_left_to_it(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or one of them would join the parts while the other deletes them."""
-    keys = [f"model={shop}/export", f"data.path={shop}/dataset", "split=test"]
-    score_part, refused = job._score_part, []
-
-    def score_with_another(*arguments: Any) -> None:
-        if not refused:
-            with pytest.raises(DlrmError) as caught:
-                predicted(tmp_path / "scores.parquet", *keys)
-            refused.append(str(caught.value))
-        score_part(*arguments)
-
-    monkeypatch.setattr(job, "_score_part", score_with_another)
-    predicted(tmp_path / "scores.parquet", *keys)
-    assert refused == [
-        f"another dlrm-predict makes output={tmp_path}/scores.parquet: wait for it, or give another name"
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
-
-
-def test_a_folder_of_somebody_elses_is_not_taken_for_the_parts(shop: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "scores.parquet.parts" / "mine.txt"
-    mine.parent.mkdir()
-    mine.write_text("mine")
-    with pytest.raises(DlrmError, match="holds other files: give another output"):
-        predicted(
-            tmp_path / "scores.parquet", f"model={shop}/export", f"data.path={shop}/dataset", "split=test"
-        )
-    assert mine.read_text() == "mine"
-
-
 @pytest.mark.long
 def test_two_processes_write_the_file_of_one(shop: Path, tmp_path: Path) -> None:
     keys = [f"model={shop}/export", f"input={cut_in_files(shop, tmp_path / 'days')}", "threads=1"]

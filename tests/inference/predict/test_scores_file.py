@@ -1,0 +1,34 @@
+"""The folder of parts belongs to one command at a time, and to dlrm-predict alone."""
+
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.errors import DlrmError
+from dlrm_app.inference.predict.scores_file import ScoresFile
+
+
+def scores_in(folder: Path) -> ScoresFile:
+    return ScoresFile(folder / "scores.parquet", ("file", "line"), 1)
+
+
+def test_a_file_that_another_command_makes_is_left_to_it(tmp_path: Path) -> None:
+    """Or one of them would join the parts while the other deletes them."""
+    with (
+        scores_in(tmp_path).held(),
+        pytest.raises(DlrmError, match=r"another dlrm-predict makes output=.*/scores.parquet: wait for it"),
+        scores_in(tmp_path).held(),
+    ):
+        pass
+    with scores_in(tmp_path).held():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_somebody_elses_is_not_taken_for_the_parts(tmp_path: Path) -> None:
+    mine = tmp_path / "scores.parquet.parts" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(DlrmError, match="holds other files: give another output"):
+        scores_in(tmp_path).begin({}, can_go_on=True)
+    assert mine.read_text() == "mine"
