@@ -31,11 +31,18 @@ def _schema_problems(config: Any) -> None:
     refuse_if(config.problems())
 
 
-def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_problems) -> None:
+def launch(
+    command: str,
+    schema: type[Any],
+    job: Job,
+    validate: Job = _schema_problems,
+    complete: Callable[[list[str]], list[str]] = list,
+) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<command>``, composed from ``sys.argv`` and checked.
 
     ``validate`` raises all that is wrong with the configuration, in one error with what is wrong with the command line;
     by default ``schema.problems() -> list[str]``, the checks that types cannot express. It loads no torch.
+    ``complete`` gives the checked overrides with what they leave open.
     Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
     """
     _set_up_process()
@@ -52,6 +59,8 @@ def launch(command: str, schema: type[Any], job: Job, validate: Job = _schema_pr
         if options.shell_completion:
             return run_hydra(command, schema, ["--shell-completion", options.shell_completion], job)
         overrides, problems = check_overrides(rest, schema, conf_dir(), command, options.multirun)
+        if not (options.help or problems):
+            overrides = complete(overrides)
         if options.multirun and not options.help:
             refuse_if(problems)
             from dlrm_app.cli.sweep import run_sweep

@@ -3,13 +3,14 @@
 import shlex
 import sys
 
+from dlrm_app.cli.default_recipe import with_default_recipe
 from dlrm_app.cli.launch import launch
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import refuse_if
 
 
 def main() -> None:
-    launch("train", TrainConfig, _train, _validate)
+    launch("train", TrainConfig, _train, _validate, with_default_recipe)
 
 
 def _train(config: TrainConfig) -> float | None:

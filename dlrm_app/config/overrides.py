@@ -86,6 +86,12 @@ def check_overrides(
     return checked, problems
 
 
+def plain_values(overrides: list[str]) -> dict[str, object]:
+    """key or group → value of checked ``overrides``; None where there are several, each a run of its own."""
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    return {each.key_or_group: None if each.is_sweep_override() else each.value() for each in parsed}
+
+
 def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
     """Keys with a plain value that are called as a folder of ``conf`` is: Hydra would look for a choice in there."""
     tree = OmegaConf.structured(schema)

@@ -35,6 +35,16 @@ T = TypeVar("T")
 LOOKS_UP_EARLY = ("fused_sparse_dist", "semi_sync")
 
 
+def read_trainable(folder: str) -> Manifest:
+    """The manifest of a dataset with a labelled train split. Raises DlrmError."""
+    if not folder:
+        raise ConfigError([required("data.path")])
+    manifest = read_manifest(Path(folder))
+    if "train" not in manifest.splits or manifest.label is None:
+        raise DataError(f"{folder} has no labelled train split: preprocess with input.train=…")
+    return manifest
+
+
 def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Table]]:
     """The dataset's manifest and the tables of a run on these ranks.
 
@@ -42,7 +52,7 @@ def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Ta
     """
     checks = _Checks(config)
     path = config.data.path
-    manifest = checks.result(lambda: _read_trainable(path))
+    manifest = checks.result(lambda: read_trainable(path))
     cluster = checks.result(lambda: running_cluster(config.topology, ranks), needs=["topology"])
     tables = checks.tables(manifest, ranks.device_type)
     checks.batches(manifest, ranks.world_size)
@@ -65,7 +75,7 @@ def check_recommendable(config: TrainConfig) -> Manifest:
     Raises ConfigError with every problem; DataError if the dataset is the only one.
     """
     checks = _Checks(config)
-    manifest = checks.result(lambda: _read_trainable(config.data.path))
+    manifest = checks.result(lambda: read_trainable(config.data.path))
     checks.refuse()
     assert manifest is not None
     return manifest
@@ -198,15 +208,6 @@ def mllog_problems(is_wanted: bool, manifest: Manifest) -> list[str]:
         f"logging.mllog=true tells the AUC on val, and {manifest.path} has no labelled val split: leave it out, or preprocess "
         "with split.val=0.1"
     ]
-
-
-def _read_trainable(folder: str) -> Manifest:
-    if not folder:
-        raise ConfigError([required("data.path")])
-    manifest = read_manifest(Path(folder))
-    if "train" not in manifest.splits or manifest.label is None:
-        raise DataError(f"{folder} has no labelled train split: preprocess with input.train=…")
-    return manifest
 
 
 class _Checks:

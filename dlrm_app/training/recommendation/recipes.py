@@ -1,5 +1,6 @@
 """Which recipe a dataset gets. Each rule comes from a measurement in docs/experiments.md or a published recipe."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dlrm_app.training.recommendation.facts import DatasetFacts
@@ -40,6 +41,12 @@ class Recipe:
     min_count: int = 1
     needs_its_tables: bool = False
     """Whether it brings tables of published sizes, which the dataset's ids must fit."""
+
+    def words(self, settings: Iterable[Setting] | None = None) -> list[str]:
+        """What dlrm-train is told, with ``settings`` in place of its own."""
+        chosen = [] if self.experiment is None else [f"experiment={self.experiment}"]
+        told = self.settings if settings is None else settings
+        return [*chosen, *(f"{each.key}={each.value}" for each in told if each.value is not None)]
 
 
 # docs/experiments.md, "Small samples of Criteo Kaggle": AUC falls by 0.005 and more in a second epoch

@@ -55,7 +55,7 @@ def find_recommendation(
     check_training(config, ranks)
     needed = training_bytes(_tables(config, manifest), config)
     settings.append(Setting("tables.embedding_dim", f"{memory_text(needed)} with the optimizer's state"))
-    words = _words(recipe, settings, typed)
+    words = [*recipe.words(settings), *typed]
     return Recommendation(recipe, settings, words, config, changes is not None)
 
 
@@ -72,21 +72,12 @@ def _tables(config: TrainConfig, manifest: Manifest) -> list[Table]:
 
 
 def _compose(recipe: Recipe, settings: Iterable[Setting], typed: Sequence[str]) -> TrainConfig:
-    return _composed(tuple(_words(recipe, settings, typed)))
+    return _composed((*recipe.words(settings), *typed))
 
 
 @lru_cache(maxsize=1)  # most adjustments change nothing, and composing takes longer than all else
 def _composed(words: tuple[str, ...]) -> TrainConfig:
     return compose_config("train", TrainConfig, list(words))
-
-
-def _words(recipe: Recipe, settings: Iterable[Setting], typed: Sequence[str]) -> list[str]:
-    chosen = [] if recipe.experiment is None else [f"experiment={recipe.experiment}"]
-    return [
-        *chosen,
-        *(f"{setting.key}={setting.value}" for setting in settings if setting.value is not None),
-        *typed,
-    ]
 
 
 def _not_typed(settings: Iterable[Setting], typed: Sequence[str]) -> list[Setting]:
