@@ -1,8 +1,8 @@
-"""SGD's and full Adagrad's updates of tables on CPU, in place of fbgemm's operators: compiled, by all of torch's threads.
+"""Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
 
-fbgemm 1.8 has a vectorized kernel in threads for row-wise Adagrad alone; what other optimizers do to a row is a plain loop
-in one thread (docs/experiments.md). Here the ids of each table are sorted with the bags that they lie in, then the rows are
-dealt to the threads: each row's gradient is summed in the order of the batch, by whatever number of threads.
+fbgemm 1.8 has a vectorized kernel in threads for row-wise Adagrad of tables that one feature reads, which stays; all else is
+a plain loop in one thread there (docs/experiments.md). Here the ids of each table are sorted with the bags that they lie in,
+then the rows are dealt to the threads: each row's gradient is summed in the order of the batch, by any number of threads.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
 int64, values are float32. A key: the id, and 32 bits for the bag (feature · B + its row).
@@ -35,6 +35,8 @@ _BAG = 0xFFFFFFFF
 """The bits of a key that are its bag."""
 _SOME = 1 << 48
 """The length of an array that nobody looks at: rows lie within their tables."""
+_SGD, _ADAGRAD, _ROWWISE_ADAGRAD = range(3)
+"""The rules: of the last two the first keeps a sum of squares for each weight, the second one for a row."""
 
 
 @cache
@@ -43,7 +45,8 @@ def replace_operators() -> torch.library.Library:
     library = torch.library.Library("fbgemm", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that an operator is replaced
-        for optimizer, make in (("sgd", _make_sgd), ("adagrad", _make_adagrad)):
+        makers = {"sgd": _make_sgd, "adagrad": _make_adagrad, "rowwise_adagrad": _make_rowwise_adagrad}
+        for optimizer, make in makers.items():
             name = f"split_embedding_backward_codegen_{optimizer}_cpu"
             of_fbgemm = torch.library.get_kernel(f"fbgemm::{name}", "CPU")
             library.impl(name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
@@ -56,7 +59,7 @@ def _make_sgd(of_fbgemm: Any) -> Callable[..., None]:
     def update(keyset: Any, *arguments: Any) -> None:
         if _is_ours(arguments):
             lr = arguments[13]
-            _update(arguments, arguments[1], arguments[3], lr.reshape(1))
+            _update(_SGD, arguments, arguments[1], arguments[3], torch.tensor([lr.item(), 0.0]))
         else:
             of_fbgemm.call_boxed(keyset, *arguments)
 
@@ -68,7 +71,21 @@ def _make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
         if _is_ours(arguments):
             state, _, state_offsets, lr, *defaults = arguments[13:]
             eps = defaults[0] if defaults else 0.0
-            _update(arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
+            _update(_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
+        else:
+            of_fbgemm.call_boxed(keyset, *arguments)
+
+    return update
+
+
+def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
+    def update(keyset: Any, *arguments: Any) -> None:
+        state, _, state_offsets, lr, *defaults = arguments[13:]
+        eps, weight_decay, _, max_norm = [*defaults, 0.0, 0.0, 0.0, 0.0][:4]
+        offsets = arguments[3]  # equal where neighbouring features read one table
+        is_slow = bool((offsets[1:] == offsets[:-1]).any())
+        if is_slow and _is_ours(arguments) and not weight_decay and not max_norm:
+            _update(_ROWWISE_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
         else:
             of_fbgemm.call_boxed(keyset, *arguments)
 
@@ -80,15 +97,15 @@ def _is_ours(arguments: Any) -> bool:
     return arguments[1].dtype == torch.float32 and arguments[8].dtype == torch.int64 and arguments[11] is None
 
 
-def _update(arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
-    """Sums each row's gradient and steps it. ``rates``: [lr] for SGD, [lr, eps] for Adagrad."""
+def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
+    """Sums each row's gradient and steps it. ``rates``: [lr, eps]."""
     gradient, weights, _, weight_offsets, dim_offsets, _, row_offsets, _, ids, offsets, pooling = arguments[
         :11
     ]
     num_features = len(weight_offsets)
     batch, width = gradient.shape
     is_mean = pooling == PoolingMode.MEAN.value
-    sizes = [len(ids), num_features, batch, width, is_mean, len(rates)]
+    sizes = [len(ids), num_features, batch, width, is_mean, rule]
     keys, spare = torch.empty(2, len(ids), dtype=torch.int64)
     ids, offsets, dim_offsets = ids.contiguous(), offsets.contiguous(), dim_offsets.long()
     openmp.run(_run_sort, sizes, [weight_offsets, row_offsets, ids, offsets, keys, spare])
@@ -182,6 +199,20 @@ def _step_adagrad(gradient, weights, state, lr, eps):  # type: ignore[no-untyped
         weights[d] -= lr * gradient[d] / (np.sqrt(moment) + eps)
 
 
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+def _step_sgd(gradient, weights, lr):  # type: ignore[no-untyped-def]  # compiled
+    for d in range(len(gradient)):
+        weights[d] -= lr * gradient[d]
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+def _mean_square(gradient):  # type: ignore[no-untyped-def]  # compiled
+    total = np.float32(0)
+    for d in range(len(gradient)):
+        total += gradient[d] * gradient[d]
+    return total / np.float32(len(gradient))
+
+
 @intrinsic
 def _bring(typing_context: Any, values: Any, index: Any) -> Any:
     """Brings ``values[index]``'s line into the cache, to be written."""
@@ -201,7 +232,7 @@ def _bring(typing_context: Any, values: Any, index: Any) -> Any:
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
     """Each thread steps the rows whose first key lies in its share."""
-    num_ids, num_features, batch, width, is_mean, num_rates = openmp.sizes(arguments, 6)
+    num_ids, num_features, batch, width, is_mean, rule = openmp.sizes(arguments, 6)
     weight_offsets = openmp.integers(arguments[1], num_features)
     state_offsets = openmp.integers(arguments[2], num_features)
     dim_offsets = openmp.integers(arguments[3], num_features + 1)
@@ -209,7 +240,7 @@ def _run_update(arguments: openmp.Arguments) -> None:
     keys = openmp.integers(arguments[5], num_ids)
     gradient = openmp.carray(arguments[6], batch * width)
     weights, state = openmp.carray(arguments[7], _SOME), openmp.carray(arguments[8], _SOME)
-    rates = openmp.carray(arguments[9], num_rates)
+    lr, eps = openmp.carray(arguments[9], 2)
     total = np.empty(width, np.float32)
     k, last = openmp.share(num_ids)
     while 0 < k < last and not _begins_row(keys, k, weight_offsets, batch):
@@ -224,6 +255,7 @@ def _run_update(arguments: openmp.Arguments) -> None:
         row, feature, at = _address(keys[k], batch, width, dim_offsets)
         dim = dim_offsets[feature + 1] - dim_offsets[feature]
         weight, moment = weight_offsets[feature] + row * dim, state_offsets[feature] + row * dim
+        of_row = state_offsets[feature] + row
         total[:dim] = 0
         for key in range(k, end):
             if key + _DISTANCE < num_ids and keys[key + _DISTANCE] >= 0:
@@ -232,8 +264,10 @@ def _run_update(arguments: openmp.Arguments) -> None:
                 for d in range(0, its_dim, _LINE):
                     _bring(gradient, at + d)
                     _bring(weights, weight_offsets[feature] + row * its_dim + d)
-                    if num_rates == 2:
+                    if rule == _ADAGRAD:
                         _bring(state, state_offsets[feature] + row * its_dim + d)
+                if rule == _ROWWISE_ADAGRAD:
+                    _bring(state, state_offsets[feature] + row)
             _, _, at = _address(keys[key], batch, width, dim_offsets)
             factor = np.float32(1)
             if is_mean:
@@ -241,11 +275,12 @@ def _run_update(arguments: openmp.Arguments) -> None:
                 factor /= np.float32(offsets[bag + 1] - offsets[bag])
             for d in range(dim):
                 total[d] += gradient[at + d] * factor
-        if num_rates == 1:
-            for d in range(dim):
-                weights[weight + d] -= rates[0] * total[d]
+        gradient_of_row, row_weights = total[:dim], weights[weight : weight + dim]
+        if rule == _ADAGRAD:
+            _step_adagrad(gradient_of_row, row_weights, state[moment : moment + dim], lr, eps)
+        elif rule == _ROWWISE_ADAGRAD:
+            state[of_row] += _mean_square(gradient_of_row)
+            _step_sgd(gradient_of_row, row_weights, lr / (np.sqrt(state[of_row]) + eps))
         else:
-            _step_adagrad(
-                total[:dim], weights[weight : weight + dim], state[moment : moment + dim], rates[0], rates[1]
-            )
+            _step_sgd(gradient_of_row, row_weights, lr)
         k = end

@@ -15,6 +15,7 @@ from dlrm_app.tables.compiled_updates import _BAG, _sort, replace_operators
 ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 32, 4), (0, 1, 1, 2, 3)
 """Of four tables; the second is read by two features."""
 BATCH, LR, EPS = 33, 0.1, 1e-6
+KINDS = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_ROWWISE_ADAGRAD)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -79,20 +80,23 @@ def train_plainly(kind: EmbOptimType, pooling: PoolingMode, steps: int = 4) -> l
         gradients = torch.autograd.grad(out, weights, torch.randn(out.shape, generator=generator).double())
         with torch.no_grad():
             for each, total, gradient in zip(weights, sums, gradients, strict=True):
-                total += gradient.square()
-                is_adagrad = kind == EmbOptimType.EXACT_ADAGRAD
-                each -= LR * (gradient / (total.sqrt() + EPS) if is_adagrad else gradient)
+                square = gradient.square()
+                total += (
+                    square.mean(1, keepdim=True) if kind == EmbOptimType.EXACT_ROWWISE_ADAGRAD else square
+                )
+                is_sgd = kind == EmbOptimType.EXACT_SGD
+                each -= LR * (gradient if is_sgd else gradient / (total.sqrt() + EPS))
     return [each.detach().float() for each in weights]
 
 
 @pytest.mark.parametrize("pooling", [PoolingMode.SUM, PoolingMode.MEAN])
-@pytest.mark.parametrize("kind", [EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD])
+@pytest.mark.parametrize("kind", KINDS)
 def test_tables_learn_as_plain_torch_says(kind: EmbOptimType, pooling: PoolingMode) -> None:
     for found, wanted in zip(train(kind, pooling), train_plainly(kind, pooling), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_number_of_threads_does_not_change_a_bit(kind: EmbOptimType) -> None:
     before, found = torch.get_num_threads(), []
     for threads in (1, 2, 7):
