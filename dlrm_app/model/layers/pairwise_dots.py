@@ -4,8 +4,14 @@ Shapes: B batch rows, F sparse features, V = F + 1 vectors of a row, the dense o
 pairs of them.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from dlrm_app import openmp
@@ -13,6 +19,9 @@ from dlrm_app.compiled import njit
 
 _OPTIONS = {"cache": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
 """Sums may be taken in another order, so that they are taken in vectors; nan and inf stay what they are."""
+_BLOCK, _LANES = 4, 16
+"""Rows and columns of a product that are computed at once: enough sums under way for every cycle of the CPU's units."""
+_SAME, _zero = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(32)(0)
 
 
 class PairwiseDots(torch.autograd.Function):
@@ -74,26 +83,29 @@ def _gradients(
     first: int,
     last: int,
 ) -> None:
-    """A row's gradients are pairs [V, V], symmetric, times vectors [V, D]; V filled up with zeros for whole CPU vectors."""
+    """A row's gradients: pairs [V, V], symmetric, of which the upper half is kept, times vectors [V, D].
+
+    V is filled up with zeros for whole blocks, and D for whole CPU vectors.
+    """
     features, dim = sparse.shape[1:]
     num_vectors = features + 1
-    padded = (num_vectors + 15) // 16 * 16
-    pairs = np.zeros((padded, padded), np.float32)
-    vectors = np.zeros((dim, padded), np.float32)  # transposed
-    product = np.zeros((padded, dim), np.float32)
+    num_rows, width = -(-num_vectors // _BLOCK) * _BLOCK, -(-dim // _LANES) * _LANES
+    pairs = np.zeros((num_rows, num_rows), np.float32)
+    vectors, product = np.zeros((num_vectors, width), np.float32), np.zeros((num_rows, width), np.float32)
     for row in range(first, last):
         pair = dim
         for i in range(features):
             for j in range(i + 1, num_vectors):
                 pairs[i, j] = gradient[row, pair]
-                pairs[j, i] = gradient[row, pair]
                 pair += 1
         for d in range(dim):
-            vectors[d, 0] = dense[row, d]
+            vectors[0, d] = dense[row, d]
         for j in range(features):
             for d in range(dim):
-                vectors[d, j + 1] = sparse[row, j, d]
-        _multiply(pairs, vectors, product, num_vectors)
+                vectors[j + 1, d] = sparse[row, j, d]
+        for block in range(0, num_rows, _BLOCK):
+            for d in range(0, width, _LANES):
+                _multiply_block(pairs, vectors, product, block, d)
         for d in range(dim):
             of_dense[row, d] = product[0, d] + gradient[row, d]
         for j in range(features):
@@ -101,22 +113,53 @@ def _gradients(
                 of_sparse[row, j, d] = product[j + 1, d]
 
 
-@njit(**_OPTIONS)
-def _multiply(left: np.ndarray, right: np.ndarray, product: np.ndarray, rows: int) -> None:
-    """The first ``rows`` rows of left [M, K] times right [N, K] transposed, four at once; M is a multiple of four."""
-    for i in range(0, rows, 4):
-        for n in range(len(right)):
-            total0 = total1 = total2 = total3 = np.float32(0)
-            for k in range(right.shape[1]):
-                factor = right[n, k]
-                total0 += left[i, k] * factor
-                total1 += left[i + 1, k] * factor
-                total2 += left[i + 2, k] * factor
-                total3 += left[i + 3, k] * factor
-            product[i, n] = total0
-            product[i + 1, n] = total1
-            product[i + 2, n] = total2
-            product[i + 3, n] = total3
+@intrinsic
+def _multiply_block(
+    typing_context: Any, pairs: Any, vectors: Any, product: Any, block: Any, first: Any
+) -> Any:
+    """_BLOCK rows and _LANES columns of the product, kept in registers: LLVM does not find that by itself.
+
+    product[i, d] = the sum over j of (pairs[j, i] + pairs[i, j]) · vectors[j, d], i from ``block`` on, d from ``first`` on.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        arrays = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
+        ]
+        (pairs, vectors, product), (block, first) = arrays, arguments[3:]
+        number, lanes = ir.IntType(64), ir.VectorType(ir.FloatType(), _LANES)
+        multiply_add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(lanes, [lanes] * 3), f"llvm.fmuladd.v{_LANES}f32"
+        )
+
+        def address(array: Any, row: Any, column: Any) -> Any:
+            width = builder.extract_value(array.shape, 1)
+            return builder.gep(array.data, [builder.add(builder.mul(row, width), column)])
+
+        def whole(pointer: Any) -> Any:
+            return builder.bitcast(pointer, lanes.as_pointer())
+
+        def spread(pointer: Any) -> Any:
+            alone = builder.insert_element(ir.Constant(lanes, ir.Undefined), builder.load(pointer), _zero)
+            return builder.shuffle_vector(alone, ir.Constant(lanes, ir.Undefined), ir.Constant(_SAME, None))
+
+        rows = [builder.add(block, number(k)) for k in range(_BLOCK)]
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(lanes, None)) for _ in rows]
+        end = builder.extract_value(vectors.shape, 0)
+        above = builder.add(block, number(_BLOCK))
+        above = builder.select(builder.icmp_signed("<", above, end), above, end)
+        for start, stop, is_above in ((number(0), above, True), (block, end, False)):
+            with cgutils.for_range_slice(builder, start, stop, number(1)) as (j, _):
+                vector = builder.load(whole(address(vectors, j, first)), align=4)
+                for row, total in zip(rows, sums, strict=True):
+                    factor = spread(address(pairs, j, row) if is_above else address(pairs, row, j))
+                    builder.store(builder.call(multiply_add, [factor, vector, builder.load(total)]), total)
+        for row, total in zip(rows, sums, strict=True):
+            builder.store(builder.load(total), whole(address(product, row, first)), align=4)
+        return context.get_dummy_value()
+
+    return types.void(pairs, vectors, product, types.intp, types.intp), generate
 
 
 @openmp.kernel
