@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.data.batch import BatchMaker
 from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.data.prefetch import prefetch_items
 from dlrm_app.data.rows import Ranges, Rows
 from dlrm_app.display.text import bullets
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -32,8 +33,15 @@ GO_ON = "then run the same command again; it goes on where it stopped"
 _KEPT_REJECTS = 5
 
 
+_READ_AHEAD = 1
+"""Parts that are read while another is scored."""
+
 Scorer = Callable[[Rows], NDArray[np.float32]]
 """What gives the logits [n] of rows."""
+
+
+_ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64]]
+"""Rows in memory, their labels if there are any, where each row stands within its part."""
 
 
 def predict(config: PredictConfig) -> dict[str, float] | None:
@@ -64,8 +72,12 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
 
         def score_all() -> None:
             score_rows = _scorer(model, manifest, config.batch_size)
-            for part in source.parts(is_wanted):
-                _score_part(part, reader, score_rows, scores)
+            read = _read(source.parts(is_wanted), reader)
+            if not is_piped:  # a thread that waits for a pipe cannot be interrupted
+                read = prefetch_items(read, _READ_AHEAD)
+            with closing(read):
+                for part, chunks in read:
+                    _score_part(part, chunks, score_rows, scores)
 
         runtime.together(score_all)
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
@@ -106,11 +118,15 @@ def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
     return score
 
 
-def _score_part(part: Part, reader: TableReader, score: Scorer, scores: ScoresFile) -> None:
+def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
+    for part in parts:
+        yield part, [(*reader.rows(table, part.origin), numbers) for table, numbers in part.chunks]
+
+
+def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: ScoresFile) -> None:
     logits, numbers, labels = [np.empty(0, np.float32)], [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
     has_labels = True
-    for table, its_numbers in part.chunks:
-        rows, its_labels = reader.rows(table, part.origin)
+    for rows, its_labels, its_numbers in chunks:
         logits.append(score(rows))
         numbers.append(its_numbers)
         has_labels = its_labels is not None
