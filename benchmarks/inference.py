@@ -30,8 +30,8 @@ from dlrm_app.inference.exported_model import LOADERS, Run
 from dlrm_app.inference.proof import repeated
 from dlrm_app.inference.quantized_tables import table_types
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.reference import read_reference
-from dlrm_app.inference.scoring_model import CheckpointWeights, Inputs, ScoringModel, build_scoring_model
+from dlrm_app.inference.reference import Inputs, read_reference
+from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
 from dlrm_app.inference.serve.served_export import open_served
 
 BATCHES = (1, 16, 64, 512, 4096)

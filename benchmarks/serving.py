@@ -1,5 +1,5 @@
 """dlrm-serve under load by wrk (apt-get install wrk): every answer compared, one request in a hundred malformed, and
-another export taken up three times meanwhile, one of them damaged, which must be refused.
+another export put in the place of the one served five times meanwhile, one of them damaged, which must be refused.
 
     python benchmarks/serving.py FIRST_EXPORT SECOND_EXPORT RAW_LOG [--seconds 90] [--connections 16] [--threads 1]
 
@@ -59,7 +59,8 @@ def run(
     command = ["wrk", f"-t{given.connections}", f"-c{given.connections}", f"-d{given.seconds}s"]
     command += ["--timeout", "10s", "-s", str(SCRIPT), url]
     environment = {**os.environ, "SERVING_CASES": str(folder / "cases.tsv")}
-    swaps = [given.second.resolve(), folder / "damaged", given.first.resolve()]
+    first, second = given.first.resolve(), given.second.resolve()
+    swaps = [second, first, folder / "damaged", second, first]
     memory = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as wrk:
         started = time.monotonic()
@@ -77,11 +78,11 @@ def run(
     result["requests_per_second"] = round(result["requests"] / result["seconds"])
     result["answered_by_server"] = int(answered)  # up to one a connection is on its way when wrk ends
     result["swaps"] = {name: int(float(count)) for name, count in swapped.items()}
-    result["anonymous_and_mapped_mib"] = memory
+    result["server_and_scorer_mib"] = memory
     print(json.dumps(result))
     process.terminate()
     code = process.wait(30)
-    bad = result["wrong"] or result["lost"] or code or result["swaps"] != {"taken": 2, "refused": 1}
+    bad = result["wrong"] or result["lost"] or code or result["swaps"] != {"taken": 4, "refused": 1}
     if bad or not result["second"] or not result["first"]:
         sys.exit("failed")
 
@@ -171,10 +172,13 @@ def point_at(link: Path, folder: Path) -> None:
     new.rename(link)
 
 
-def memory_mib(pid: int) -> tuple[int, ...]:
-    """Resident: what is the process's alone, and pages of files, which the system may drop and read again."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return tuple(int(kib) >> 10 for kib in re.findall(r"Rss(?:Anon|File):\s+(\d+)", text))
+def memory_mib(server: int) -> list[int]:
+    """Resident memory of the server and of what it started."""
+    pids = [server]
+    for task in Path(f"/proc/{server}/task").iterdir():
+        pids += map(int, (task / "children").read_text().split())
+    found = (re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text()) for pid in pids)
+    return [int(match[1]) >> 10 for match in found if match]
 
 
 if __name__ == "__main__":

@@ -154,6 +154,10 @@ except SystemExit as end:
     assert modules_after(code) & (HEAVY | {"numba", "pyarrow"}) == set()
 
 
+def test_the_server_leaves_torch_to_the_processes_that_score() -> None:
+    assert modules_after("import dlrm_app.inference.serve.serve") & (HEAVY | {"numba", "pyarrow"}) == set()
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     loaded = modules_after("import dlrm_app")
     assert loaded & (HEAVY | {"numpy", "numba", "pyarrow", "hydra", "omegaconf", "yaml"}) == set()

@@ -26,7 +26,7 @@ from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.files import explained_disk_errors, held_lock, sync_folder, temporary_name
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.encoding import write_encoding
-from dlrm_app.inference.exported_model import LOADERS, to_inputs
+from dlrm_app.inference.exported_model import LOADERS
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
 from dlrm_app.inference.problems import new_path_problems
 from dlrm_app.inference.proof import TIMED_ROWS, Scored, prove, refuse_loss, score_split
@@ -40,8 +40,8 @@ from dlrm_app.inference.record import (
     mark_files,
     write_record,
 )
-from dlrm_app.inference.reference import write_reference
-from dlrm_app.inference.scoring_model import CheckpointWeights, Inputs, ScoringModel, build_scoring_model
+from dlrm_app.inference.reference import Inputs, write_reference
+from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model, to_inputs
 from dlrm_app.inference.triton import CONFIG, write_triton
 from dlrm_app.sharding.fused_kernels import undisturbed
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.data.batch import Batch
 from dlrm_app.data.columns import describe_columns, refuse_other_columns
 from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.display.text import bullets
@@ -14,8 +13,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.encoding import ENCODING
 from dlrm_app.inference.record import ExportedFeature, ExportRecord, check_files, installed, read_record
-from dlrm_app.inference.reference import TOLERANCE, read_reference
-from dlrm_app.inference.scoring_model import Inputs
+from dlrm_app.inference.reference import TOLERANCE, Inputs, read_reference
 
 Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 LOADERS: dict[str, tuple[str, Callable[[Path], Run]]] = {
@@ -23,13 +21,6 @@ LOADERS: dict[str, tuple[str, Callable[[Path], Run]]] = {
     "torchscript": (torchscript.MODEL, torchscript.Script),
 }
 """Format → its file, and what loads it."""
-
-
-def to_inputs(batch: Batch) -> Inputs:
-    """The rows of ``batch``, padding included, as a scoring model takes them."""
-    sparse = batch.sparse_features
-    lengths = sparse.lengths().view(len(sparse.keys()), -1)
-    return batch.dense_features, sparse.values().to(torch.int32), lengths.to(torch.int32)
 
 
 @dataclass(frozen=True)
@@ -109,12 +100,15 @@ def check_inputs(inputs: Inputs, num_dense: int, features: Sequence[ExportedFeat
         raise DataError(f"the dense features must be [rows, {num_dense}], got {list(dense.shape)}")
     if lengths.shape != (len(features), len(dense)):
         raise DataError(f"the lengths must be [{len(features)}, {len(dense)}], got {list(lengths.shape)}")
-    counts = lengths.sum(1).tolist()
-    if values.dim() != 1 or sum(counts) != len(values) or (lengths.numel() and int(lengths.min()) < 0):
-        raise DataError(f"the lengths add up to {sum(counts)}, there are {len(values)} ids")
-    for feature, ids in zip(features, torch.split(values, counts), strict=True):
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= feature.num_embeddings):
-            wrong = ids[(ids < 0) | (ids >= feature.num_embeddings)]
-            raise DataError(
-                f"feature {feature.name}: id {int(wrong[0])} is outside its table of {feature.num_embeddings:,} rows"
-            )
+    counts = lengths.sum(1)
+    total = int(counts.sum())
+    if values.dim() != 1 or total != len(values) or (lengths.numel() and int(lengths.min()) < 0):
+        raise DataError(f"the lengths add up to {total}, there are {len(values)} ids")
+    sizes = torch.tensor([feature.num_embeddings for feature in features])
+    is_wrong = (values < 0) | (values >= sizes.repeat_interleave(counts, output_size=total))
+    if is_wrong.any():
+        first = int(is_wrong.nonzero()[0])
+        feature = features[int((counts.cumsum(0) <= first).sum())]
+        raise DataError(
+            f"feature {feature.name}: id {int(values[first])} is outside its table of {feature.num_embeddings:,} rows"
+        )

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dlrm_app.inference.scoring_model import Inputs
-
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on), lengths
+[F, B] int32: how many ids each row has."""
 ROWS, SCORES = "reference/rows.tsv", "reference/scores.tsv"
 TOLERANCE = 1e-6
 """How far a probability may be from its reference on another machine: sums are added up in other orders."""

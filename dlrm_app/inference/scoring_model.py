@@ -11,7 +11,9 @@ from torch import nn
 from dlrm_app.checkpoint.load import load_tensors
 from dlrm_app.checkpoint.state import Tensors, collect_weights
 from dlrm_app.checkpoint.trained_model import TrainedModel
+from dlrm_app.data.batch import Batch
 from dlrm_app.inference.quantized_tables import QuantizedTables
+from dlrm_app.inference.reference import Inputs
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
 from dlrm_app.model.layers.perceptrons import LinearRelu
@@ -19,9 +21,14 @@ from dlrm_app.model.loss import ClickTask
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 
-Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""dense [B, N] float32, values [V] int32, lengths [F, B] int32: see ``QuantizedTables``."""
 CPU = torch.device("cpu")
+
+
+def to_inputs(batch: Batch) -> Inputs:
+    """The rows of ``batch``, padding included, as a scoring model takes them."""
+    sparse = batch.sparse_features
+    lengths = sparse.lengths().view(len(sparse.keys()), -1)
+    return batch.dense_features, sparse.values().to(torch.int32), lengths.to(torch.int32)
 
 
 class ScoringModel(nn.Module):
@@ -51,6 +58,34 @@ class Bf16Linear(nn.Module):
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(values.to(torch.bfloat16), self.weight, self.bias).float()
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose product has factors in int8: an output's weights have one scale, and so does each row's input.
+
+    A row's scale is its own, so that a row's score does not depend on the rows beside it.
+    """
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach()
+        scale = weight.abs().amax(1).clamp(min=_TINY) / _INT8_MAX
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        scale = values.abs().amax(1, keepdim=True).clamp(min=_TINY) / _INT8_MAX
+        rounded = (values / scale).round().to(torch.int8)
+        product = torch._int_mm(rounded, self.weight.t()) * scale * self.scale
+        return product if self.bias is None else product + self.bias
+
+
+_INT8_MAX, _TINY = 127.0, 1e-12
 
 
 class CheckpointWeights:
@@ -83,16 +118,19 @@ def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], dense: 
     model = weights.model
     stacked = ARCHITECTURES[trained.config.model.kind].interacts
     model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)
-    if dense == "bf16":
-        _in_bf16(model)
+    if dense in _LINEAR:
+        _replace_linear(model, _LINEAR[dense])
     return ScoringModel(model).eval().requires_grad_(False)
 
 
-def _in_bf16(model: nn.Module) -> None:
-    """Replaces every linear layer but those of one output: 8 bits of a logit would tie rows."""
+_LINEAR: dict[str, type[nn.Module]] = {"bf16": Bf16Linear, "int8": Int8Linear}
+
+
+def _replace_linear(model: nn.Module, kind: type[nn.Module]) -> None:
+    """Puts a ``kind`` in the place of every linear layer but those of one output: 8 bits of a logit would tie rows."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, LinearRelu):
-                setattr(module, name, nn.Sequential(Bf16Linear(child._linear), nn.ReLU()))
+                setattr(module, name, nn.Sequential(kind(child._linear), nn.ReLU()))
             elif isinstance(child, nn.Linear) and child.out_features > 1:
-                setattr(module, name, Bf16Linear(child))
+                setattr(module, name, kind(child))

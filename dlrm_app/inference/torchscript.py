@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from dlrm_app.errors import DataError
-from dlrm_app.inference.scoring_model import ScoringModel
 
 MODEL = "model.ts"
 
 
-def write_torchscript(path: Path, model: ScoringModel) -> None:
+def write_torchscript(path: Path, model: torch.nn.Module) -> None:
     """Writes ``model`` to ``path``; torch calls the format deprecated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

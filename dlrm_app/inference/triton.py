@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.inference.raw_text import raw_spec
-from dlrm_app.inference.serve.json_rows import RequestError
+from dlrm_app.inference.serve.answers import RequestError
 from dlrm_app.inference.serve.served_export import open_served
 from dlrm_app.preprocess.read.spec import Column
 

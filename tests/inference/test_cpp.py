@@ -13,8 +13,9 @@ import torch
 from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.files import checksum
-from dlrm_app.inference.exported_model import open_export, to_inputs
+from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.reference import to_lines
+from dlrm_app.inference.scoring_model import to_inputs
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long

@@ -9,9 +9,10 @@ from dlrm_app.data.batch import EvalBatches
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import package, torchscript
-from dlrm_app.inference.exported_model import open_export, to_inputs
+from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import from_lines, to_lines
+from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.inference.torchscript import Script
 
 

@@ -15,7 +15,8 @@ from dlrm_app.config.predict import STANDARD_INPUT
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.part import Chunk, Part
-from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, RawText, raw_spec, text_spec, without
+from dlrm_app.inference.predict.text_encoder import TextEncoder, without
+from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, raw_spec, text_spec
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.job.passes import Cursor
 from dlrm_app.preprocess.read.first_line import first_line
@@ -162,7 +163,7 @@ class RawParts:
             yield group, open_group
 
     def _encode_group(self, part: Part, path: str, group: int, spec: Spec) -> Iterator[Chunk]:
-        rows = RawText(spec, self._manifest, _CHUNK_ROWS)
+        rows = TextEncoder(spec, self._manifest, _CHUNK_ROWS)
         names = [column.name for column in spec.columns]
         with pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names):
@@ -170,9 +171,9 @@ class RawParts:
                     lines = lines_of(pa.Table.from_batches([batch]), spec)
                 except DataError as error:
                     raise DataError(f"{path}: {error}") from error
-                table, numbers, rejects = rows.encode(lines)
+                encoded, numbers, rejects = rows.encode(lines)
                 part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejects]
-                yield table, part.num_lines + numbers
+                yield encoded.table, part.num_lines + numbers
                 part.num_lines += len(lines)
 
 

@@ -4,15 +4,15 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 
 from fastapi import FastAPI, Request, Response
 
 from dlrm_app.config.serve import ServeConfig
-from dlrm_app.inference.serve.batcher import Batcher
-from dlrm_app.inference.serve.json_rows import RequestError, parse_body
+from dlrm_app.inference.serve.answers import RequestError
+from dlrm_app.inference.serve.json_rows import parse_body
 from dlrm_app.inference.serve.metrics import ServerMetrics
 from dlrm_app.inference.serve.rate import RateLimit
 from dlrm_app.inference.serve.request_schema import request_schema
@@ -25,40 +25,27 @@ _JSON = "application/json"
 
 
 class Server:
-    """The state behind the endpoints. ``set_up`` begins the thread that scores."""
+    """The state behind the endpoints."""
 
-    def __init__(
-        self, config: ServeConfig, watch: Watch, metrics: ServerMetrics, set_up: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: ServeConfig, watch: Watch, metrics: ServerMetrics) -> None:
         self.config = config
         self.watch = watch
         self.metrics = metrics
         self._rate = RateLimit(config.limits.requests_per_second)
-        self._batcher = Batcher(
-            lambda requests: watch.current.score(requests),
-            max_rows=config.batch.rows,
-            max_wait=config.batch.wait_ms / 1000,
-            max_queued=config.limits.queued_rows,
-            set_up=set_up,
-            on_batch=metrics.scored,
-        )
-        metrics.watch(lambda: watch.current.identity, lambda: self._batcher.queued_rows)
+        metrics.watch(lambda: watch.current)
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
-        """Scores and watches while the application runs."""
-        tasks = [
-            asyncio.create_task(self._batcher.run()),
-            asyncio.create_task(self.watch.run(self.config.watch_seconds)),
-        ]
+        """Watches while the application runs, and ends what scores behind it."""
+        watching = asyncio.create_task(self.watch.run(self.config.watch_seconds))
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            for task in tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+            await self.watch.close()
+            logger.info("ended; requests that had come were answered")
 
     async def answer(self, request: Request) -> Response:
         """POST /score."""
@@ -88,7 +75,7 @@ class Server:
                 408, f"the body did not come within limits.seconds={self.config.limits.seconds:g}"
             ) from None
         rows = parse_body(body, self.config.limits.rows)
-        scores = await self._batcher.score(rows, self.config.limits.seconds)
+        scores = await self.watch.current.score(rows, self.config.limits.seconds)
         return _json(200, {"scores": scores})
 
     async def _body(self, request: Request) -> bytes:
@@ -107,21 +94,22 @@ class Server:
         return bytes(body)
 
     def ready(self) -> Response:
-        """GET /ready: whether to send requests here, or the queue is full."""
-        is_ready = self._batcher.queued_rows < self.config.limits.queued_rows
+        """GET /ready: whether to send requests here, or the queue is full, or nothing scores."""
+        scorer = self.watch.current
+        is_ready = not scorer.ended.done() and scorer.queued_rows < self.config.limits.queued_rows
         return _json(200 if is_ready else 503, {"ready": is_ready})
 
     def health(self) -> Response:
-        """GET /health: what is served, and why a newer export is not."""
-        served = self.watch.current
-        record = served.export.record
+        """GET /health: what is served, and why a newer export, or nothing at all, is not."""
+        served = self.watch.current.served
         return _json(
-            200,
+            503 if self.watch.failure else 200,
             {
                 "export": served.identity,
-                "checkpoint": record.checkpoint,
-                "step": record.step,
+                "checkpoint": served.checkpoint,
+                "step": served.step,
                 "refused": self.watch.refused,
+                "failure": self.watch.failure,
             },
         )
 
@@ -136,7 +124,7 @@ def make_app(server: Server) -> FastAPI:
 
     @app.get("/schema")
     async def schema() -> Response:
-        return _json(200, request_schema(server.watch.current.spec))
+        return _json(200, request_schema(server.watch.current.served.spec))
 
     @app.get("/health")
     async def health() -> Response:

@@ -1,28 +1,26 @@
-"""Requests that come at about the same time are scored together, in one thread."""
+"""Requests that come at about the same time are scored together, one batch after the other."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from dlrm_app.inference.serve.json_rows import RequestError
-from dlrm_app.inference.serve.served_export import Answer
+from dlrm_app.inference.serve.answers import Answer, RequestError
 
-Rows = list[dict[str, object]]
-ScoreRequests = Callable[[Sequence[Rows]], list[Answer]]
+ScoreRequests = Callable[[Sequence[list[str]]], Awaitable[list[Answer]]]
+"""An answer to each of some requests, which are lines."""
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    rows: Rows
+    lines: list[str]
     since: float
     answer: "asyncio.Future[Answer]"
 
 
 class Batcher:
-    """Gives ``score`` up to ``max_rows`` rows at a time, in a thread of its own that ``set_up`` begins.
+    """Gives ``score`` up to ``max_rows`` rows at a time, while ``run`` runs.
 
     The first request of a batch waits at most ``max_wait`` seconds for others; a request of more rows is a batch by
     itself. ``on_batch`` is told the rows of each batch.
@@ -35,7 +33,6 @@ class Batcher:
         max_rows: int,
         max_wait: float,
         max_queued: int,
-        set_up: Callable[[], None],
         on_batch: Callable[[int], None],
     ) -> None:
         self._score = score
@@ -45,18 +42,20 @@ class Batcher:
         self._on_batch = on_batch
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "score", initializer=set_up)
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.queued_rows = 0
 
-    async def score(self, rows: Rows, timeout: float) -> list[float]:
-        """The probability of each of ``rows``. Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds."""
-        if self.queued_rows and self.queued_rows + len(rows) > self._max_queued:
+    async def score(self, lines: list[str], timeout: float) -> list[float]:
+        """The probability of each of ``lines``. Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds."""
+        if self.queued_rows and self.queued_rows + len(lines) > self._max_queued:
             raise RequestError(
                 503, f"{self.queued_rows:,} rows wait, limits.queued_rows={self._max_queued:,}: try later"
             )
-        request = _Waiting(rows, time.monotonic(), asyncio.get_running_loop().create_future())
+        request = _Waiting(lines, time.monotonic(), asyncio.get_running_loop().create_future())
         self._waiting.append(request)
-        self.queued_rows += len(rows)
+        self.queued_rows += len(lines)
+        self._idle.clear()
         self._arrived.set()
         try:
             answer = await asyncio.wait_for(request.answer, timeout)
@@ -70,13 +69,16 @@ class Batcher:
 
     async def run(self) -> None:
         """Scores what comes, until it is cancelled."""
-        try:
-            while True:
-                await self._first()
-                await self._more()
-                await self._score_some(self._take())
-        finally:
-            self._thread.shutdown(wait=False)
+        while True:
+            if not self._waiting:
+                self._idle.set()
+            await self._first()
+            await self._more()
+            await self._score_some(self._take())
+
+    async def drain(self) -> None:
+        """Waits until all that has come is answered."""
+        await self._idle.wait()
 
     async def _first(self) -> None:
         while not self._waiting:
@@ -97,21 +99,20 @@ class Batcher:
         """The first requests, of as many rows as a batch holds; those that nobody waits for any more are left out."""
         taken: list[_Waiting] = []
         rows = 0
-        while self._waiting and (not taken or rows + len(self._waiting[0].rows) <= self._max_rows):
+        while self._waiting and (not taken or rows + len(self._waiting[0].lines) <= self._max_rows):
             request = self._waiting.popleft()
-            self.queued_rows -= len(request.rows)
+            self.queued_rows -= len(request.lines)
             if not request.answer.done():
                 taken.append(request)
-                rows += len(request.rows)
+                rows += len(request.lines)
         return taken
 
     async def _score_some(self, requests: list[_Waiting]) -> None:
         if not requests:
             return
-        self._on_batch(sum(len(request.rows) for request in requests))
-        rows = [request.rows for request in requests]
+        self._on_batch(sum(len(request.lines) for request in requests))
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._score, rows)
+            answers = await self._score([request.lines for request in requests])
         except Exception as error:
             for request in requests:
                 if not request.answer.done():

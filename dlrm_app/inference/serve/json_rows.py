@@ -2,37 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, text_spec
+from dlrm_app.inference.serve.answers import RequestError, RowProblem, bad_rows
 from dlrm_app.preprocess.read.spec import Column, Spec
 
-MAX_PROBLEMS = 8
-"""Bad rows that an answer names."""
 _SHOWN = 60
-
-
-@dataclass(frozen=True)
-class RowProblem:
-    """What is wrong with row number ``row`` of a request, counted from 0; ``column`` where it is one column's value."""
-
-    row: int
-    column: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"row {self.row}: {self.reason}"
-
-
-class RequestError(Exception):
-    """A request that is answered with ``status`` and the reason; ``problems`` name the rows."""
-
-    def __init__(self, status: int, reason: str, problems: list[RowProblem] | None = None) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.problems = problems or []
 
 
 def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
@@ -133,12 +110,6 @@ def _plain_types(column: Column) -> frozenset[type]:
     if column.kind == "hex":
         return frozenset({str})
     return frozenset({str, int, float} if column.kind == "float" else {str, int})
-
-
-def bad_rows(problems: list[RowProblem]) -> RequestError:
-    """The refusal of a request for its rows."""
-    more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
-    return RequestError(422, f"{problems[0]}{more}", problems[:MAX_PROBLEMS])
 
 
 def _text(value: Any, column: Column) -> str:

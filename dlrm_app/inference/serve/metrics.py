@@ -1,8 +1,12 @@
 """What Prometheus is told: requests by status and their time, rows by batch, the queue, the export that is served."""
 
 from collections.abc import Callable
+from pathlib import Path
+from resource import getpagesize
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from dlrm_app.inference.serve.scorer import Scorer
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -22,6 +26,12 @@ class ServerMetrics:
             "dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=self._registry
         )
         self._swaps = Counter("dlrm_swaps", "New exports, by outcome", ["outcome"], registry=self._registry)
+        self._ends = Counter(
+            "dlrm_scorer_ends", "Scoring processes that ended by themselves", registry=self._registry
+        )
+        self._memory = Gauge(
+            "dlrm_scorer_resident_bytes", "Memory of the scoring process", registry=self._registry
+        )
         self._queued_rows = Gauge("dlrm_queued_rows", "Rows that wait", registry=self._registry)
         self._export = Gauge(
             "dlrm_export", "1 for the export that is served", ["identity"], registry=self._registry
@@ -40,13 +50,26 @@ class ServerMetrics:
         """Another export was found."""
         self._swaps.labels("taken" if is_taken else "refused").inc()
 
-    def watch(self, identity: Callable[[], str], queued_rows: Callable[[], int]) -> None:
-        """Asks these whenever the page is read."""
-        self._identity = identity
-        self._queued_rows.set_function(queued_rows)
+    def scorer_ended(self) -> None:
+        """The process that scores ended, and nobody had told it to."""
+        self._ends.inc()
+
+    def watch(self, scorer: Callable[[], Scorer]) -> None:
+        """Asks the one that scores now whenever the page is read."""
+        self._scorer = scorer
+        self._queued_rows.set_function(lambda: scorer().queued_rows)
+        self._memory.set_function(lambda: resident_bytes(scorer().pid))
 
     def page(self) -> bytes:
         """The text that Prometheus reads."""
         self._export.clear()
-        self._export.labels(self._identity()).set(1)
+        self._export.labels(self._scorer().served.identity).set(1)
         return generate_latest(self._registry)
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory of a process; 0 where it has ended, or the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * getpagesize()
+    except (OSError, IndexError):
+        return 0

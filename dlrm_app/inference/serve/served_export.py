@@ -6,17 +6,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dlrm_app.data.rows import Bags, Rows
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
-from dlrm_app.inference.predict.part import TableReader
-from dlrm_app.inference.raw_text import RawText, raw_spec
+from dlrm_app.inference.predict.text_encoder import TextEncoder
+from dlrm_app.inference.raw_text import raw_spec
 from dlrm_app.inference.record import RECORD
-from dlrm_app.inference.scoring_model import Inputs
-from dlrm_app.inference.serve.json_rows import JsonRows, RequestError, RowProblem, bad_rows
-
-Answer = list[float] | RequestError
-"""A probability for every row of a request, or why it has none."""
+from dlrm_app.inference.reference import Inputs
+from dlrm_app.inference.serve.answers import Answer, RequestError, RowProblem, Scored
+from dlrm_app.inference.serve.json_rows import JsonRows
+from dlrm_app.preprocess.encode.encoder import Encoded
 
 
 class ServedExport:
@@ -29,63 +27,43 @@ class ServedExport:
         self.export = export
         self.spec = raw_spec(export.encoding)
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
-        self.json_rows = JsonRows(self.spec)
-        self._text = RawText(self.json_rows.line_spec, export.encoding, capacity)
-        self._reader = TableReader(export.encoding, export.features)
+        self._json_rows = JsonRows(self.spec)
+        self._text = TextEncoder(self._json_rows.line_spec, export.encoding, capacity)
+        position = self._text.schema.get_field_index
+        self._dense = [position(name) for name in export.record.dense]
+        self._features = [position(name) for name in export.features]
 
     def score(self, requests: Sequence[list[dict[str, object]]]) -> list[Answer]:
         """An answer to each of ``requests``, in order; a bad row spoils its own request alone."""
-        answers: list[Answer | None] = []
-        lines: list[str] = []
-        begins = []
-        for rows in requests:
-            begins.append(len(lines))
-            try:
-                lines += self.json_rows.lines(rows)
-                answers.append(None)
-            except RequestError as refused:
-                answers.append(refused)
-        begins.append(len(lines))
-        scores, problems = self._score_lines(lines)
-        return [
-            answer if answer is not None else _answer(scores[begin:end], problems, begin, end)
-            for answer, begin, end in zip(answers, begins, begins[1:], strict=False)
-        ]
+        lines = [self._lines(rows) for rows in requests]
+        good = [its_lines for its_lines in lines if not isinstance(its_lines, RequestError)]
+        scored = self.score_lines([line for its_lines in good for line in its_lines])
+        answers = iter(scored.answers([len(its_lines) for its_lines in good]))
+        return [its_lines if isinstance(its_lines, RequestError) else next(answers) for its_lines in lines]
 
-    def _score_lines(self, lines: list[str]) -> tuple[list[float], dict[int, RowProblem]]:
-        """(the probability of every line, 0 for those left out; what is wrong with those, by number)."""
+    def _lines(self, rows: list[dict[str, object]]) -> list[str] | RequestError:
+        try:
+            return self._json_rows.lines(rows)
+        except RequestError as refused:
+            return refused
+
+    def score_lines(self, lines: Sequence[str]) -> Scored:
+        """The probability of each of ``lines``, which JsonRows made."""
         scores = np.zeros(len(lines), np.float64)
         if not lines:
-            return [], {}
-        table, numbers, rejects = self._text.encode(lines)
+            return Scored([], [])
+        encoded, numbers, rejects = self._text.encode(lines)
         if len(numbers):
-            rows, _ = self._reader.rows(table, "the request")
-            scores[numbers] = self.export.run(to_inputs(rows))[0].numpy()
-        return scores.tolist(), {r.line: RowProblem(r.line, r.column, r.reason) for r in rejects}
+            scores[numbers] = self.export.score(self._inputs(encoded))[0].numpy()
+        return Scored(scores.tolist(), [RowProblem(r.line, r.column, r.reason) for r in rejects])
 
-
-def _answer(scores: list[float], problems: dict[int, RowProblem], begin: int, end: int) -> Answer:
-    if not problems:
-        return scores
-    wrong = [
-        RowProblem(line - begin, problem.column, problem.reason)
-        for line, problem in problems.items()
-        if begin <= line < end
-    ]
-    return bad_rows(wrong) if wrong else scores
-
-
-def to_inputs(rows: Rows) -> Inputs:
-    """``rows`` as a scoring model takes them."""
-    size = len(rows)
-    values, lengths = [], np.ones((len(rows.features), size), np.int32)
-    for feature, ids in enumerate(rows.features):
-        if isinstance(ids, Bags):
-            values.append(ids.values[: ids.offsets[-1]])
-            lengths[feature] = np.diff(ids.offsets)
-        else:
-            values.append(ids)
-    return torch.from_numpy(rows.dense), torch.from_numpy(np.concatenate(values)), torch.from_numpy(lengths)
+    def _inputs(self, encoded: Encoded) -> Inputs:
+        dense = np.empty((len(encoded), len(self._dense)), np.float32)
+        for column, position in enumerate(self._dense):
+            dense[:, column] = encoded.values(position)
+        bags = [encoded.bags(position) for position in self._features]
+        values, lengths = np.concatenate([ids for ids, _ in bags]), np.stack([counts for _, counts in bags])
+        return torch.from_numpy(dense), torch.from_numpy(values), torch.from_numpy(lengths)
 
 
 def open_served(path: Path, capacity: int) -> ServedExport:

@@ -59,6 +59,13 @@ class Encoded:
         values: NDArray[Any] = plain.to_numpy()
         return values
 
+    def bags(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(the ids of all rows of column ``number``, which is sparse, how many each row has)."""
+        if not pa.types.is_list(self.schema.field(number).type):
+            return self.values(number), np.ones(self.num_rows, np.int32)
+        column: Any = self.columns[number]
+        return column.values.to_numpy(), np.diff(column.offsets.to_numpy())
+
     def _plain(self, column: int, kind: pa.DataType) -> pa.Array:
         distinct = self.indexed.distinct[column].view(kind.to_pandas_dtype())
         return pa.array(distinct[self.indexed.codes[column]])
@@ -99,6 +106,8 @@ class _Bucket:
 
 
 _Source = _OneHot | _List | _Bucket
+_Part = tuple[pa.Array | int, int]
+"""A column of Encoded, and how many of its values are missing."""
 
 
 class Encoder:
@@ -141,13 +150,11 @@ class Encoder:
         raw_indexed = self._indexer.index(raw.one_hot)
         keys = [(raw_indexed.distinct.part(self._num_dense, len(raw_indexed.distinct)), self._features)]
         indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct))
+        plain = self._encode_plain(raw.one_hot, indexed)
         columns = [pa.array(raw.labels.copy())] if self._label else []
-        missing = []
-        for index in range(self._num_dense):
-            column, count = self._dense_column(index, raw, indexed)
-            columns.append(column)
-            missing.append(count)
-        sparse = [self._sparse_column(source, raw, indexed, keys) for source in self._sources]
+        columns += [column for column, _ in plain[: self._num_dense]]
+        missing = [count for _, count in plain[: self._num_dense]]
+        sparse = [self._sparse_column(source, raw, indexed, plain, keys) for source in self._sources]
         for number, source in enumerate(self._target_sources):
             ids = plain_ids(sparse[source][0], indexed)
             columns.append(pa.array(self._targets.apply(number, ids, folds)))
@@ -162,15 +169,31 @@ class Encoder:
         ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)))
         return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
 
-    def _dense_column(self, index: int, raw: RawColumns, indexed: Indexed) -> tuple[pa.Array | int, int]:
-        if indexed.has(index):
-            return index, int(indexed.num_missing[index])
-        values, missing = self._transforms.apply(raw.one_hot.part(index, index + 1).view(np.float64), index)
-        return pa.array(values), int(missing[0])
+    def _encode_plain(self, raw: Columns, indexed: Indexed) -> list[_Part]:
+        """What each of the ``raw`` columns becomes and how many values are missing; its own number if it is numbered.
+
+        All columns in one compiled call each for dense and sparse: for a few rows, calls are what takes time.
+        """
+        is_plain = indexed.distinct.begins == indexed.distinct.ends
+        rest = raw.where(is_plain)
+        dense, missing_dense = self._transforms.apply(rest.part(0, self._num_dense).view(np.float64))
+        ids, missing_ids = self._ids.apply(rest.part(self._num_dense, len(rest)))
+        missing = np.where(is_plain, np.concatenate([missing_dense, missing_ids]), indexed.num_missing)
+        ends = (rest.ends - rest.begins).cumsum()
+        behind_dense = ends[self._num_dense - 1] if self._num_dense else 0
+        columns: list[pa.Array | int] = []
+        for number, (begin, end) in enumerate(zip([0, *ends.tolist()], ends.tolist(), strict=False)):
+            if not is_plain[number]:
+                columns.append(number)
+            elif number < self._num_dense:
+                columns.append(pa.array(dense[begin:end]))
+            else:
+                columns.append(pa.array(ids[begin - behind_dense : end - behind_dense]))
+        return list(zip(columns, missing.tolist(), strict=True))
 
     def _sparse_column(
-        self, source: _Source, raw: RawColumns, indexed: Indexed, keys: list[Any]
-    ) -> tuple[pa.Array | int, int]:
+        self, source: _Source, raw: RawColumns, indexed: Indexed, plain: list[_Part], keys: list[Any]
+    ) -> _Part:
         """(ids or lists of ids, how many are missing); adds the column's keys to ``keys``, if they are not there."""
         if isinstance(source, _Bucket):
             return _buckets(raw.dense[source.dense], source.boundaries)
@@ -180,16 +203,13 @@ class Encoder:
             keys.append((column_keys, [source.feature]))
             ids, _ = source.encoder.apply(column_keys)
             return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
-        index = self._num_dense + source.slot
-        if indexed.has(index):
-            count = int(indexed.num_missing[index])
-            if source.rule is None:
-                return index, count
-            return source.expanded(plain_ids(index, indexed)), count
-        column_keys = raw.one_hot.part(index, index + 1)
-        keys.append((column_keys, [source.feature]))
-        ids, missing = self._ids.apply(column_keys, source.slot)
-        return source.expanded(ids), int(missing[0])
+        number = self._num_dense + source.slot
+        column, count = plain[number]
+        if not isinstance(column, int):
+            keys.append((raw.one_hot.part(number, number + 1), [source.feature]))
+        if source.rule is None:
+            return column, count
+        return source.expanded(plain_ids(column, indexed)), count
 
 
 def plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[np.int32]:

@@ -1,37 +1,33 @@
 """Requests at the same time are one batch; limits hold; a failure reaches those who wait, and nobody else."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
-from dlrm_app.inference.serve.batcher import Batcher, Rows
-from dlrm_app.inference.serve.json_rows import RequestError
+from dlrm_app.inference.serve.answers import Answer, RequestError
+from dlrm_app.inference.serve.batcher import Batcher, ScoreRequests
 from dlrm_app.inference.serve.rate import RateLimit
-from dlrm_app.inference.serve.served_export import Answer
-
-Score = Callable[[Sequence[Rows]], list[Answer]]
 
 
-def one_each(requests: Sequence[Rows]) -> list[Answer]:
-    return [[float(row["value"]) for row in rows] for rows in requests]
+async def one_each(requests: Sequence[list[str]]) -> list[Answer]:
+    return [[float(line) for line in lines] for lines in requests]
 
 
-def rows_of(*values: int) -> Rows:
-    return [{"value": value} for value in values]
+def rows_of(*values: int) -> list[str]:
+    return [str(value) for value in values]
 
 
 def run(
-    work: Callable[[Batcher], Awaitable[Any]], score: Score = one_each, **settings: Any
+    work: Callable[[Batcher], Awaitable[Any]], score: ScoreRequests = one_each, **settings: Any
 ) -> tuple[Any, list[int]]:
     """(what ``work`` gives, the rows of each batch)."""
     sizes: list[int] = []
 
     async def main() -> Any:
         keys = {"max_rows": 4, "max_wait": 0.0, "max_queued": 100, **settings}
-        batcher = Batcher(score, set_up=lambda: None, on_batch=sizes.append, **keys)
+        batcher = Batcher(score, on_batch=sizes.append, **keys)
         task = asyncio.create_task(batcher.run())
         try:
             return await work(batcher)
@@ -62,16 +58,16 @@ def test_the_first_waits_for_others_but_no_longer_than_it_may() -> None:
 
 
 def test_a_full_queue_refuses_and_one_who_waits_too_long_is_told() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
-    def slow(requests: Sequence[Rows]) -> list[Answer]:
+    async def slow(requests: Sequence[list[str]]) -> list[Answer]:
         begun.set()
-        go_on.wait(10)
-        return one_each(requests)
+        await go_on.wait()
+        return await one_each(requests)
 
     async def work(batcher: Batcher) -> Any:
         first = asyncio.create_task(batcher.score(rows_of(1), 10))
-        await asyncio.to_thread(begun.wait, 10)
+        await begun.wait()
         late = asyncio.create_task(batcher.score(rows_of(2, 3), 0.01))
         await asyncio.sleep(0)
         with pytest.raises(RequestError, match=r"2 rows wait, limits\.queued_rows=3") as full:
@@ -86,11 +82,31 @@ def test_a_full_queue_refuses_and_one_who_waits_too_long_is_told() -> None:
     assert sizes == [1]  # the rows that nobody waits for are not scored
 
 
+def test_draining_ends_once_all_that_came_is_scored() -> None:
+    scored = []
+
+    async def slow(requests: Sequence[list[str]]) -> list[Answer]:
+        await asyncio.sleep(0.01)
+        scored.append(len(requests))
+        return await one_each(requests)
+
+    async def work(batcher: Batcher) -> Any:
+        await batcher.drain()
+        requests = [asyncio.create_task(batcher.score(rows_of(value), 10)) for value in range(9)]
+        await asyncio.sleep(0)
+        await batcher.drain()
+        at_the_end = list(scored)
+        await asyncio.gather(*requests)
+        return at_the_end
+
+    assert run(work, slow)[0] == [4, 4, 1]
+
+
 def test_a_failure_reaches_those_who_wait_and_the_next_are_scored() -> None:
-    def fail(requests: Sequence[Rows]) -> list[Answer]:
-        if requests[0][0]["value"] == 1:
+    async def fail(requests: Sequence[list[str]]) -> list[Answer]:
+        if requests[0] == ["1"]:
             raise RuntimeError("no more memory")
-        return one_each(requests)
+        return await one_each(requests)
 
     async def work(batcher: Batcher) -> Any:
         with pytest.raises(RuntimeError, match="no more memory"):

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.inference.exported_model import open_export
-from dlrm_app.inference.serve.json_rows import RequestError
+from dlrm_app.inference.serve.answers import RequestError
 from dlrm_app.inference.serve.served_export import ServedExport
 from tests.commands import command, run
 from tests.inference.conftest import export_here
@@ -159,6 +159,35 @@ def test_the_port_is_not_open_to_other_machines(server: Any) -> None:
     assert re.findall(rf" (\w+):{server[1]:04X} 0+:0000 0A", listening) == ["0100007F"]
 
 
+def scorers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that a server has started."""
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def test_a_scorer_that_dies_is_told_and_started_again(server: Any, scores: list[float]) -> None:
+    process, port = server
+    client, rows = Client(port), json_rows()[:4]
+    (first,) = scorers_of(process)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: client.ask("GET", "/ready")[0] == 503)
+    status, answer = client.score(rows)
+    assert (status, answer["error"]) == (
+        503,
+        "the process that scores was ended by SIGKILL, as when memory runs out: try again",
+    )
+    assert "was ended by SIGKILL" in client.ask("GET", "/health")[1]["failure"]
+    wait_until(lambda: client.ask("GET", "/ready")[0] == 200)
+    assert client.score(rows)[1]["scores"] == pytest.approx(scores[:4], abs=1e-7)
+    page = client.ask("GET", "/metrics")[1]
+    assert "dlrm_scorer_ends_total 1.0" in page
+    (second,) = scorers_of(process)
+    assert second != first
+    resident = re.search(r"^dlrm_scorer_resident_bytes ([\d.e+]+)$", page, re.MULTILINE)
+    assert resident
+    assert 1e8 < float(resident[1]) < 1e10
+
+
 def test_no_request_is_lost_across_exports_nor_at_the_end(
     server: Any, shop: Path, other: Path, scores: list[float]
 ) -> None:
@@ -213,10 +242,13 @@ def test_no_request_is_lost_across_exports_nor_at_the_end(
     point_at(shop / "current", shop / "export")
     os.kill(process.pid, signal.SIGHUP)
     wait_until(lambda: health.ask("GET", "/health")[1]["refused"] is None)
+    wait_until(lambda: len(scorers_of(process)) == 1)  # the memory of an export goes with it
+    (scorer,) = scorers_of(process)
 
     is_ending.set()
     process.terminate()
     assert process.wait(30) == 0
+    assert not Path(f"/proc/{scorer}").exists()
     for client in clients:
         client.join()
     assert outcomes["refused"] > 0
