@@ -3,19 +3,22 @@
 The package is machine code for one CPU family, made against one torch: both stand in it, beside what it takes.
 """
 
+import ctypes
 import logging
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from dlrm_app.errors import DataError, DlrmError
-from dlrm_app.inference.scoring_model import Inputs, ScoringModel
+from dlrm_app.inference.reference import Inputs
 
 MODEL = "model.pt2"
 _NAME = "model"
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _MARCH = {"native": None, "avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 _VECTOR_BITS = {"native": None, "avx2": 256, "avx512": 512}
 _LEVELS = {
@@ -53,7 +56,7 @@ def needed_instructions(cpu: str) -> list[str]:
 
 
 def write_package(
-    path: Path, model: ScoringModel, example: Inputs, cpu: str, metadata: dict[str, str]
+    path: Path, model: torch.nn.Module, example: Inputs, cpu: str, metadata: dict[str, str]
 ) -> None:
     """Compiles ``model`` for any number of rows and ids and writes it to ``path``, with ``metadata`` in it.
 
@@ -70,7 +73,7 @@ def write_package(
     if _MARCH[cpu] is not None:
         settings["cpp.march"] = _MARCH[cpu]
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), _to_compile(model):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, example, dynamic_shapes=({0: rows}, {0: ids}, {1: rows}))
         try:
@@ -84,12 +87,47 @@ def write_package(
             ) from error
 
 
+@contextmanager
+def _to_compile(model: torch.nn.Module) -> Iterator[None]:
+    """Puts the interactions of ``model`` in the operators that are compiled best."""
+    # they load torchrec, which a model that is but loaded does without
+    from dlrm_app.model.dlrm import DotInteraction
+    from dlrm_app.model.layers.pair_products import PairProducts
+
+    replaced = [
+        (parent, name, child)
+        for parent in list(model.modules())
+        for name, child in parent.named_children()
+        if isinstance(child, DotInteraction)
+    ]
+    try:
+        for parent, name, child in replaced:
+            setattr(parent, name, PairProducts(child.F))
+        yield
+    finally:
+        for parent, name, child in replaced:
+            setattr(parent, name, child)
+
+
+def keep_freed_memory() -> None:
+    """Lets malloc keep what a batch has freed, in this process.
+
+    Results between layers are megabytes, which glibc otherwise gives back to the system after each call and gets again,
+    page by page, in the next.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
+        mallopt(_TRIM_THRESHOLD, 1 << 30)
+
+
 class Package:
     """A loaded model.pt2. Only torch's C++ loader reads it: the Python one may unpickle what lies in the archive."""
 
     def __init__(self, path: Path, num_runners: int = 1) -> None:
         import fbgemm_gpu  # noqa: F401  # the tables' operator
 
+        keep_freed_memory()
         try:
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, num_runners, -1)
         except RuntimeError as error:
