@@ -11,7 +11,7 @@ from dlrm_app.config.evaluate import SPLITS
 FORMATS = ("aoti", "torchscript", "safetensors", "parquet", "triton")
 PLAIN_FORMATS = ("safetensors", "parquet")
 TABLE_TYPES = ("fp32", "fp16", "int8", "int4", "int2")
-DENSE_TYPES = ("fp32", "bf16")
+DENSE_TYPES = ("fp32", "bf16", "int8")
 CPUS = ("native", "avx2", "avx512")
 
 

@@ -18,9 +18,10 @@ from dlrm_app.data.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import exported_model
 from dlrm_app.inference.export import _named_at_the_end
-from dlrm_app.inference.exported_model import open_export, to_inputs
+from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
+from dlrm_app.inference.scoring_model import to_inputs
 from tests.commands import command, run
 from tests.inference.conftest import export_here
 from tests.ranks import train_on_ranks
@@ -163,11 +164,12 @@ def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: li
     assert record.proofs[0].max_difference < 1e-6
 
 
-def test_bf16_is_near(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_linear_layers_of_fewer_bits_are_near(trained: Path, tmp_path: Path, kind: str) -> None:
     record = export_here(
         f"checkpoint={trained}/run",
         "format=torchscript",
-        "dense=bf16",
+        f"dense={kind}",
         "max_auc_loss=1",
         f"output={tmp_path}/e",
     )
