@@ -31,15 +31,11 @@ logger = logging.getLogger(__name__)
 MIB = 1 << 20
 GO_ON = "then run the same command again; it goes on where it stopped"
 _KEPT_REJECTS = 5
-
-
-_READ_AHEAD = 1
+_PREFETCHED = 1
 """Parts that are read while another is scored."""
 
 Scorer = Callable[[Rows], NDArray[np.float32]]
 """What gives the logits [n] of rows."""
-
-
 _ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64]]
 """Rows in memory, their labels if there are any, where each row stands within its part."""
 
@@ -74,7 +70,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
             score_rows = _scorer(model, manifest, config.batch_size)
             read = _read(source.parts(is_wanted), reader)
             if not is_piped:  # a thread that waits for a pipe cannot be interrupted
-                read = prefetch_items(read, _READ_AHEAD)
+                read = prefetch_items(read, _PREFETCHED)
             with closing(read):
                 for part, chunks in read:
                     _score_part(part, chunks, score_rows, scores)
