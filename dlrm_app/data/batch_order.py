@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.display.numbers import count
+
 USUAL_LANES = 64
 GROUP_ORDER, ROW_ORDER, COLUMN_ORDER = 0, 1, 2
 """What a permutation is for: no two may share random numbers."""
@@ -205,7 +207,13 @@ def enough_lanes(world_size: int) -> int:
 def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:
     """What keeps ``rows`` training rows from being dealt so; every problem with its cure."""
     problems = []
-    if global_batch_size % lanes:
+    if rows < global_batch_size:  # whatever else is wrong with it: one size is named, and it fits the lanes
+        smaller = _smaller_batch(lanes, world_size, rows)
+        problems.append(
+            f"the train split has {count(rows, 'row')}, fewer than one trainer.global_batch_size "
+            f"({global_batch_size}): use {smaller}"
+        )
+    elif global_batch_size % lanes:
         below = global_batch_size // lanes * lanes
         choices = f"{below} or {below + lanes}" if below else f"{lanes}"
         problems.append(
@@ -218,20 +226,14 @@ def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) 
         problems.append(
             f"{world_size} ranks do not divide data.lanes ({lanes}): use {ranks}, or {other_lanes}"
         )
-    if rows < global_batch_size:
-        smaller = _smaller_batch(lanes, world_size, rows)
-        problems.append(
-            f"the train split has {rows} rows, fewer than one trainer.global_batch_size "
-            f"({global_batch_size}): use {smaller}"
-        )
     return problems
 
 
 def _dividing_ranks(lanes: int, world_size: int) -> str:
-    divisors = [count for count in range(1, lanes + 1) if lanes % count == 0]
-    below = [count for count in divisors if count < world_size][-2:]
-    above = [count for count in divisors if count > world_size][:1]
-    *most, last = [str(count) for count in below + above]
+    divisors = [number for number in range(1, lanes + 1) if lanes % number == 0]
+    below = [number for number in divisors if number < world_size][-2:]
+    above = [number for number in divisors if number > world_size][:1]
+    *most, last = [str(number) for number in below + above]
     return f"{', '.join(most)} or {last} ranks" if most else f"{last} rank"
 
 

@@ -252,7 +252,13 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
         (
             (2048, 64, 2, 1000),
             [
-                "the train split has 1000 rows, fewer than one trainer.global_batch_size (2048): use 960",
+                "the train split has 1,000 rows, fewer than one trainer.global_batch_size (2048): use 960",
+            ],
+        ),
+        (
+            (100_000, 64, 1, 2100),
+            [
+                "the train split has 2,100 rows, fewer than one trainer.global_batch_size (100000): use 2048",
             ],
         ),
         (
@@ -265,7 +271,7 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
         (
             (2048, 64, 2, 1),
             [
-                "the train split has 1 rows, fewer than one trainer.global_batch_size (2048): use a larger dataset"
+                "the train split has 1 row, fewer than one trainer.global_batch_size (2048): use a larger dataset"
             ],
         ),
     ],
@@ -279,4 +285,4 @@ def test_a_refusal_names_the_key_the_value_and_the_cure(
 
 def test_all_problems_come_in_one_message() -> None:
     """Not one at a time."""
-    assert len(check_lanes(100, 64, 3, 10)) == 3
+    assert len(check_lanes(100, 64, 3, 1000)) == 2
