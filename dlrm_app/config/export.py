@@ -32,6 +32,7 @@ class ExportConfig:
     quantize_tables: dict[str, str] = field(default_factory=dict)
     dense: str = MISSING
     cpu: str = MISSING
+    shards: int = MISSING
     data: ExportDataConfig = field(default_factory=ExportDataConfig)
     split: str | None = None
     max_auc_loss: float = MISSING
@@ -54,6 +55,7 @@ class ExportConfig:
             *(one_of("split", self.split, SPLITS) if self.split is not None else []),
             *at_least_zero("max_auc_loss", self.max_auc_loss),
             *batch_rows("batch_size", self.batch_size),
+            *positive("shards", self.shards),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *threads_problems("threads", self.threads),
         ]
@@ -69,6 +71,8 @@ class ExportConfig:
         integers = {
             kind for kind in (self.quantize, *self.quantize_tables.values()) if kind.startswith("int")
         }
+        if self.shards > 1:
+            problems += self._shard_problems()
         if plain and integers:
             problems.append(
                 f"format={plain[0]} holds plain weights, which are fp32 or fp16, not {sorted(integers)[0]}: "
@@ -78,4 +82,20 @@ class ExportConfig:
             problems.append(
                 f"format={plain[0]} holds plain weights, whose dense part is fp32: leave dense={self.dense} out"
             )
+        return problems
+
+    def _shard_problems(self) -> list[str]:
+        """What torchrec does not shard."""
+        problems = []
+        if others := [name for name in self.formats if name not in ("torchscript", "triton")]:
+            problems.append(
+                f"shards={self.shards} is of format=torchscript alone, not {others[0]}: give format=torchscript, or shards=1"
+            )
+        kinds = {"quantize": self.quantize}
+        kinds |= {f"quantize_tables.{pattern}": kind for pattern, kind in self.quantize_tables.items()}
+        problems += [
+            f"shards={self.shards} wants tables of integers, {key} is {kind}: give int8, int4 or int2, or shards=1"
+            for key, kind in kinds.items()
+            if kind in TABLE_TYPES and not kind.startswith("int")
+        ]
         return problems

@@ -30,7 +30,6 @@ from dlrm_app.inference.exported_model import LOADERS
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
 from dlrm_app.inference.problems import new_path_problems
 from dlrm_app.inference.proof import TIMED_ROWS, Scored, prove, refuse_loss, score_split
-from dlrm_app.inference.quantized_tables import row_bytes, table_types
 from dlrm_app.inference.record import (
     ExportedFeature,
     ExportedTable,
@@ -42,6 +41,7 @@ from dlrm_app.inference.record import (
 )
 from dlrm_app.inference.reference import Inputs, write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model, to_inputs
+from dlrm_app.inference.tables.quantized import row_bytes, table_types
 from dlrm_app.inference.triton import CONFIG, write_triton
 from dlrm_app.sharding.fused_kernels import undisturbed
 
@@ -147,7 +147,7 @@ def _export(source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     compiled = [name for name in config.formats if name in LOADERS]
     proofs = []
     if compiled:
-        model = build_scoring_model(trained, source.types, config.dense)
+        model = build_scoring_model(trained, source.types, config.dense, config.shards)
         example = _first_rows(source)
         with torch.no_grad():
             write_reference(folder, example, model(*example)[0])
@@ -234,6 +234,7 @@ def _describe(source: _Source, proofs: list[Proof], folder: Path) -> ExportRecor
             for kind in [source.types[t.name]]
         ],
         dense_type=config.dense,
+        shards=config.shards,
         trained_bytes=sum(table.num_bytes for table in trained.tables),
         versions=installed(),
         cpu=package.needed_instructions(config.cpu) if "aoti" in config.formats else [],

@@ -88,6 +88,7 @@ class ExportRecord:
     formats: list[str]
     proofs: list[Proof]
     files: dict[str, FileMark]
+    shards: int = 1
     format: str = FORMAT
     version: int = VERSION
 

@@ -12,8 +12,8 @@ from dlrm_app.checkpoint.load import load_tensors
 from dlrm_app.checkpoint.state import Tensors, collect_weights
 from dlrm_app.checkpoint.trained_model import TrainedModel
 from dlrm_app.data.batch import Batch
-from dlrm_app.inference.quantized_tables import QuantizedTables
 from dlrm_app.inference.reference import Inputs
+from dlrm_app.inference.tables.quantized import QuantizedTables
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
 from dlrm_app.model.layers.perceptrons import LinearRelu
@@ -109,15 +109,22 @@ class CheckpointWeights:
         return weights
 
 
-def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], dense: str) -> ScoringModel:
+def build_scoring_model(
+    trained: TrainedModel, types: Mapping[str, str], dense: str, num_shards: int = 1
+) -> ScoringModel:
     """The model of a checkpoint with tables of ``types`` (name → type) and linear layers of type ``dense``.
 
-    Holds the quantized tables and, while it is built, the largest of the trained ones. Raises DataError.
+    Tables in several shards are torchrec's. Holds the quantized tables and, while it is built, the largest of the trained ones. Raises DataError.
     """
     weights = CheckpointWeights(trained)
     model = weights.model
     stacked = ARCHITECTURES[trained.config.model.kind].interacts
-    model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)
+    if num_shards > 1:
+        from dlrm_app.inference.tables.sharded import ShardedTables  # loads torchrec's planner
+
+        model.sparse_arch = ShardedTables(trained.tables, types, weights.table, num_shards, stacked=stacked)
+    else:
+        model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)
     if dense in _LINEAR:
         _replace_linear(model, _LINEAR[dense])
     return ScoringModel(model).eval().requires_grad_(False)

@@ -10,14 +10,18 @@ import torch
 from dlrm_app.errors import DataError
 
 MODEL = "model.ts"
+_LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
+"""What torchrec's tracer does not look into, as in its tutorial."""
 
 
 def write_torchscript(path: Path, model: torch.nn.Module) -> None:
     """Writes ``model`` to ``path``; torch calls the format deprecated."""
+    from torchrec.fx import symbolic_trace  # not where a model is but loaded
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-        script = torch.jit.script(torch.fx.symbolic_trace(model))
+        script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES))
         torch.jit.save(torch.jit.freeze(script.eval()), str(path))
 
 

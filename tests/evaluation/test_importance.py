@@ -19,8 +19,8 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.importance import Importance, over_repeats
 from dlrm_app.evaluation.row_sample import sample_rows
-from dlrm_app.inference.quantized_tables import table_types
 from dlrm_app.inference.scoring_model import build_scoring_model
+from dlrm_app.inference.tables.quantized import table_types
 from tests.commands import command, succeed
 from tests.data.dataset_fixture import write_dataset
 from tests.small_run import train_here

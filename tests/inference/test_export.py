@@ -21,6 +21,7 @@ from dlrm_app.inference.export import _named_at_the_end
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
+from dlrm_app.inference.reference import read_reference
 from dlrm_app.inference.scoring_model import to_inputs
 from tests.commands import command, run
 from tests.inference.conftest import export_here
@@ -254,3 +255,31 @@ def test_exports_do_not_depend_on_how_the_checkpoint_was_sharded(trained: Path, 
     for other in (tmp_path / "export2", tmp_path / "export4"):
         for name in ("weights.safetensors", "reference/rows.tsv", "reference/scores.tsv"):
             assert (other / name).read_bytes() == (first / name).read_bytes()
+
+
+def test_an_export_in_two_shards_scores_as_the_whole_one(shop: Path, tmp_path: Path) -> None:
+    keys = [f"checkpoint={shop}/run", "format=torchscript", "quantize=int8", "max_auc_loss=1"]
+    whole = export_here(*keys, f"output={tmp_path}/whole")
+    sharded = export_here(*keys, "shards=2", f"output={tmp_path}/sharded")
+    assert (whole.shards, sharded.shards) == (1, 2)
+    inputs, expected = read_reference(tmp_path / "whole", len(whole.dense))
+    torch.testing.assert_close(
+        open_export(tmp_path / "sharded").score(inputs)[0], expected, rtol=0, atol=1e-6
+    )
+    assert b"IntNBit" in (tmp_path / "sharded" / "model.ts").read_bytes()  # torchrec's tables, not ours
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["quantize=int8"], "shards=2 is of format=torchscript alone, not aoti"),
+        (["format=torchscript"], "shards=2 wants tables of integers, quantize is fp32"),
+        (
+            ["format=torchscript", "quantize=int8", "quantize_tables={t_a: fp16}"],
+            "quantize_tables.t_a is fp16: give int8",
+        ),
+    ],
+)
+def test_what_torchrec_does_not_shard_is_refused(overrides: list[str], problem: str) -> None:
+    config = compose_config("export", ExportConfig, ["checkpoint=x", "output=y", "shards=2", *overrides])
+    assert any(problem in each for each in config.problems())

@@ -14,9 +14,9 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.files import checksum
 from dlrm_app.inference.encoding import ENCODING
 from dlrm_app.inference.exported_model import open_export
-from dlrm_app.inference.quantized_tables import table_types
 from dlrm_app.inference.record import RECORD, is_export
 from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
+from dlrm_app.inference.tables.quantized import table_types
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.inference.quantized_tables import QuantizedTables, row_bytes, table_types
+from dlrm_app.inference.tables.quantized import QuantizedTables, row_bytes, table_types
 from dlrm_app.tables.specs import Table
 
 TABLES = [

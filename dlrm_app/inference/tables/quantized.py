@@ -21,7 +21,7 @@ from torch import nn
 from dlrm_app.errors import refuse_if
 from dlrm_app.tables.specs import Table
 
-_TYPES = {
+TYPES = {
     "fp32": SparseType.FP32,
     "fp16": SparseType.FP16,
     "int8": SparseType.INT8,
@@ -60,7 +60,7 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
 
 def row_bytes(table: Table, kind: str) -> int:
     """Bytes that a row takes, scale and offset included."""
-    return int(rounded_row_size_in_bytes(table.dim, _TYPES[kind], _ALIGNMENT))
+    return int(rounded_row_size_in_bytes(table.dim, TYPES[kind], _ALIGNMENT))
 
 
 class QuantizedTables(nn.Module):
@@ -79,7 +79,7 @@ class QuantizedTables(nn.Module):
         super().__init__()
         features = [(number, table) for number, table in enumerate(tables) for _ in table.features]
         laid_out = IntNBitTableBatchedEmbeddingBagsCodegen(
-            [(t.name, t.rows, t.dim, _TYPES[types[t.name]], EmbeddingLocation.HOST) for t in tables],
+            [(t.name, t.rows, t.dim, TYPES[types[t.name]], EmbeddingLocation.HOST) for t in tables],
             feature_table_map=[number for number, _ in features],
             device="cpu",
             output_dtype=SparseType.FP32,
@@ -88,7 +88,7 @@ class QuantizedTables(nn.Module):
         laid_out.initialize_weights()
         parts = laid_out.split_embedding_weights()
         for table, (rows, scales) in zip(tables, parts, strict=True):
-            _fill(rows, scales, weights(table), _TYPES[types[table.name]])
+            _fill(rows, scales, weights(table), TYPES[types[table.name]])
         for name in ("weights_host", "weights_placements", "weights_offsets", "weights_tys", "D_offsets"):
             self.register_buffer(name, getattr(laid_out, name))
         self.register_buffer("no_bytes", torch.empty(0, dtype=torch.uint8))

@@ -1,0 +1,1 @@
+"""Embedding tables as they are served."""
