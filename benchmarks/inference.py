@@ -28,11 +28,11 @@ from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.inference.exported_model import LOADERS, Run
 from dlrm_app.inference.proof import repeated
-from dlrm_app.inference.tables.quantized import table_types
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import Inputs, read_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
 from dlrm_app.inference.serve.served_export import open_served
+from dlrm_app.inference.tables.quantized import table_types
 
 BATCHES = (1, 16, 64, 512, 4096)
 Times = dict[int, tuple[float, float]]

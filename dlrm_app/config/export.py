@@ -36,6 +36,7 @@ class ExportConfig:
     data: ExportDataConfig = field(default_factory=ExportDataConfig)
     split: str | None = None
     max_auc_loss: float = MISSING
+    cpp_program: str | None = None
     batch_size: int = MISSING
     threads: int | None = None
 
@@ -71,6 +72,10 @@ class ExportConfig:
         integers = {
             kind for kind in (self.quantize, *self.quantize_tables.values()) if kind.startswith("int")
         }
+        if self.cpp_program and "aoti" not in self.formats:
+            problems.append(
+                f"cpp_program={self.cpp_program} scores with model.pt2: give format=aoti, or leave it out"
+            )
         if self.shards > 1:
             problems += self._shard_problems()
         if plain and integers:

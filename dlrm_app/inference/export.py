@@ -29,7 +29,7 @@ from dlrm_app.inference.encoding import write_encoding
 from dlrm_app.inference.exported_model import LOADERS
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
 from dlrm_app.inference.problems import new_path_problems
-from dlrm_app.inference.proof import TIMED_ROWS, Scored, prove, refuse_loss, score_split
+from dlrm_app.inference.proof import TIMED_ROWS, Scored, check_in_cpp, prove, refuse_loss, score_split
 from dlrm_app.inference.record import (
     ExportedFeature,
     ExportedTable,
@@ -81,7 +81,10 @@ def export_model(config: ExportConfig) -> ExportRecord:
         with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as folder:
             record = _export(source, folder, runtime)
             write_record(folder, record)
+            in_cpp = check_in_cpp(Path(config.cpp_program), folder) if config.cpp_program else None
     print(format_proofs(record))
+    if in_cpp:
+        print(f"in C++: {in_cpp}")
     if record.proofs:  # plain weights do not score by themselves
         print(f"next: {next_command(config, source.manifest)}", flush=True)
     return record

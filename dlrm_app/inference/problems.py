@@ -10,7 +10,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
-from dlrm_app.files import write_problems
+from dlrm_app.files import is_file, write_problems
 from dlrm_app.inference.record import is_export
 
 
@@ -22,6 +22,10 @@ def check_export(config: ExportConfig) -> None:
     if "safetensors" in config.formats and find_spec("safetensors") is None:
         problems.append(
             "format=safetensors needs the package safetensors, which is not installed: pip install 'dlrm-app[inference]'"
+        )
+    if config.cpp_program and not is_file(Path(config.cpp_program)):
+        problems.append(
+            f"no program at cpp_program={config.cpp_program}: build it (dlrm_app/inference/cpp/README.md), or leave it out"
         )
     if config.output:
         problems += new_path_problems("output", Path(config.output))
