@@ -46,6 +46,13 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     return name
 
 
+def register_no_recipe() -> str:
+    """The name of a recipe that sets nothing: Hydra takes a null for no group's choice where it is typed."""
+    name = "no_recipe"
+    ConfigStore.instance().store(group="experiment", name=name, node={}, package="_global_")
+    return name
+
+
 def _with_home(value: Any) -> Any:
     """``value`` with ~ at the beginning of its texts replaced, as on the command line."""
     if isinstance(value, dict):

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.group_files import has_key, register_file
+from dlrm_app.config.group_files import has_key, register_file, register_no_recipe
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 from dlrm_app.display.command_line import setting
 
@@ -138,8 +138,9 @@ def _unreadable(text: str) -> str:
 def _choose(
     choice: str | None, group: str, conf: Path, command: str, tree: DictConfig, problems: list[str]
 ) -> str:
-    if choice in (None, "null", ""):
-        return "null"
+    choice = choice or "null"
+    if (group, choice) == ("experiment", "null"):
+        return register_no_recipe()
     path = Path(choice)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():

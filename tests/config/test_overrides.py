@@ -2,10 +2,12 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dlrm_app.config.compose import compose_config, conf_dir
+from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.predict import PredictConfig
@@ -216,10 +218,23 @@ def test_values_of_a_sweep_are_checked_one_by_one() -> None:
         "train",
         is_sweep=True,
     )
-    assert checked == ["experiment=null,kaggle_small"]
+    assert checked == ["experiment=no_recipe,kaggle_small"]
     assert len(problems) == 2
     assert problems[0].startswith("trainer.seed=soon")
     assert problems[1].startswith("model=dnc is not known")
+
+
+@pytest.mark.parametrize(("command", "schema"), [("train", TrainConfig), ("generate", GenerateConfig)])
+def test_a_recipe_of_null_is_the_defaults(command: str, schema: type[Any]) -> None:
+    given = ["output=run"] + (["data.path=x"] if command == "train" else [])
+    assert compose_config(command, schema, [*given, "experiment=null"]) == compose_config(
+        command, schema, given
+    )
+
+
+def test_no_group_but_the_recipes_may_be_null() -> None:
+    (problem,) = problems_of("data.path=x", "model=null")
+    assert problem.startswith("model=null is not known: choose one of ")
 
 
 def test_a_key_is_not_deleted() -> None:
