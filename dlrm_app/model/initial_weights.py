@@ -89,7 +89,12 @@ def set_base_rate(model: nn.Module, rate: float) -> None:
     The initial bias of focal loss (Lin et al. 2017, arXiv:1708.02002, section 4.1): where positives are rare, the first
     steps would only lower all logits, and those of one epoch may not end with it.
     """
+    for bias in last_biases(model):
+        bias.fill_(math.log(rate / (1 - rate)))
+
+
+def last_biases(model: nn.Module) -> Iterator[torch.Tensor]:
+    """[1] each: what every ``over_arch`` in ``model`` adds to its logits."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "over_arch":
-            last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1]
-            last.bias.fill_(math.log(rate / (1 - rate)))
+            yield [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1].bias

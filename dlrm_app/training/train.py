@@ -32,6 +32,7 @@ from dlrm_app.training.nonfinite import (
     record_skip,
 )
 from dlrm_app.training.optimization.ema import DenseEma
+from dlrm_app.training.optimization.final_bias import FinalBias
 from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
@@ -92,6 +93,7 @@ def prepare(
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
     ema_decay = config.optimizer.dense.ema_decay
+    num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     log_plan(trainable.plan)
     log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
     run = TrainingRun(
@@ -105,6 +107,7 @@ def prepare(
         if config.evaluation.table_health
         else None,
         ema=None if ema_decay is None else DenseEma(trainable.model, ema_decay),
+        final_bias=FinalBias(num_steps, runtime.device) if config.trainer.calibrate else None,
         folder=folder,
         checkpoint=checkpoint,
         before=before,
@@ -226,7 +229,7 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
         set_step_seed(run.config.trainer.seed, progress.step + 1, run.runtime.rank)
     run.trace.before_step()
     with run.parts.step():
-        loss, _, _ = run.trainable.pipeline.progress(stream)
+        loss, logits, labels = run.trainable.pipeline.progress(stream)
     run.trace.after_step()
     progress.step += 1
     progress.batch += 1
@@ -237,6 +240,10 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
         run.guard.watch(loss, progress.step)
         run.meter.add(loss)
         run.throughput.add_step()
+        if run.final_bias:
+            run.final_bias.add(progress.step, logits, labels)
+    if run.final_bias:
+        run.final_bias.shift(progress.step, run.trainable.model)
     bar.update(global_batch_size)
 
 
