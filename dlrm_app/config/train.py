@@ -145,7 +145,6 @@ class TrainConfig:
             *positive("trainer.max_skipped", self.trainer.max_skipped),
             *_skip_problems(self.trainer),
             *_micro_batch_problems(self.trainer.micro_batches, self.model),
-            *_calibrate_problems(self.trainer),
             *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
@@ -190,15 +189,6 @@ def _micro_batch_problems(count: int, model: ModelConfig) -> list[str]:
             f"{key}={count} does not cut an ensemble's rows, which are several batches already: set {key}=1"
         )
     return problems
-
-
-def _calibrate_problems(trainer: TrainerConfig) -> list[str]:
-    if not trainer.calibrate or trainer.epochs == 1:
-        return []
-    return [
-        f"trainer.calibrate=true goes by predictions made before a row is trained on, which trainer.epochs={trainer.epochs} has "
-        "in its first epoch alone: set trainer.epochs=1 or trainer.calibrate=false"
-    ]
 
 
 def _resume_problems(config: "TrainConfig") -> list[str]:

@@ -93,7 +93,7 @@ def prepare(
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
     ema_decay = config.optimizer.dense.ema_decay
-    num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
+    num_rows = manifest.splits["train"].rows
     log_plan(trainable.plan)
     log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
     run = TrainingRun(
@@ -107,7 +107,7 @@ def prepare(
         if config.evaluation.table_health
         else None,
         ema=None if ema_decay is None else DenseEma(trainable.model, ema_decay),
-        final_bias=FinalBias(num_steps, runtime.device) if config.trainer.calibrate else None,
+        final_bias=FinalBias(config.trainer, num_rows, runtime.device) if config.trainer.calibrate else None,
         folder=folder,
         checkpoint=checkpoint,
         before=before,

@@ -1,8 +1,8 @@
-"""The last bias set by predictions made before their rows were trained on, at the end of a run of one epoch.
+"""The last bias shifted at the end of a run, by what was predicted of rows before they were trained on.
 
-A row's prediction before its own update is one for a new row (progressive validation, Blum et al. 1999), and there are as many
-of these as training rows. Under Adagrad, where clicks are rare, they are too low: an id's first step is a full one, nearly
-always down, and the dense part makes up for it with a lag.
+In the first epoch that is a prediction for a new row (progressive validation, Blum et al. 1999), and there are as many of these
+as training rows. Under Adagrad, where clicks are rare, they are too low: an id's first step is a full one, nearly always
+down, and the dense part makes up for it with a lag. In a later epoch the rows were seen before, and little is to be shifted.
 """
 
 import logging
@@ -10,6 +10,7 @@ import logging
 import torch
 from torch import nn
 
+from dlrm_app.config.train import TrainerConfig
 from dlrm_app.distributed.collectives import all_gather_stacked, sum_in_rank_order
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.initial_weights import last_biases
@@ -21,19 +22,22 @@ LARGEST = 1.0
 
 
 class FinalBias:
-    """Adds up labels, predictions p and their slopes p · (1 - p) over the second half of a run's steps, then shifts every
-    last bias by Σ(label - p) / Σ p · (1 - p): Newton's step to predictions that add up to the labels.
+    """Adds up labels, predictions p and their slopes p · (1 - p) over the last half epoch, then shifts every last bias by
+    Σ(label - p) / Σ p · (1 - p): Newton's step to predictions that add up to the labels.
 
     An ensemble's models are shifted by the same number: each alone would have a part of the labels to go by.
     """
 
-    def __init__(self, num_steps: int, device: torch.device) -> None:
-        self._num_steps = num_steps
+    def __init__(self, trainer: TrainerConfig, num_rows: int, device: torch.device) -> None:
+        """``num_rows``: of the train split."""
+        self._num_steps = trainer.num_steps(num_rows)
+        last_epoch = min(self._num_steps, num_rows // trainer.global_batch_size)
+        self._steps_before = self._num_steps - (last_epoch + 1) // 2
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)
 
     def add(self, step: int, logits: torch.Tensor, labels: torch.Tensor) -> None:
         """Takes in what ``step``, counted from 1, predicted of its rows: logits and labels [B] of this rank."""
-        if 2 * step > self._num_steps:
+        if step > self._steps_before:
             p = logits.double().sigmoid()
             self._sums += torch.stack([labels.double().sum(), p.sum(), (p * (1 - p)).sum()])
 
@@ -47,9 +51,10 @@ class FinalBias:
         for bias in last_biases(model):
             bias.data.add_(shift)
         logger.info(
-            "trainer.calibrate: rows of the second half were predicted %.4f of their clicks before they were trained on; the "
-            "last bias is shifted by %+.4f",
-            predicted / labels if labels else float("inf"),
+            "trainer.calibrate: the rows of the last half epoch have %s clicks, and %s were predicted before each was trained "
+            "on: the last bias is shifted by %+.4f",
+            f"{labels:,.0f}",
+            f"{predicted:,.0f}",
             shift,
         )
 

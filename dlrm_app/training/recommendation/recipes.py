@@ -71,6 +71,7 @@ KAGGLE_SMALL = Recipe(
         Setting(
             "schedule.sparse.kind", "the rate ends at 0, so the last steps leave no noise in the weights"
         ),
+        Setting("trainer.calibrate", "the rarer clicks are, the more too few would be predicted without"),
     ),
     encoding=("experiment=kaggle_small",),
     min_count=2,
