@@ -97,6 +97,12 @@ class EvaluationConfig:
 
 
 @dataclass(slots=True)
+class DistillationConfig:
+    scores: str | None = None
+    share: float = 0.8
+
+
+@dataclass(slots=True)
 class CheckpointConfig:
     every_steps: int | None = None
     every_minutes: float | None = None
@@ -116,6 +122,7 @@ class TrainConfig:
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -149,6 +156,7 @@ class TrainConfig:
             *positive("data.lanes", self.data.lanes),
             *positive("data.prefetch_batches", self.data.prefetch_batches),
             *positive("data.decode_workers", self.data.decode_workers),
+            *within("distillation.share", self.distillation.share, 0, 1),
             *self.evaluation.problems(),
             *positive("checkpoint.every_steps", self.checkpoint.every_steps),
             *positive("checkpoint.keep_last", self.checkpoint.keep_last),

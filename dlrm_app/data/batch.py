@@ -16,6 +16,7 @@ from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.prefetch import prefetch_items
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import Ranges, side_by_side
+from dlrm_app.data.soft_labels import SoftLabels
 
 CPU = torch.device("cpu")
 
@@ -195,7 +196,7 @@ class TrainBatches(_Batches):
 
     With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k follows an order of its own: that
     of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
-    ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
+    ``soft_labels`` take the labels' place. ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
     What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
     """
 
@@ -214,8 +215,9 @@ class TrainBatches(_Batches):
         world_size: int = 1,
         shuffle: bool = True,
         loading: Loading = PLAIN,
+        soft_labels: SoftLabels | None = None,
     ) -> None:
-        reader = SplitReader(manifest, "train", features)
+        reader = SplitReader(manifest, "train", features, soft_labels)
         orders = [
             train_order(
                 reader.group_rows,

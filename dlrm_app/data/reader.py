@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from dlrm_app.data.manifest import Manifest, Shard, SparseColumn, label_of
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.data.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.data.shard_files import SUGGESTION, file_difference, row_group_difference
+from dlrm_app.data.soft_labels import SoftLabels
 from dlrm_app.errors import ConfigError, DataError
 
 ROWS_TOGETHER = 256
@@ -25,12 +27,15 @@ memory."""
 class SplitReader:
     """Decodes the row groups of one split, numbered through all its shards.
 
-    ``features`` are the sparse columns wanted, in the order wanted; dense columns are always all read.
+    ``features`` are the sparse columns wanted, in the order wanted; dense columns are always all read. ``soft_labels`` take
+    the labels' place.
 
     Raises DataError if the split is missing or has no labels, ConfigError for features it does not have.
     """
 
-    def __init__(self, manifest: Manifest, split: str, features: Sequence[str]) -> None:
+    def __init__(
+        self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
+    ) -> None:
         self._label = label_of(manifest, split)
         self._folder = manifest.folder
         self._dense = [column.name for column in manifest.dense]
@@ -39,6 +44,8 @@ class SplitReader:
         self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
         self._metadata: dict[str, pq.FileMetaData] = {}
         self.group_rows: list[int] = [rows for shard in shards for rows in shard.row_groups]
+        self._first_rows = [0, *accumulate(self.group_rows)]
+        self._soft_labels = soft_labels
 
     def describe(self, group: int) -> str:
         """The shard and row group of number ``group``."""
@@ -96,16 +103,17 @@ class SplitReader:
         shard, index = self._groups[group]
         table = self._read_table(shard, index)
         try:
-            columns = self._columns(table)
+            columns = self._columns(table, self._first_rows[group])
         except ColumnError as error:
             raise DataError(f"{self._folder / shard.path}: {error}: preprocess again") from error
         return arrange(columns, row_order, memory)
 
-    def _columns(self, table: pa.Table) -> Columns:
+    def _columns(self, table: pa.Table, first_row: int) -> Columns:
+        labels = read_column(table, self._label, pa.uint8()).to_numpy()
         return Columns(
             [read_column(table, name, pa.float32()).to_numpy() for name in self._dense],
             [read_ids(table, column) for column in self._sparse],
-            read_column(table, self._label, pa.uint8()).to_numpy(),
+            labels if self._soft_labels is None else self._soft_labels.mixed(first_row, labels),
         )
 
     def _read_table(self, shard: Shard, index: int) -> pa.Table:

@@ -29,7 +29,7 @@ class Columns:
 
     dense: Sequence[NDArray[np.float32]]
     features: Sequence[NDArray[np.int32] | Bags]
-    labels: NDArray[np.uint8]
+    labels: NDArray[np.uint8] | NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dlrm_app.checkpoint.state import EMA, Tensors, collect_tensors, create_stat
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
+from dlrm_app.data.soft_labels import SoftLabels
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.sharding.plan.plan_file import plan_to_dict
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
@@ -53,6 +54,8 @@ class TrainingRun:
     before: TrainConfig | None
     ema: DenseEma | None
     """None without optimizer.dense.ema_decay."""
+    soft_labels: SoftLabels | None
+    """None without distillation.scores."""
     final_bias: FinalBias | None
     """None without trainer.calibrate."""
     progress: Progress

@@ -3,18 +3,20 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer
 
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import DistillationConfig, TrainConfig
 from dlrm_app.data.batch import TrainBatches
 from dlrm_app.data.loading import choose_loading
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.pooling_factors import with_pooling_factors
 from dlrm_app.data.shard_files import verify_shards
+from dlrm_app.data.soft_labels import SoftLabels, read_soft_labels
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.model.initial_weights import set_base_rate
@@ -83,6 +85,11 @@ def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest
         set_base_rate(model, split.positives / split.rows)
 
 
+def distilled_labels(config: DistillationConfig, manifest: Manifest) -> SoftLabels | None:
+    """What a teacher said of the training rows, if there is one. Raises DataError."""
+    return None if config.scores is None else read_soft_labels(Path(config.scores), config.share, manifest)
+
+
 def epoch_batches(
     config: TrainConfig,
     manifest: Manifest,
@@ -90,6 +97,7 @@ def epoch_batches(
     runtime: Runtime,
     epoch: int = 0,
     start_batch: int = 0,
+    soft_labels: SoftLabels | None = None,
 ) -> TrainBatches:
     """This rank's batches of ``epoch``, from batch number ``start_batch`` on. ``config`` has its lanes."""
     lanes = config.data.lanes
@@ -107,4 +115,5 @@ def epoch_batches(
         world_size=runtime.world_size,
         shuffle=config.data.shuffle,
         loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
+        soft_labels=soft_labels,
     )

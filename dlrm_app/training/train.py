@@ -40,7 +40,13 @@ from dlrm_app.training.run_folder.events import RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 from dlrm_app.training.run_folder.mlperf_log import open_division_reasons
 from dlrm_app.training.seed import set_deterministic, set_seed, set_step_seed
-from dlrm_app.training.setup import begin_at_base_rate, build_trainable, epoch_batches, open_dataset
+from dlrm_app.training.setup import (
+    begin_at_base_rate,
+    build_trainable,
+    distilled_labels,
+    epoch_batches,
+    open_dataset,
+)
 from dlrm_app.training.speed.bottleneck import Adviser
 from dlrm_app.training.speed.step_parts import StepParts
 from dlrm_app.training.speed.throughput import Throughput
@@ -94,6 +100,7 @@ def prepare(
     begin_at_base_rate(trainable.model, config, manifest)
     ema_decay = config.optimizer.dense.ema_decay
     num_rows = manifest.splits["train"].rows
+    soft_labels = runtime.together(lambda: distilled_labels(config.distillation, manifest))
     log_plan(trainable.plan)
     log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
     run = TrainingRun(
@@ -107,6 +114,7 @@ def prepare(
         if config.evaluation.table_health
         else None,
         ema=None if ema_decay is None else DenseEma(trainable.model, ema_decay),
+        soft_labels=soft_labels,
         final_bias=FinalBias(config.trainer, num_rows, runtime.device) if config.trainer.calibrate else None,
         folder=folder,
         checkpoint=checkpoint,
@@ -318,7 +326,13 @@ def train_batches(run: TrainingRun) -> TrainBatches:
     """This rank's batches of the current epoch."""
     progress = run.progress
     return epoch_batches(
-        run.config, run.manifest, run.trainable.features, run.runtime, progress.epoch, progress.batch
+        run.config,
+        run.manifest,
+        run.trainable.features,
+        run.runtime,
+        progress.epoch,
+        progress.batch,
+        run.soft_labels,
     )
 
 

@@ -249,6 +249,10 @@ class _Checks:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
             self.add(lambda: plateau_problems(config, manifest), ["schedule", "trainer.pipeline"])
+            if scores := config.distillation.scores:
+                from dlrm_app.data.soft_labels import soft_label_problems  # waits for pyarrow
+
+                self.add(lambda: soft_label_problems(Path(scores), manifest))
 
     def tables(self, manifest: Manifest | None, device_type: str | None) -> list[Table] | None:
         """The tables, which are to fit the dataset and the device as far as these are known."""

@@ -32,7 +32,13 @@ def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
         reasons += changed_keys(
             asdict(getattr(recipe, section)), asdict(getattr(config, section)), f"{section}."
         )
-    for section, key in (("trainer", "epochs"), ("evaluation", "per_epoch"), ("evaluation", "target_auc")):
+    for section, key in (
+        ("trainer", "epochs"),
+        ("trainer", "calibrate"),
+        ("distillation", "scores"),
+        ("evaluation", "per_epoch"),
+        ("evaluation", "target_auc"),
+    ):
         expected, value = (getattr(getattr(each, section), key) for each in (recipe, config))
         reasons += [f"{section}.{key} {expected} → {value}"] if expected != value else []
     for split, rows in (("train", TRAIN_SAMPLES), ("val", EVAL_SAMPLES)):
