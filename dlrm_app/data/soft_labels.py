@@ -49,28 +49,28 @@ def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels
     table = pq.read_table(path, columns=["score", "label"])
     scores = table.column("score").to_numpy().astype(np.float32)
     if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
-        raise DataError(f"{KEY}={path} holds scores that are no probabilities: {_cure(path, manifest)}")
+        raise DataError(f"{KEY}={path} holds scores that are no probabilities: {_command(path, manifest)}")
     return SoftLabels(path, scores, table.column("label").to_numpy().astype(np.uint8), share)
 
 
 def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
     """Why the file at ``path`` cannot hold a score for every training row, as far as its last bytes tell."""
-    cure = _cure(path, manifest)
+    command = _command(path, manifest)
     if not path.is_file():
-        return [f"{KEY}={path}: there is no such file: {cure}"]
+        return [f"{KEY}={path}: there is no such file: {command}"]
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        return [f"{KEY}={path} is no Parquet file ({str(error).splitlines()[0]}): {cure}"]
+        return [f"{KEY}={path} is no Parquet file ({str(error).splitlines()[0]}): {command}"]
     if missing := [name for name in ("score", "label") if name not in metadata.schema.names]:
-        return [f"{KEY}={path} has no column {missing[0]}: {cure}"]
+        return [f"{KEY}={path} has no column {missing[0]}: {command}"]
     rows = manifest.splits["train"].rows
     if metadata.num_rows != rows:
-        return [f"{KEY}={path} has {metadata.num_rows:,} rows, the train split {rows:,}: {cure}"]
+        return [f"{KEY}={path} has {metadata.num_rows:,} rows, the train split {rows:,}: {command}"]
     return []
 
 
-def _cure(path: Path, manifest: Manifest) -> str:
+def _command(path: Path, manifest: Manifest) -> str:
     return (
         f"make it with dlrm-predict model=TEACHER {setting('data.path', manifest.folder)} split=train "
         f"{setting('output', path)}"
