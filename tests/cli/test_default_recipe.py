@@ -1,4 +1,4 @@
-"""What dlrm-train makes of a command line that names no recipe."""
+"""What dlrm-train, and dlrm-bench, make of a command line that names no recipe."""
 
 import logging
 
@@ -29,7 +29,7 @@ def test_the_recipe_comes_first_so_that_what_is_typed_wins(
     assert "experiment=small_clicks, for 7,000 rows" in caplog.text
     if "seed" not in more[0]:
         config = compose_config("train", TrainConfig, words)
-        assert config.model.ensemble_size == 4
+        assert config.model.ensemble_size == 3
         assert config.trainer.epochs == (3 if "output=run" in more else 1)
 
 
