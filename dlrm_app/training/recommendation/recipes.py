@@ -80,7 +80,8 @@ KAGGLE_SMALL = Recipe(
 # docs/experiments.md, "The demo"
 SMALL_CLICKS = Recipe(
     "small_clicks",
-    "measured on 400,000 rows of synthetic clicks: AUC 0.7949 and calibration 1.00, where a constant rate has 0.7882 and 1.06",
+    "measured on 400,000 rows of synthetic clicks: AUC 0.7950 and calibration 1.00 (0.7971 and 0.99 with "
+    "dense.bucket_columns=all), where a constant rate has 0.7882 and 1.06",
     (
         ONE_EPOCH,
         Setting("model.ensemble_size", "the mean of three small models errs less than each"),
