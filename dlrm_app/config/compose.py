@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.checks import required
+from dlrm_app.config.extras import install_command
 from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
@@ -88,7 +89,7 @@ def _what_hydra_lacks(error: Exception) -> str:
     if lacking is None:
         return text
     return (
-        f"{lacking[1]}={lacking[2]} is not installed: pip install 'dlrm-app[sweep]' brings hydra/sweeper=optuna and "
+        f"{lacking[1]}={lacking[2]} is not installed: {install_command('sweep')} brings hydra/sweeper=optuna and "
         "hydra/launcher=submitit_local or submitit_slurm; any other comes with a package of its own"
     )
 

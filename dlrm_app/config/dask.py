@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import one_of, positive
+from dlrm_app.config.extras import install_command
 
 EXECUTORS = ("local", "dask")
 
@@ -49,8 +50,7 @@ class DaskConfig:
         if self.slurm.workers is not None:
             needed["dask_jobqueue"] = "dask.slurm"
         return [
-            f"{key} needs the package {name.replace('_', '-')}, which is not installed: "
-            "pip install 'dlrm-app[dask]'"
+            f"{key} needs the package {name.replace('_', '-')}, which is not installed: {install_command('dask')}"
             for name, key in needed.items()
             if find_spec(name) is None
         ]

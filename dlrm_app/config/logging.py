@@ -5,6 +5,8 @@ from importlib.util import find_spec
 
 from omegaconf import MISSING
 
+from dlrm_app.config.extras import install_command
+
 
 @dataclass(slots=True)
 class MlperfConfig:
@@ -23,7 +25,7 @@ class LoggingConfig:
     def problems(self) -> list[str]:
         """Packages that are missing, and an address that gives a secret away."""
         problems = [
-            f"logging.{key} needs the package {key}, which is not installed: pip install 'dlrm-app[watch]'"
+            f"logging.{key} needs the package {key}, which is not installed: {install_command('watch')}"
             for key, is_wanted in (("tensorboard", self.tensorboard), ("mlflow", bool(self.mlflow)))
             if is_wanted and find_spec(key) is None
         ]

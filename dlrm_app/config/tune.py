@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import MISSING, OmegaConf
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive, required, within
+from dlrm_app.config.extras import install_command
 from dlrm_app.config.keys import is_known, unknown_key, wrong_value
 from dlrm_app.config.optimizer import PLATEAU_METRICS
 from dlrm_app.config.train import TrainConfig
@@ -60,7 +61,7 @@ class TuneConfig(TrainConfig):
             problems += _entry_problems(f"tune.space[{number}]", entry)
         if find_spec("optuna") is None:
             problems.append(
-                "dlrm-tune needs the package optuna, which is not installed: pip install 'dlrm-app[tune]'"
+                f"dlrm-tune needs the package optuna, which is not installed: {install_command('tune')}"
             )
         return problems
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dlrm_app.checkpoint.format import list_checkpoints
 from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.extras import install_command
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
@@ -21,7 +22,7 @@ def check_export(config: ExportConfig) -> None:
         problems.append(f"no checkpoint at {config.checkpoint}: the folder does not exist")
     if "safetensors" in config.formats and find_spec("safetensors") is None:
         problems.append(
-            "format=safetensors needs the package safetensors, which is not installed: pip install 'dlrm-app[inference]'"
+            f"format=safetensors needs the package safetensors, which is not installed: {install_command('inference')}"
         )
     if config.cpp_program and not is_file(Path(config.cpp_program)):
         problems.append(
@@ -57,7 +58,7 @@ def check_serve(config: ServeConfig) -> None:
     ]
     if lacking:
         problems.append(
-            f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: pip install 'dlrm-app[serve]'"
+            f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: {install_command('serve')}"
         )
     if config.model and not is_export(Path(config.model)):
         problems.append(_no_export(Path(config.model)))

@@ -178,9 +178,7 @@ def test_linear_layers_of_fewer_bits_are_near(trained: Path, tmp_path: Path, kin
 
 
 def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
-    safetensors = pytest.importorskip(
-        "safetensors.torch", reason="an extra: pip install 'dlrm-app[inference]'"
-    )
+    safetensors = pytest.importorskip("safetensors.torch", reason="an extra: pip install safetensors")
     export_here(f"checkpoint={trained}/run", "format=[safetensors,parquet]", f"output={tmp_path}/plain")
     tensors = safetensors.load_file(tmp_path / "plain" / "weights.safetensors")
     assert tensors["table.t_c1"].shape == (1000, 8)

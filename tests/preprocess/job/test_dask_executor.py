@@ -178,7 +178,10 @@ def test_without_dask_the_command_to_install_it_is_given(monkeypatch: pytest.Mon
     monkeypatch.setattr(dask_config, "find_spec", lambda name: None)
     config = dask_config.DaskConfig(slurm=SlurmConfig(2, None, None, 8, "1GB", "1:00:00"))
     problems = "\n".join(config.problems("dask"))
-    assert "the package distributed, which is not installed: pip install 'dlrm-app[dask]'" in problems
+    assert (
+        "the package distributed, which is not installed: pip install 'dask-jobqueue>=0.9' 'distributed>=2024.8'"
+        in problems
+    )
     assert "the package dask-jobqueue" in problems
     assert dask_config.DaskConfig(slurm=SlurmConfig(None, None, None, 8, "", "")).problems("local") == []
 

@@ -151,7 +151,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     assert len(problems) == 2
     for problem, package in zip(problems, ("tensorboard", "mlflow"), strict=True):
         assert f"logging.{package} needs the package {package}" in problem
-        assert "pip install 'dlrm-app[watch]'" in problem
+        assert "pip install 'mlflow-skinny>=2.16' 'tensorboard>=2.16'" in problem
     assert LoggingConfig(tensorboard=False).problems() == []
 
 
