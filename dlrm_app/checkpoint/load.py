@@ -73,5 +73,8 @@ def _load(folder: Path, tensors: Tensors) -> None:
                 f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
             )
     if problems:
-        raise DataError(f"checkpoint {folder} is of another model or optimizer:\n{bullets(problems, 8)}")
+        raise DataError(
+            f"checkpoint {folder} is of another model or optimizer: give the settings that it was "
+            f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
+        )
     load(tensors, storage_reader=reader)

@@ -93,7 +93,9 @@ def _what_it_is(folder: Path) -> str:
         )
     if (folder / "config.yaml").is_file():
         return f"the run in {folder} has no whole checkpoint: train it until it has saved one"
-    return f"{folder} is no complete checkpoint: it has no {MARKER} (its saving was interrupted)"
+    if folder.name.startswith("step-"):
+        return f"{folder} is no complete checkpoint: it has no {MARKER} (its saving was interrupted)"
+    return f"{folder} is no checkpoint and no run folder: name one that dlrm-train wrote"
 
 
 def _parse(value: dict[str, Any]) -> Marker:

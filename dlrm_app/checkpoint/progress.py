@@ -81,6 +81,9 @@ class Progress:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
         """What ``to_json`` gave. Raises KeyError or TypeError."""
+        for key in ("epoch", "batch", "step", "samples"):
+            if not isinstance(value[key], int):
+                raise TypeError(f"{key} must be a whole number, got {value[key]!r}")
         return cls(**{**value, "evals": [Evaluation.from_json(each) for each in value["evals"]]})
 
 

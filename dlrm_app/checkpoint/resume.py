@@ -62,7 +62,7 @@ def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: in
         return config
     lanes = enough_lanes(num_ranks)
     if checkpoint is not None:
-        lanes = _saved_config(checkpoint).data.lanes or lanes
+        lanes = read_saved_config(checkpoint.marker.config, checkpoint.folder).data.lanes or lanes
         if lanes % num_ranks:
             fitting = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
             raise ConfigError(
@@ -81,7 +81,8 @@ def check_resumable(
 
     Raises an error naming all that makes the run under ``config``, with ``tables``, another one.
     """
-    folder, saved = checkpoint.folder, _saved_config(checkpoint)
+    folder = checkpoint.folder
+    saved = read_saved_config(checkpoint.marker.config, folder)
     if checkpoint.marker.dataset != manifest.fingerprint():
         raise DataError(
             f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
@@ -104,10 +105,3 @@ def check_resumable(
         )
     refuse_if(problems)
     return saved
-
-
-def _saved_config(checkpoint: Checkpoint) -> TrainConfig:
-    try:
-        return read_saved_config(checkpoint.marker.config)
-    except DataError as error:
-        raise DataError(f"checkpoint {checkpoint.folder}: {error}") from error

@@ -71,10 +71,7 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
             f"checkpoint {folder} was saved by an early dlrm-app and does not say how its dataset is encoded: save it "
             "again with the same dlrm-train command, resume=auto and a higher trainer.epochs or trainer.max_steps"
         )
-    try:
-        config = read_saved_config(marker.config)
-    except DataError as error:
-        raise DataError(f"checkpoint {folder}: {error}") from error
+    config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in columns["sparse"]}
     tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
     if ema and config.optimizer.dense.ema_decay is None:
@@ -97,7 +94,7 @@ def _another(path: Path, which: str, damaged: Path) -> str | None:
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
     if trained.marker.dataset != manifest.fingerprint():
-        encoding = "and the training dataset"
+        encoding = setting("encoding.path", trained.config.data.path)
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 

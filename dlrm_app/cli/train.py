@@ -37,7 +37,7 @@ def _validate(config: TrainConfig) -> None:
     from dlrm_app.training.validation import check_recommendable, check_training
 
     if not config.recommend:
-        check_training(config, started_ranks())
+        check_training(config, started_ranks(), starts_run=True)
         return
     check_recommendable(config)
     problems = []

@@ -1,7 +1,7 @@
 """Finding conf/ and composing a command's configuration from it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +85,8 @@ def compose_tree(
 
 def _what_hydra_lacks(error: Exception) -> str:
     text = str(error).splitlines()[0]
+    if unknown := re.search(r"Could not override '(hydra\.\w+\.[^']+)'", text):
+        return f"{unknown[1]} is not known to the launcher and sweeper chosen: choose the one that has it, or leave it out"
     lacking = re.search(r"Could not find '(hydra/\w+)/([^']+)'", text)
     if lacking is None:
         return text
@@ -103,7 +105,8 @@ def checked_config(
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from error
     missing = sorted(OmegaConf.missing_keys(tree))
-    problems = [*problems, *missing_values(tree)]
+    refused = tuple(problem.partition("=")[0] for problem in problems)
+    problems = [*problems, *missing_values(tree, but_for=refused)]
     if numbers := too_large(OmegaConf.to_container(tree)):
         raise ConfigError([*problems, *numbers])
     for key in missing:
@@ -121,9 +124,9 @@ def checked_config(
     return config
 
 
-def missing_values(config: DictConfig) -> list[str]:
-    """A problem for each required value that is not given."""
-    return [required(key) for key in sorted(OmegaConf.missing_keys(config))]
+def missing_values(config: DictConfig, but_for: Collection[str] = ()) -> list[str]:
+    """A problem for each required value that is not given, ``but_for`` keys that are wrong already."""
+    return [required(key) for key in sorted(OmegaConf.missing_keys(config) - set(but_for))]
 
 
 def resolved(config: DictConfig, schema: type[Any]) -> DictConfig:

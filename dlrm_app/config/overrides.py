@@ -26,6 +26,7 @@ OF_HYDRA = (
     "hydra.job.",
 )
 """What a sweep may set of Hydra's."""
+YAML = (".yaml", ".yml")
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 
@@ -64,18 +65,18 @@ def check_overrides(
         elif override.is_delete():
             instead = "choose another" if key in groups else f"give it a value, or {key}=null"
             problems.append(f"{given} would delete a key: {instead}")
-        elif len(values) > 1 and not is_sweep:
-            whole = text.partition("=")[2]
-            problems.append(
-                f"{given} gives several values: for a run with each add --multirun, for a list write "
-                f"{shlex.quote(f'{key}=[{whole}]')}, for one text {setting(key, whole)}"
-            )
+        elif len(values) > 1 and not is_sweep and (key in groups or is_known(key, tree)):
+            cures = [] if key in settings else ["for a run with each add --multirun"]
+            cures += _as_one_value(key, text.partition("=")[2], values, tree, groups)
+            problems.append(f"{given} gives several values: {', '.join(cures)}")
         elif key in settings and is_sweep:
             problems.append(f"{given}: dlrm-{command} has no --multirun, start it once for each")
         elif key in groups and all(isinstance(value, str | None) for value in values):
-            chosen = [_choose(value, key, conf, command, tree, problems) for value in values]
+            chosen = _choose(values, key, conf, command, tree, problems)
             text = f"{key}={','.join(chosen)}"  # + is left out: every group has its place in the defaults
         elif re.match(r"hydra\b", key):
+            if len(values) > 1 and not is_sweep:
+                problems.append(f"{given} gives several values: give one")
             if not key.startswith(OF_HYDRA):
                 problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
         else:
@@ -135,27 +136,40 @@ def _unreadable(text: str) -> str:
     )
 
 
+def _as_one_value(key: str, whole: str, values: list[Any], tree: DictConfig, groups: set[str]) -> list[str]:
+    """How to write ``whole``, a text with commas, as one value of ``key``, as far as it takes such."""
+    if key in groups:
+        takes = {"list": False, "text": Path(whole).suffix in YAML}
+    else:
+        takes = {"list": not wrong_value(key, values, tree), "text": not wrong_value(key, whole, tree)}
+    as_list = f"for a list write {shlex.quote(f'{key}=[{whole}]')}"
+    return [as_list] * takes["list"] + [f"for one text {setting(key, whole)}"] * takes["text"]
+
+
 def _choose(
-    choice: str | None, group: str, conf: Path, command: str, tree: DictConfig, problems: list[str]
-) -> str:
-    choice = choice or "null"
-    if (group, choice) == ("experiment", "null"):
-        return register_no_recipe()
-    path = Path(choice)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
-            return choice
-        return register_file(path, group, conf, tree, problems)
+    given: list[str | None], group: str, conf: Path, command: str, tree: DictConfig, problems: list[str]
+) -> list[str]:
+    """What Hydra is to take for each of the choices ``given``."""
     folder, choices = choices_of(group, conf, command)
-    if choice not in choices:
-        near = difflib.get_close_matches(choice, choices, n=1)
-        hint = f"did you mean {group}={near[0]}? " if near else ""
+    chosen, unknown = [], []
+    for choice in [each or "null" for each in given]:
+        if (group, choice) == ("experiment", "null"):
+            chosen.append(register_no_recipe())
+        elif Path(choice).suffix not in YAML:
+            chosen.append(f"{folder}{choice}")
+            unknown += [choice] if choice not in choices else []
+        elif Path(choice).is_file():
+            chosen.append(register_file(Path(choice), group, conf, tree, problems))
+        else:
+            problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
+    if unknown:
+        near = [name for choice in unknown for name in difflib.get_close_matches(choice, choices, n=1)]
+        hint = f"did you mean {group}={','.join(near)}? " if near else ""
         problems.append(
-            f"{group}={choice} is not known: {hint}choose one of {', '.join(choices)}, "
+            f"{group}={','.join(unknown)} is not known: {hint}choose one of {', '.join(choices)}, "
             "or give the path of a YAML file"
         )
-    return f"{folder}{choice}"
+    return chosen
 
 
 def _check_values(
@@ -166,10 +180,12 @@ def _check_values(
         return
     if override.value_type not in (ValueType.ELEMENT, *SWEEPS):
         return  # a range or an interval, whose numbers the sweeper makes
+    wrong: dict[str, list[str]] = {}
     for value in values:
         reason = None if isinstance(value, str) and "${" in value else wrong_value(key, value, tree)
         if reason is not None:
-            problems.append(f"{key}={'null' if value is None else value}: {reason}")
+            wrong.setdefault(reason, []).append("null" if value is None else str(value))
+    problems += [f"{key}={','.join(given)}: {reason}" for reason, given in wrong.items()]
 
 
 def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:

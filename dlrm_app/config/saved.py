@@ -1,6 +1,7 @@
 """A configuration as a checkpoint recorded it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,10 +13,10 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 
 
-def read_saved_config(values: dict[str, Any]) -> TrainConfig:
+def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     """The configuration of dlrm-train that ``asdict`` gave ``values`` of; keys added since have their default.
 
-    Raises DataError for what this version does not know.
+    Raises DataError, naming the checkpoint ``folder`` that holds it, for what this version does not know.
     """
     defaults = OmegaConf.load(conf_dir() / "train.yaml")
     assert isinstance(defaults, DictConfig)
@@ -25,7 +26,8 @@ def read_saved_config(values: dict[str, Any]) -> TrainConfig:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), defaults, saved))
     except OmegaConfBaseException as error:
         raise DataError(
-            f"its configuration is another version's: {str(error).splitlines()[0]}; use the dlrm-app that saved it"
+            f"checkpoint {folder} has the configuration of another version: {error.full_key or str(error).splitlines()[0]} "
+            "is not known or has another type; use the dlrm-app that saved it"
         ) from error
     assert isinstance(config, TrainConfig)
     return config

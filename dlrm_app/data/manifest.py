@@ -177,7 +177,7 @@ def read_manifest(folder: Path) -> Manifest:
         written = value if isinstance(value, dict) else {}
         raise DataError(
             f"{path} is {written.get('format')!r} version {written.get('version')!r}, this program reads "
-            f"{FORMAT!r} version {VERSION}: {SUGGESTION}"
+            f"{FORMAT!r} version {VERSION}: use the dlrm-app that made it, or {SUGGESTION}"
         )
     try:
         manifest = from_json(Manifest, {key: value[key] for key in _KEYS & value.keys()})

@@ -72,8 +72,8 @@ def _check_rows(config: EvaluateConfig, manifest: Manifest) -> None:
 
 
 def _trained_on(config: EvaluateConfig) -> str:
-    marker = read_marker(choose_checkpoint(Path(config.checkpoint), config.which))
-    return str(read_saved_config(marker.config).data.path)
+    folder = choose_checkpoint(Path(config.checkpoint), config.which)
+    return str(read_saved_config(read_marker(folder).config, folder).data.path)
 
 
 def _output_problems(key: str, path: Path) -> list[str]:

@@ -92,7 +92,8 @@ def _table_problems(
         )
     if SPARSE_OPTIMIZERS[chosen.kind].scales_by_weights and table.init == "zeros":
         problems.append(
-            f"{chosen.kind}'s steps are as long as a row's weights, so init zeros would never move"
+            f"{chosen.kind}'s steps are as long as a row's weights, so init zeros would never move: "
+            "use init normal or uniform"
         )
     return problems
 

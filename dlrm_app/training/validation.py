@@ -27,6 +27,7 @@ from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluste
 from dlrm_app.sharding.constraints import sharding_problems
 from dlrm_app.sharding.kernels import dense_kernel_tables, table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.training.run_folder.other_run import other_run_problems
 
 if TYPE_CHECKING:
     from dlrm_app.sharding.cost import Workload
@@ -45,8 +46,10 @@ def read_trainable(folder: str) -> Manifest:
     return manifest
 
 
-def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Table]]:
-    """The dataset's manifest and the tables of a run on these ranks.
+def check_training(
+    config: TrainConfig, ranks: Ranks, starts_run: bool = False
+) -> tuple[Manifest, list[Table]]:
+    """The dataset's manifest and the tables of a run on these ranks. ``starts_run``: in the folder ``output``.
 
     Raises ConfigError with every problem; DataError if the dataset is the only one.
     """
@@ -63,6 +66,9 @@ def check_training(config: TrainConfig, ranks: Ranks) -> tuple[Manifest, list[Ta
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
         checks.output()
+        if starts_run and config.output:
+            folder = Path(config.output)
+            checks.add(lambda: other_run_problems(folder, config.resume), needs=["resume", "output"])
     checks.refuse()
     assert manifest is not None
     assert tables is not None

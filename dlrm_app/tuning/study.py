@@ -5,6 +5,7 @@ on other machines that see the folder, goes on with it.
 """
 
 import logging
+import os
 import shlex
 import threading
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
 from dlrm_app.config.tune import TuneConfig, TuneSettings
@@ -60,6 +61,7 @@ def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
     journal = output / "study.log"
     pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
     try:
+        _cut_half_line(journal)
         study = optuna.create_study(
             study_name="dlrm-tune",
             storage=JournalStorage(JournalFileBackend(str(journal))),
@@ -84,6 +86,20 @@ def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
         )
     study.set_user_attr("metric", settings.metric)
     return study
+
+
+def _cut_half_line(journal: Path) -> None:
+    """Takes away what a full disk left of a last line, for the next one would be joined to it and both be lost."""
+    if not journal.is_file():
+        return
+    lock = JournalFileSymlinkLock(str(journal))  # which every writer holds
+    lock.acquire()
+    try:
+        content = journal.read_bytes()
+        if content.startswith(b'{"op_code"'):  # else another program's
+            os.truncate(journal, content.rfind(b"\n") + 1)
+    finally:
+        lock.release()
 
 
 class _Work:

@@ -82,3 +82,11 @@ def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
 def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="version 2, this program reads 'dlrm-checkpoint' version 1"):
         read_marker(write(tmp_path, {**old_marker(), "version": 2}))
+
+
+@pytest.mark.parametrize("key", ["epoch", "batch", "step", "samples"])
+def test_a_place_in_the_data_that_is_no_number_is_damaged(tmp_path: Path, key: str) -> None:
+    value = old_marker()
+    value["progress"][key] = "12"
+    with pytest.raises(DataError, match=f"damaged: TypeError.*{key} must be a whole number, got '12'"):
+        read_marker(write(tmp_path, value))

@@ -11,7 +11,7 @@ from dlrm_app.checkpoint.resume import with_lanes
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DataError
 from tests.data.dataset_fixture import write_dataset
 from tests.small_run import events, train_here
 
@@ -62,9 +62,11 @@ def test_the_choice_stands_in_the_run_s_configuration_and_is_kept(tmp_path: Path
     assert events(tmp_path / "cut", "train") == events(tmp_path / "whole", "train")
     marker = max((tmp_path / "cut/checkpoints").glob("step-*")) / "complete.json"
     assert '"lanes": 8' in marker.read_text()
+    with pytest.raises(DataError, match=r"another model or optimizer: give the settings .*\(config.yaml"):
+        train_here(tmp_path / "cut", *keys, "resume=auto", "optimizer=adam", "trainer.epochs=3")
     train_here(tmp_path / "fresh", *keys, "data.lanes=null", "trainer.max_steps=1")
     assert "lanes: 64" in (tmp_path / "fresh/config.yaml").read_text()
 
 
 def test_a_checkpoint_of_before_has_a_number() -> None:
-    assert read_saved_config(asdict(config("data.lanes=64"))).data.lanes == 64
+    assert read_saved_config(asdict(config("data.lanes=64")), Path("c")).data.lanes == 64

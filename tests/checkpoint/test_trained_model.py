@@ -77,3 +77,9 @@ def test_a_folder_around_checkpoints_or_without_any_is_called_what_it_is(tmp_pat
     (tmp_path / "begun/config.yaml").touch()
     with pytest.raises(DataError, match="has no whole checkpoint"):
         open_trained(tmp_path / "begun", RUNTIME)
+    (tmp_path / "dataset").mkdir()
+    with pytest.raises(DataError, match="is no checkpoint and no run folder"):
+        open_trained(tmp_path / "dataset", RUNTIME)
+    (checkpoints / checkpoint_name(20)).mkdir()
+    with pytest.raises(DataError, match="its saving was interrupted"):
+        open_trained(checkpoints / checkpoint_name(20), RUNTIME)

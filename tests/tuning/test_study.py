@@ -230,6 +230,19 @@ def test_only_the_ends_of_a_range_may_change(tmp_path: Path, train: list[str]) -
     assert [trial.state for trial in study_of(wider).trials] == [TrialState.COMPLETE] * 2
 
 
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_last_line_that_a_full_disk_left_half_written_costs_no_study(
+    tmp_path: Path, train: list[str], cut: int
+) -> None:
+    """Optuna would join the next line to it, and read neither that nor what follows."""
+    tune(config_of(tmp_path, "tune.trials=2"), ["data.path=x"], train)
+    journal = tmp_path / "study/study.log"
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    config = config_of(tmp_path, "tune.trials=4")
+    tune(config, ["data.path=x"], train)
+    assert [trial.state for trial in study_of(config).trials].count(TrialState.COMPLETE) == 4
+
+
 def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:
     config = config_of(tmp_path, "tune.trials=1")
     (tmp_path / "study").mkdir()

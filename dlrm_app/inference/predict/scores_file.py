@@ -61,7 +61,10 @@ class ScoresFile:
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
         if path.is_file() and can_go_on:
-            before = json.loads(path.read_text(encoding="utf-8"))
+            try:
+                before = dict(json.loads(path.read_text(encoding="utf-8")))
+            except (ValueError, TypeError) as error:
+                raise DlrmError(f"{path} is damaged ({error}): delete {self._folder}") from error
             if different := [key for key in identity if before.get(key) != identity[key]]:
                 raise DlrmError(
                     f"{self._folder} holds scores of an interrupted command with another {' and '.join(different)}: repeat that "

@@ -1,6 +1,7 @@
 """The end of a run: shards get their final names, rejects their line numbers, and the manifest is written."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.reject_limit import rejects_of
 from dlrm_app.preprocess.job.work_plan import Plan
 from dlrm_app.preprocess.read.rejects import REJECTS, write_rejects
+
+logger = logging.getLogger(__name__)
 
 MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
 """The shards of each split in order, and where they lie before they have their final names."""
@@ -117,16 +120,20 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
 
 
 def _best(plan: Plan) -> dict[str, float] | None:
-    """The best reachable scores that dlrm-generate left beside every source, by rows; None if any lacks them."""
+    """The best reachable scores that dlrm-generate left beside every source, by rows; None if any lacks them or is damaged."""
     totals, rows = {"auc": 0.0, "logloss": 0.0}, 0
     for source in plan.sources:
         path = Path(f"{source.path}.best.json")
         if not path.is_file():
             return None
-        value = json.loads(path.read_text(encoding="utf-8"))
-        count = value.get("rows", 1)
-        if any(value.get(key) is None for key in totals):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            count = value.get("rows", 1)
+            if any(value.get(key) is None for key in totals):
+                return None
+            totals = {key: total + float(value[key]) * count for key, total in totals.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.warning("%s is not what dlrm-generate wrote (%s): it is left out", path, error)
             return None
-        totals = {key: total + value[key] * count for key, total in totals.items()}
         rows += count
     return {key: total / rows for key, total in totals.items()} if rows else None

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.files import code_checksum, held_lock, write_json
 from dlrm_app.preprocess.job.journal import Journal, R
 from dlrm_app.preprocess.read.source import Source
@@ -52,15 +52,18 @@ def read_run(output: Path) -> RunRecord | None:
     path = _run_path(output)
     if not path.exists():
         return None
-    value = json.loads(path.read_text(encoding="utf-8"))
-    if value.get("version") != VERSION:
-        raise ConfigError(
-            [
-                f"{output} holds an unfinished dataset of another version of dlrm-preprocess (its records are "
-                f"version {value.get('version')}, these are {VERSION}): delete {output} and start again"
-            ]
-        )
-    run = from_json(RunRecord, value)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if (version := value.get("version")) != VERSION:
+            raise ConfigError(
+                [
+                    f"{output} holds an unfinished dataset of another version of dlrm-preprocess (its records are "
+                    f"version {version}, these are {VERSION}): delete {output} and start again"
+                ]
+            )
+        run = from_json(RunRecord, value)
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
     if run.code != own_code():
         raise ConfigError(
             [

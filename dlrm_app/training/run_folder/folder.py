@@ -17,23 +17,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from dlrm_app.checkpoint.format import checkpoint_name, list_checkpoints, restore_replaced
+from dlrm_app.checkpoint.format import checkpoint_name, restore_replaced
 from dlrm_app.checkpoint.load import Checkpoint
 from dlrm_app.config.saved import changed_keys
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.evaluation.curves import Curves
 from dlrm_app.files import explained_disk_errors, held_lock, write_json, write_text, written_whole
 from dlrm_app.training.run_folder.environment import describe_dataset, describe_environment
 from dlrm_app.training.run_folder.events import Event, RunResult, event_to_json
 from dlrm_app.training.run_folder.loggers import FanOut, open_logs
 from dlrm_app.training.run_folder.mlperf_log import MlperfLog
+from dlrm_app.training.run_folder.other_run import other_run_problems
 from dlrm_app.training.run_folder.set_aside import set_aside_after
 
 logger = logging.getLogger(__name__)
@@ -81,9 +83,8 @@ class RunFolder:
         """Puts the curves of the latest evaluation of ``split`` into curves.json."""
         if self._writes:
             path = self.path / "curves.json"
-            others = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
             values = {"epoch": epoch, "step": step, **(asdict(curves) if curves else {})}
-            write_json(path, {**others, split: values})
+            write_json(path, {**_curves_in(path), split: values})
 
     def metrics_bytes(self) -> int:
         """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run goes on."""
@@ -164,11 +165,7 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
         except OSError as error:
             raise DlrmError(f"output={output or RUNS} cannot be written: {error.strerror}") from error
         restore_replaced(path / "checkpoints")
-        holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
-        if holds_run and not _goes_on_with(path, resume):
-            raise DlrmError(
-                f"output={path} already holds a run: add resume=auto to go on with it, or choose another folder"
-            )
+        refuse_if(other_run_problems(path, resume))
         yield path
 
 
@@ -190,7 +187,9 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _goes_on_with(path: Path, resume: str) -> bool:
-    """Whether ``resume`` names the run in ``path``, or a checkpoint of it."""
-    named = Path(resume).resolve()
-    return resume == "auto" or (resume != "none" and path.resolve() in (named, *named.parents[1:2]))
+def _curves_in(path: Path) -> dict[str, Any]:
+    """Those of the splits that were evaluated before; none if the file is damaged, for they come again."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        return {}

@@ -229,3 +229,6 @@ def test_the_best_reachable_scores_are_averaged_over_rows(clicks: Path, tmp_path
     (tmp_path / "other.tsv.best.json").write_text(json.dumps({"auc": 0.7, "logloss": 0.4, "rows": 10}))
     best = run(tmp_path / "all", *given).best
     assert best == {"auc": pytest.approx((320 + 7) / 410), "logloss": pytest.approx((200 + 4) / 410)}
+    for number, text in enumerate(("{", "[]", '{"auc": {}, "logloss": 1}')):
+        (tmp_path / "other.tsv.best.json").write_text(text)
+        assert run(tmp_path / f"damaged{number}", *given).best is None

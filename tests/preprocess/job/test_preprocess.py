@@ -132,6 +132,10 @@ def test_any_other_change_of_an_unfinished_dataset_is_refused() -> None:
             run(Path("k"), *given, other)
     with pytest.raises(DlrmError, match="malformed"):
         run(Path("k"), *given)
+    for damage in ("{", "[]", '{"version": 2}'):
+        Path("k/.work/plan.json").write_text(damage)
+        with pytest.raises(DataError, match=r"plan\.json is damaged \(.*\): delete k and start again"):
+            run(Path("k"), *given)
 
 
 def test_the_encoding_of_a_dataset_comes_with_its_transform_which_is_said(

@@ -1,5 +1,6 @@
 """Runs that name no folder get one each."""
 
+import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.training.run_folder.folder import open_run_folder
+from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 
 
 def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
@@ -32,3 +33,11 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
     ):
         raise ValueError("no")
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[3]", "7"])
+def test_damaged_curves_of_earlier_evaluations_do_not_end_the_run(tmp_path: Path, text: str) -> None:
+    (tmp_path / "curves.json").write_text(text)
+    with start_runtime(num_threads=1) as runtime:
+        RunFolder(tmp_path, runtime).write_curves("val", 0, 5, None)
+    assert json.loads((tmp_path / "curves.json").read_text()) == {"val": {"epoch": 0, "step": 5}}

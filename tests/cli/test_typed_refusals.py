@@ -1,0 +1,88 @@
+"""Refusals as they are typed: each names the key, the value, the rule and a cure, and offers none that is refused."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from dlrm_app.cli import launch
+
+Typed = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Typed:
+    """``typed(command, *arguments)``: the exit code and what is said, in a folder of its own."""
+
+    def leave(code: Any) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(launch, "_set_up_process", lambda: None)  # it is the tests'
+    monkeypatch.setattr(launch, "leave", leave)
+    monkeypatch.chdir(tmp_path)
+
+    def run(command: str, *arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", [f"dlrm-{command}", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(f"dlrm_app.cli.{command.replace('-', '_')}").main()
+        return ended.value.code or 0, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "train lr=1,2 data.path=x",
+            "lr is not a known key: did you mean optimizer.sparse.lr?",
+        ),
+        (
+            "train optimizer.sparse.lr=1,2 data.path=x",
+            "optimizer.sparse.lr=1,2 gives several values: for a run with each add --multirun\n",
+        ),
+        (
+            "train model.top_mlp=1,2 data.path=x",
+            "for a run with each add --multirun, for a list write 'model.top_mlp=[1,2]'\n",
+        ),
+        (
+            "serve model=a,b",
+            "1 problem in the configuration:\n  - model=a,b gives several values: for one text",
+        ),
+        ("train data.path=x hydra.sweep.dir=a,b", "hydra.sweep.dir=a,b gives several values: give one"),
+        ("train data.path=x -m optimizer.sparse.lr=a,b", "optimizer.sparse.lr=a,b: must be a number"),
+        (
+            "train data.path=x -m model=dlrmm,dcnn",
+            "model=dlrmm,dcnn is not known: did you mean model=dlrm,dcn? choose one of concat, dcn,",
+        ),
+        (
+            "train data.path=x hydra.launcher.n_jobs=3",
+            "hydra.launcher.n_jobs is not known to the launcher and sweeper chosen: choose the one that has it",
+        ),
+        (
+            "plan tables=criteo_kaggle topology=cpu_2 optimizer=lamb tables.init=zeros",
+            "so init zeros would never move: use init normal or uniform",
+        ),
+    ],
+)
+def test_what_is_typed_wrongly_is_told_with_what_to_type(line: str, said: str, typed: Typed) -> None:
+    code, text = typed(*line.split())
+    assert said in text
+    assert code == 2
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_torch_is_loaded(typed: Typed) -> None:
+    Path("run").mkdir()
+    Path("run/config.yaml").touch()
+    code, text = typed("train", "data.path=x", "tables=dataset", "output=run")
+    assert (
+        "output=run already holds a run: add resume=auto to go on with it, or choose another folder" in text
+    )
+    assert code == 2
+    for resume in ("auto", "run"):
+        assert (
+            "holds a run"
+            not in typed("train", "data.path=x", "tables=dataset", "output=run", f"resume={resume}")[1]
+        )
