@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 RANGES = (1, 10, 20, 50, 100, 150, 200, 300, 600, 1200, 2400)
@@ -52,7 +53,7 @@ def main() -> None:
         several, auc_of_several = train(arguments, arguments.ranks, Path(scratch, "several"))
         again, auc_again = train(arguments, arguments.ranks, Path(scratch, "again"))
     print(f"steps        1 and {arguments.ranks} ranks   {arguments.ranks} ranks twice")
-    for first, last in zip(RANGES, RANGES[1:], strict=False):
+    for first, last in pairwise(RANGES):
         if first > len(one):
             break
         columns = [

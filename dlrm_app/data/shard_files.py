@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from dlrm_app.data.manifest import Manifest, Shard
-from dlrm_app.display.text import bullets
+from dlrm_app.display.text import bullets, listed
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 
@@ -38,6 +38,9 @@ def file_difference(path: Path, shard: Shard, checksums: bool) -> str | None:
 def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:
     """How the row groups that the file at ``path`` says it holds differ."""
     row_groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    if row_groups != shard.row_groups:
-        return f"{path} holds row groups of {row_groups} rows, the manifest says {shard.row_groups}"
-    return None
+    if row_groups == shard.row_groups:
+        return None
+    given, known = (
+        f"{len(rows):,} row groups of {listed(rows)} rows" for rows in (row_groups, shard.row_groups)
+    )
+    return f"{path} holds {given}, the manifest says {known}"

@@ -211,7 +211,7 @@ BAGS = pa.list_(pa.int32())
         (
             lambda table: table.slice(50),
             0,
-            r"holds row groups of \[100, 50\] rows, the manifest says \[100, 100\]",
+            r"holds 2 row groups of 100, 50 rows, the manifest says 2 row groups of 100, 100 rows",
         ),
     ],
 )

@@ -54,7 +54,7 @@ class TableReader:
             labels = self._labels(table)
             return self._rows(table, labels), labels
         except ColumnError as error:
-            raise DataError(f"{origin}: {error}") from error
+            raise DataError(f"{origin}: {error}: preprocess again") from error
 
     def _rows(self, table: pa.Table, labels: NDArray[np.uint8] | None) -> Rows:
         columns = Columns(

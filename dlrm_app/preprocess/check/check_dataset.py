@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from dlrm_app.data.manifest import read_manifest
+from dlrm_app.data.shard_files import SUGGESTION
 from dlrm_app.display.text import bullets
 from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import write_text
@@ -43,7 +44,9 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
     logger.info(f"{summary(manifest, findings)}\n")
     _write_page(folder, render(manifest, findings))
     if findings.problems:
-        raise DataError(f"{folder}: {verdict(findings.problems)}:\n{bullets(findings.problems)}")
+        raise DataError(
+            f"{folder}: {verdict(findings.problems)}; {SUGGESTION}:\n{bullets(findings.problems)}"
+        )
     seconds = time.perf_counter() - start
     rows = sum(split.rows for split in manifest.splits.values())
     logger.info(f"{folder}: {verdict([])}; {rows:,} rows read in {seconds:.1f} s")
