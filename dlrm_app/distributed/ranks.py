@@ -24,12 +24,17 @@ class Ranks:
         return self.rank == 0
 
 
+def num_started() -> int:
+    """How many ranks torchrun says that there are; one without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def started_ranks() -> Ranks:
     """What torchrun says through the environment; without it, one rank.
 
     Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for.
     """
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = num_started()
     return Ranks(
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),

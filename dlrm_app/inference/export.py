@@ -22,7 +22,7 @@ from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.numbers import bytes_text
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.files import explained_disk_errors, held_lock, sync_folder, temporary_name
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.encoding import write_encoding
@@ -73,10 +73,6 @@ def export_model(config: ExportConfig) -> ExportRecord:
     """Exports as ``config`` says and prints the proofs. Raises DlrmError; then nothing has the name ``config.output``."""
     output = Path(config.output)
     with start_runtime(config.threads) as runtime:
-        if runtime.world_size > 1:
-            raise ConfigError(
-                ["dlrm-export is one process, whatever number of ranks trained: start it without torchrun"]
-            )
         source = _open(config, runtime)
         with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as folder:
             record = _export(source, folder, runtime)

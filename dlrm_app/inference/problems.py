@@ -1,18 +1,21 @@
 """What is refused of exports and predictions before any work and without torch."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from dlrm_app.checkpoint.format import list_checkpoints
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.extras import install_command
-from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.predict import STANDARD_INPUT, PredictConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.display.command_line import setting
+from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 from dlrm_app.files import is_file, write_problems
 from dlrm_app.inference.record import is_export
+from dlrm_app.preprocess.read.source import find_files
 
 
 def check_export(config: ExportConfig) -> None:
@@ -30,14 +33,11 @@ def check_export(config: ExportConfig) -> None:
         )
     if config.output:
         problems += new_path_problems("output", Path(config.output))
-    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    if config.data.path:
-        try:
-            read_manifest(Path(config.data.path))
-        except DlrmError as error:
-            errors.append(error)
-    if errors:
-        raise joined(errors)
+    if num_started() > 1:
+        problems.append(
+            "dlrm-export is one process, whatever number of ranks trained: start it without torchrun"
+        )
+    _refuse_with_errors_of(problems, lambda: _look_at_dataset(config.data.path))
 
 
 def check_predict(config: PredictConfig) -> None:
@@ -47,7 +47,31 @@ def check_predict(config: PredictConfig) -> None:
         problems.append(f"no model at {config.model}: give an export, a run folder or a checkpoint")
     if config.output:
         problems += _new_file_problems("output", Path(config.output))
-    refuse_if(problems)
+    if config.input == STANDARD_INPUT and num_started() > 1:
+        problems.append("input=- is read by one process: start it without torchrun, or give files")
+
+    def look_at_rows() -> None:
+        _look_at_dataset(config.data.path)
+        if config.input not in (None, STANDARD_INPUT) and not problems:
+            find_files("input", config.input)
+
+    _refuse_with_errors_of(problems, look_at_rows)
+
+
+def _look_at_dataset(path: str | None) -> None:
+    if path:
+        read_manifest(Path(path))
+
+
+def _refuse_with_errors_of(problems: list[str], look: Callable[[], None]) -> None:
+    """Raises one error with ``problems`` and what ``look`` raises, if there are any."""
+    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    try:
+        look()
+    except DlrmError as error:
+        errors.append(error)
+    if errors:
+        raise joined(errors)
 
 
 def check_serve(config: ServeConfig) -> None:

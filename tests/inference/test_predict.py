@@ -16,12 +16,13 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.predict import predict as job
 from dlrm_app.inference.predict.predict import predict
-from dlrm_app.inference.problems import check_predict
+from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import command, run, succeed
 from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, draw_rows, write_csv
@@ -239,5 +240,21 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
         PredictConfig,
         [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/no/s.parquet"],
     )
-    with pytest.raises(ConfigError, match=r"(?s)labels is for raw logs.*which does not exist"):
+    with pytest.raises(
+        ConfigError, match=r"(?s)labels is for raw logs.*which does not exist.*no dataset at x"
+    ):
         check_predict(config)
+
+
+def test_input_that_is_not_there_is_told_before_torch_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet"]
+    with pytest.raises(ConfigError, match=r"input=nothing\.tsv: no such file"):
+        check_predict(compose_config("predict", PredictConfig, [*keys, "input=nothing.tsv"]))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="input=- is read by one process: start it without torchrun"):
+        check_predict(compose_config("predict", PredictConfig, [*keys, "input=-"]))
+    export = compose_config("export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e"])
+    with pytest.raises(ConfigError, match="dlrm-export is one process"):
+        check_export(export)

@@ -18,7 +18,7 @@ from dlrm_app.data.prefetch import prefetch_items
 from dlrm_app.data.rows import Ranges, Rows
 from dlrm_app.display.text import bullets
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.inference.predict.dataset_parts import DatasetParts
@@ -54,8 +54,6 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         reader = TableReader(manifest, model.features)
         source = runtime.together(lambda: _source(config, manifest, reader))
         is_piped = isinstance(source, RawParts) and source.is_piped
-        if is_piped and runtime.world_size > 1:
-            raise ConfigError(["input=- is read by one process: start it without torchrun, or give files"])
         scores = ScoresFile(output, source.origin_names, source.first_number)
         runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}

@@ -15,7 +15,7 @@ _SHOWN = 60
 def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
     """The rows of a request: ``{"rows": [{column: value, …}, …]}``. Raises RequestError."""
     try:
-        value = json.loads(body, parse_constant=_refuse_constant)
+        value = json.loads(body, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise RequestError(
             400, f"the body is not JSON: {str(error)[:200] or type(error).__name__}"
@@ -37,6 +37,16 @@ def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number: leave a missing value out, or give null")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError for a name that stands there twice, of which JSON does not say which one counts."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:_SHOWN]!r} is given twice")
+    return value
 
 
 class JsonRows:

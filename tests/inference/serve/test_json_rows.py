@@ -65,6 +65,8 @@ def test_a_bad_value_is_named(json_rows: JsonRows, row: dict[str, Any], reason: 
         (b'{"rows": {}}', 400, "the body must be"),
         (b'{"rows": [], "model": 1}', 400, "the body must be"),
         (b'{"rows": []}', 422, "a request has 1 to limits.rows=2 rows, this one has 0"),
+        (b'{"rows": [{"price": 1, "price": 2}]}', 400, "'price' is given twice"),
+        (b'{"rows": [{}], "rows": [{}]}', 400, "'rows' is given twice"),
         (b'{"rows": [{}, {}, {}]}', 413, "this one has 3"),
         (b'{"rows": [{}, 1]}', 422, "row 1: a row is an object"),
     ],
