@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
+from dlrm_app.cli.completion import print_completion
 from dlrm_app.cli.streams import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
@@ -57,7 +58,10 @@ def launch(
         _refuse_lost_folder()
         _refuse_options(options, rest, command)
         if options.shell_completion:
-            return run_hydra(command, schema, ["--shell-completion", options.shell_completion], job)
+            asked = options.shell_completion
+            return print_completion(
+                asked, lambda: run_hydra(command, schema, ["--shell-completion", asked], job)
+            )
         overrides, problems = check_overrides(rest, schema, conf_dir(), command, options.multirun)
         if not (options.help or problems):
             overrides = complete(overrides)

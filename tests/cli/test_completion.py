@@ -42,6 +42,14 @@ def test_keys_and_choices_are_offered(tmp_path: Path, line: str, offered: set[st
     assert offered <= set(press_tab(tmp_path, line))
 
 
+def test_a_file_whose_name_is_a_command_is_not_run(tmp_path: Path) -> None:
+    """bash expands what it is offered."""
+    for name in ("$(touch run).yaml", "`touch run`.yaml", "<(touch run).yaml", "a$HOME.yaml", "mine.yaml"):
+        (tmp_path / name).touch()
+    assert press_tab(tmp_path, "dlrm-train tables=./") == ["tables=./mine.yaml"]
+    assert not (tmp_path / "run").exists()
+
+
 def test_another_word_is_refused_with_the_line_that_works(tmp_path: Path) -> None:
     done = run(command("train", "--shell-completion", "bash"), tmp_path)
     assert done.returncode == 2
