@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as scratch:
         one, auc_of_one = train(arguments, 1, Path(scratch, "one"))
         several, auc_of_several = train(arguments, arguments.ranks, Path(scratch, "several"))

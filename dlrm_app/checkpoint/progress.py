@@ -82,7 +82,7 @@ class Progress:
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
         """What ``to_json`` gave. Raises KeyError or TypeError."""
         for key in ("epoch", "batch", "step", "samples"):
-            if not isinstance(value[key], int):
+            if not isinstance(value.get(key, 0), int):
                 raise TypeError(f"{key} must be a whole number, got {value[key]!r}")
         return cls(**{**value, "evals": [Evaluation.from_json(each) for each in value["evals"]]})
 

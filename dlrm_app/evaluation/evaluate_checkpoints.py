@@ -19,14 +19,14 @@ from dlrm_app.data.shard_files import verify_shards
 from dlrm_app.display.command_line import setting
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError, refuse_if
+from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.evaluation_result import EvaluationResult, ModelResult
 from dlrm_app.evaluation.importance import Importance, SampleScorer, measure_importance
 from dlrm_app.evaluation.importance_page import evaluation_page, format_importance
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.problems import group_problem
+from dlrm_app.evaluation.problems import group_problem, refuse_moved
 from dlrm_app.evaluation.row_sample import sample_rows
 from dlrm_app.files import explained_disk_errors, write_json, write_text
 
@@ -92,10 +92,8 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
 
 def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
     """The dataset to evaluate on. Raises DlrmError where it is damaged, or not what the models read."""
-    if config.data.path is None and not path.is_dir():
-        raise DataError(
-            f"{path}, the dataset that {models[0].name} was trained on, is not there: if it was moved, add data.path=FOLDER"
-        )
+    if config.data.path is None:
+        refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
     for trained in models:
         check_columns(trained, manifest)

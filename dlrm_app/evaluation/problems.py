@@ -9,7 +9,7 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.data.manifest import Manifest, label_of, read_manifest
-from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
 from dlrm_app.files import write_problems
 from dlrm_app.tables.specs import Table
 
@@ -73,7 +73,17 @@ def _check_rows(config: EvaluateConfig, manifest: Manifest) -> None:
 
 def _trained_on(config: EvaluateConfig) -> str:
     folder = choose_checkpoint(Path(config.checkpoint), config.which)
-    return str(read_saved_config(read_marker(folder).config, folder).data.path)
+    path = str(read_saved_config(read_marker(folder).config, folder).data.path)
+    refuse_moved(Path(path), config.checkpoint)
+    return path
+
+
+def refuse_moved(path: Path, model: str) -> None:
+    """Raises DataError if the dataset at ``path``, which ``model`` was trained on, is not there any more."""
+    if not path.is_dir():
+        raise DataError(
+            f"{path}, the dataset that {model} was trained on, is not there: if it was moved, add data.path=FOLDER"
+        )
 
 
 def _output_problems(key: str, path: Path) -> list[str]:

@@ -32,7 +32,7 @@ def write_marker(run: Path, step: int, auc: float | None, **others: Any) -> Path
 
 
 def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlrm_app.checkpoint.trained_model.read_saved_config", lambda _: TrainConfig())
+    monkeypatch.setattr("dlrm_app.checkpoint.trained_model.read_saved_config", lambda *_: TrainConfig())
     monkeypatch.setattr("dlrm_app.checkpoint.trained_model.resolve_tables", lambda *_: [])
     for step, auc in ((10, 0.7), (20, 0.75), (30, math.nan), (40, 0.75), (50, 0.72), (60, None)):
         write_marker(tmp_path, step, auc, columns={"sparse": []}, config={})

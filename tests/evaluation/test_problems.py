@@ -1,13 +1,16 @@
 """What dlrm-evaluate is refused for, before any work."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
+from tests.checkpoint.test_trained_model import write_marker
 from tests.data.dataset_fixture import write_dataset
 
 
@@ -42,4 +45,15 @@ def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, s
     (tmp_path / "run").mkdir()
     keys = [f"checkpoint={tmp_path}/run", f"data.path={tmp_path}/data", "split=test", typed]
     with pytest.raises(DlrmError, match=said):
+        check_paths(compose_config("evaluate", EvaluateConfig, keys), is_first=True)
+
+
+def test_a_dataset_that_was_moved_is_told_beforehand(tmp_path: Path) -> None:
+    """And not to be made again."""
+    config = compose_config("train", TrainConfig, [f"data.path={tmp_path}/moved"])
+    write_marker(tmp_path / "run", 10, 0.7, config=asdict(config))
+    keys = [f"checkpoint={tmp_path}/run"]
+    with pytest.raises(
+        DlrmError, match=r"/moved, the dataset that .*/run was trained on, is not there: if it was"
+    ):
         check_paths(compose_config("evaluate", EvaluateConfig, keys), is_first=True)
