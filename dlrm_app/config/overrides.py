@@ -66,9 +66,9 @@ def check_overrides(
             instead = "choose another" if key in groups else f"give it a value, or {key}=null"
             problems.append(f"{given} would delete a key: {instead}")
         elif len(values) > 1 and not is_sweep and (key in groups or is_known(key, tree)):
-            cures = [] if key in settings else ["for a run with each add --multirun"]
-            cures += _as_one_value(key, text.partition("=")[2], values, tree, groups)
-            problems.append(f"{given} gives several values: {', '.join(cures)}")
+            offers = [] if key in settings else ["for a run with each add --multirun"]
+            offers += _as_one_value(key, text.partition("=")[2], values, tree, groups)
+            problems.append(f"{given} gives several values: {', '.join(offers)}")
         elif key in settings and is_sweep:
             problems.append(f"{given}: dlrm-{command} has no --multirun, start it once for each")
         elif key in groups and all(isinstance(value, str | None) for value in values):

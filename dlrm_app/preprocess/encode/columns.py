@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.preprocess import EncodingConfig, PreprocessConfig
 from dlrm_app.data.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID
 from dlrm_app.preprocess.encode.targets import is_target
 from dlrm_app.preprocess.encode.vocabulary import VocabularySize, vocabulary_file
+from dlrm_app.preprocess.read.source import Source
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.statistics.moments import Moments
 
@@ -250,3 +251,26 @@ def refuse_missing_files(manifest: Manifest) -> None:
         raise ConfigError(
             [f"{manifest.path} lacks {', '.join(lacking)}: copy the dataset folder again, {folders} included"]
         )
+
+
+def refuse_known_clicks(encoding: EncodingConfig, sources: Sequence[Source]) -> None:
+    """Raises ConfigError for files to train on whose clicks the target columns at encoding.path were made of.
+
+    Each of their rows would be told its own click. A file is known by its path, or by its size and date.
+    """
+    if encoding.kind != "from_dataset":
+        return
+    manifest = read_manifest(Path(encoding.path or ""))
+    if not any(is_target(column) for column in manifest.dense):
+        return
+    paths = {Path(source.path).resolve() for source in manifest.sources if source.split == "train"}
+    dates = {(source.bytes, source.modified_ns) for source in manifest.sources if source.split == "train"}
+    refuse_if(
+        [
+            f"input.train={source.path} is what the target columns of {manifest.path} have their clicks of: its rows would be "
+            f"told their own. Train on {manifest.path}, or give other rows"
+            for source in sources
+            if source.split == "train"
+            and (Path(source.path).resolve() in paths or (source.bytes, source.modified_ns) in dates)
+        ]
+    )

@@ -18,6 +18,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
 from dlrm_app.files import explained_disk_errors, is_file, write_problems
 from dlrm_app.preprocess.encode.columns import (
     check_columns,
+    refuse_known_clicks,
     refuse_missing_files,
     with_known_transform,
 )
@@ -53,7 +54,9 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     spec = read_spec(config.dataset)
     check_columns(config, spec)
     config = with_known_transform(config)
-    plan = make_plan(config, spec, find_sources(config.input))
+    sources = find_sources(config.input)
+    refuse_known_clicks(config.encoding, sources)
+    plan = make_plan(config, spec, sources)
     finished = _finished(config, plan)
     if finished is not None:
         return finished

@@ -1,6 +1,7 @@
 """Target encoding tells no row its own click: against a slow reference, with shuffled labels, and beside a planted leak."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.encode.targets import NUM_FOLDS, STRONGEST, prior_strength
 from dlrm_app.preprocess.read.parser import Parser
@@ -108,6 +110,20 @@ def test_a_raw_row_is_encoded_as_when_it_was_written(clicks: Path, dataset: Mani
     again = read_manifest(dataset.folder)
     encoded = Encoder(spec_of("criteo_kaggle"), again.dense, again.sparse, again.folder).encode(parser.take())
     assert encoded.table.equals(table_of(dataset, "val").slice(0, 100))
+
+
+def test_rows_are_not_told_their_own_clicks_by_way_of_the_dataset_they_made(
+    clicks: Path, dataset: Manifest, tmp_path: Path
+) -> None:
+    again = ["encoding=from_dataset", f"encoding.path={dataset.folder}"]
+    copied = shutil.copy2(clicks, tmp_path / "copied.tsv")
+    for path in (clicks, copied):
+        with pytest.raises(
+            ConfigError, match=r"its rows would be told their own\. Train on .*, or give other rows"
+        ):
+            run(tmp_path / "again", f"input.train={path}", *again)
+    (tmp_path / "new.tsv").write_bytes(make_clicks(20, seed=7))
+    assert run(tmp_path / "new", f"input.train={tmp_path}/new.tsv", *again).splits["train"].rows == 20
 
 
 def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
