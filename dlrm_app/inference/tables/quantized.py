@@ -4,6 +4,7 @@ An integer row has its own scale and offset (fp16). The layout and the operator 
 Shapes: B batch rows, F sparse features, V ids of all features and rows, W the widths of all features' vectors added up.
 """
 
+import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -18,6 +19,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
 from fbgemm_gpu.tbe.utils.quantize import quantize_embs
 from torch import nn
 
+from dlrm_app.display.text import listed
 from dlrm_app.errors import refuse_if
 from dlrm_app.tables.specs import Table
 
@@ -47,14 +49,11 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
     for table in tables:
         fitting = [kind for pattern, kind in by_pattern.items() if fnmatchcase(table.name, pattern)]
         types[table.name] = fitting[-1] if fitting else default
-    narrow = [t for t in tables if types[t.name] == "int2" and t.dim % _INT2_DIM]
-    refuse_if(
-        [
-            f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, {table.name} has {table.dim}: "
-            f"use quantize_tables={{{table.name}: int4}}"
-            for table in narrow[:8]
-        ]
-    )
+    narrow = [t.name for t in tables if types[t.name] == "int2" and t.dim % _INT2_DIM]
+    in_int4 = shlex.quote(f"quantize_tables={{{', '.join(f'{name}: int4' for name in narrow)}}}")
+    use = "quantize=int4" if len(narrow) == len(tables) else in_int4
+    rule = f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, that of {listed(narrow)} is not: use {use}"
+    refuse_if([rule] if narrow else [])
     return types
 
 
