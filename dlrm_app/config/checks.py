@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+FP32_MAX = 3.4028234663852886e38
 MAX_BATCH_ROWS = 2**24
 """Of one rank; told before an epoch of training, which memory for more would not survive."""
 
@@ -33,15 +34,26 @@ def batch_rows(key: str, value: int) -> list[str]:
 
 
 def at_least_zero(key: str, value: float) -> list[str]:
-    """A finite number that is not negative."""
-    return [] if math.isfinite(value) and value >= 0 else [f"{key} must be at least 0, got {value}"]
+    """A finite number that is not negative, and that fp32 holds."""
+    if math.isfinite(value) and value >= 0:
+        return _beyond_fp32(key, value)
+    return [f"{key} must be at least 0, got {value}"]
 
 
 def above_zero(key: str, value: float | None) -> list[str]:
-    """A finite positive number, or nothing."""
-    if value is None or (math.isfinite(value) and value > 0):
+    """A finite positive number that fp32 holds, or nothing."""
+    if value is None:
         return []
+    if math.isfinite(value) and value > 0:
+        return _beyond_fp32(key, value)
     return [f"{key} must be a positive number, got {value}"]
+
+
+def _beyond_fp32(key: str, value: float) -> list[str]:
+    """What torch would not take for a tensor's arithmetic."""
+    return (
+        [f"{key} must be at most {FP32_MAX:.3g}, as fp32 holds it, got {value}"] if value > FP32_MAX else []
+    )
 
 
 def within(key: str, value: float | None, low: float, high: float) -> list[str]:

@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Any
 
-from dlrm_app.config.checks import one_of
+from dlrm_app.config.checks import above_zero, one_of
 from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import constraint_problems
@@ -242,6 +242,8 @@ def _table_faults(table: Table) -> list[str]:
         faults += one_of(key, getattr(table, key), choices)
     if table.init_scale is not None and not _is_positive(table.init_scale):
         faults.append(f"init_scale must be a positive number, got {table.init_scale!r}")
+    elif table.init_scale is not None:
+        faults += above_zero("init_scale", table.init_scale)
     faults += constraint_problems("sharding", table.sharding)
     if not isinstance(table.optimizer, Mapping):
         return [

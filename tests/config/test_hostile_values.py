@@ -107,6 +107,9 @@ def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: 
         "topology.memory_gib=1e300",
         "topology.host_memory_gib=inf",
         "trainer.threads=1000000",
+        "optimizer.sparse.lr=1e39",
+        "optimizer.dense.weight_decay=1e39",
+        "optimizer.dense.clip_norm=1e39",
     ],
 )
 def test_figures_that_nothing_has_are_refused(override: str) -> None:
