@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.display.numbers import memory_text
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
@@ -143,8 +144,8 @@ def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -
     if needed > memory_bytes:
         raise ConfigError(
             [
-                f"the vocabularies hold {entries:,} values or more, which take {needed / 2**30:.2f} GiB of memory, "
-                f"more than memory_gib allows for them ({memory_bytes / 2**30:.2f} GiB): raise memory_gib, "
+                f"the vocabularies hold {entries:,} values or more, which take {memory_text(needed)} of memory, "
+                f"more than memory_gib allows for them ({memory_text(memory_bytes)}): raise memory_gib, "
                 "or encoding.min_count, or set encoding.top_k, or use encoding=hash"
             ]
         )

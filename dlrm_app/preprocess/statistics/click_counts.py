@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
+from dlrm_app.display.numbers import memory_text
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.preprocess.encode.encoder import Encoder
@@ -158,7 +159,7 @@ def refuse_if_clicks_are_too_many(sources: Sequence[SparseColumn], memory_bytes:
         raise ConfigError(
             [
                 f"dense.target_columns counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which takes "
-                f"{needed / 2**30:.2f} GiB of memory, more than memory_gib allows ({memory_bytes / 2**30:.2f} GiB): raise "
+                f"{memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)}): raise "
                 "memory_gib, name fewer columns, or give fewer ids (encoding.min_count, encoding.num_embeddings)"
             ]
         )

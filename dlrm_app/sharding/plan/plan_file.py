@@ -16,6 +16,7 @@ from dlrm_app.display.text import first_lines, listed
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import write_text
 from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import Option, Workload, estimate_options
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.planner.placement import ON_NODES, Assignment, Placed
@@ -65,12 +66,14 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     entries: Mapping[str, Any] = content["tables"]
     problems += _named("it places what is no table here", [n for n in entries if n not in work.tables])
     problems += _named("it does not place", [n for n in work.tables if n not in entries])
-    for name, entry in entries.items():
-        if name in work.tables:
-            faults = _entry_faults(entry, work.tables[name], cluster.device, num_ranks)
-            problems += [f"table {name}: {fault}" for fault in faults]
+    problems += by_cause(
+        (name, _entry_faults(entry, work.tables[name], cluster.device, num_ranks))
+        for name, entry in entries.items()
+        if name in work.tables
+    )
     if not problems:
-        assignment, problems = _assign(entries, work, cluster)
+        assignment, faults = _assign(entries, work, cluster)
+        problems = by_cause(faults)
     refuse_if([f"sharding.plan={path}: {problem}" for problem in first_lines(problems, 12)])
     return assignment
 
@@ -164,12 +167,12 @@ def _size_faults(shards: np.ndarray, table: Table) -> list[str]:
 
 def _assign(
     entries: Mapping[str, Any], work: Workload, cluster: Cluster
-) -> tuple[dict[str, Placed], list[str]]:
-    """The entries in terms of what torchrec makes of their sharding types."""
+) -> tuple[dict[str, Placed], list[tuple[str, list[str]]]]:
+    """The entries in terms of what torchrec makes of their sharding types, and table name → what is wrong."""
     constraints = work.constraints(cluster)
     planned = {name: _as_constraints(entries[name], constraints[name]) for name in work.tables}
     options = estimate_options(work, cluster, planned)
-    problems = []
+    faults: list[tuple[str, list[str]]] = []
     assignment = {}
     for name in work.tables:
         entry, option = entries[name], options[name][0]
@@ -177,17 +180,18 @@ def _assign(
         expected = np.hstack([option.offsets, option.sizes])
         given = expected if is_copied else np.array(entry["shards"])[:, :4]
         if not np.array_equal(expected, given):
-            problems.append(
-                f"table {name}: {option.sharding_type} on these ranks cuts it into {expected[:2].tolist()}…, "
-                f"not {given[:2].tolist()}…"
-            )
+            wrong = [
+                f"{option.sharding_type} on these ranks cuts it into {expected[:2].tolist()}…, "
+                f"not {given[:2].tolist()}…: plan again"
+            ]
         elif name in work.dense_kernel and option.kernel != "dense":
-            problems.append(f"table {name}: its optimizer needs the kernel dense here, not {option.kernel}")
+            wrong = [f"its optimizer needs the kernel dense here, not {option.kernel}: plan again with it"]
         else:
-            problems += _rank_order_problems(name, option, entry["ranks"], cluster)
+            wrong = _rank_order_faults(option, entry["ranks"], cluster)
+        faults.append((name, wrong))
         ranks = range(cluster.num_ranks) if is_copied else entry["ranks"]
         assignment[name] = Placed(option, tuple(ranks))
-    return assignment, problems
+    return assignment, faults
 
 
 def _as_constraints(entry: Mapping[str, Any], constraints: ParameterConstraints) -> ParameterConstraints:
@@ -205,18 +209,16 @@ def _as_constraints(entry: Mapping[str, Any], constraints: ParameterConstraints)
     )
 
 
-def _rank_order_problems(name: str, option: Option, ranks: Sequence[int], cluster: Cluster) -> list[str]:
+def _rank_order_faults(option: Option, ranks: Sequence[int], cluster: Cluster) -> list[str]:
     """Types that tie their shards to certain ranks."""
     if option.sharding_type == "row_wise" and list(ranks) != list(range(cluster.num_ranks)):
-        return [f"table {name}: row_wise puts shard i on rank i, got ranks {list(ranks)[:8]}"]
+        return [f"row_wise puts shard i on rank i, got ranks {list(ranks)[:8]}"]
     width = cluster.devices_per_node
     if option.sharding_type in ("table_row_wise", "grid_shard"):
         for start in range(0, len(ranks), width):
             first = ranks[start] // width * width
             if list(ranks[start : start + width]) != list(range(first, first + width)):
-                return [
-                    f"table {name}: {option.sharding_type} needs all ranks of a node in order, got {list(ranks)[:8]}"
-                ]
+                return [f"{option.sharding_type} needs all ranks of a node in order, got {list(ranks)[:8]}"]
     if option.sharding_type == "table_column_wise" and len({rank // width for rank in ranks}) > 1:
-        return [f"table {name}: table_column_wise keeps to one node, got ranks {list(ranks)[:8]}"]
+        return [f"table_column_wise keeps to one node, got ranks {list(ranks)[:8]}"]
     return []
