@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ def written_whole(path: Path) -> Iterator[Path]:
         yield temporary
         give_name(temporary, path)
         sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # writing to an open file names none
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -67,7 +71,18 @@ _REFUSED = (
 
 def is_disk_error(error: OSError) -> bool:
     """Whether ``error`` is what a disk or a path may do to any program, and no bug."""
-    return error.errno in (*_FULL, *_REFUSED)
+    return _is_full(error) or error.errno in _REFUSED
+
+
+def _is_full(error: OSError) -> bool:
+    """Of a disk without room; numpy's tofile and save say so in words alone, without a number."""
+    return error.errno in _FULL or (error.errno is None and " requested and " in str(error))
+
+
+def ensure_room(folder: Path, num_bytes: int) -> None:
+    """Raises OSError if so many bytes do not fit: for writers in C++ that end the whole process when a disk is full."""
+    if shutil.disk_usage(folder).free < num_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 @contextmanager
@@ -76,7 +91,7 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if _is_full(error):
             raise DlrmError(f"no room left on the disk of output={output}: free some, {then}") from error
         if error.errno in _REFUSED:
             raise DlrmError(f"{error.filename or output}: {error.strerror}; mend that, {then}") from error

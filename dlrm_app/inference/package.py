@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 
 from dlrm_app.errors import DataError, DlrmError
+from dlrm_app.files import ensure_room
 from dlrm_app.inference.reference import Inputs
 
 MODEL = "model.pt2"
+_CODE_BYTES = 2**18
 _NAME = "model"
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _MARCH = {"native": None, "avx2": "x86-64-v3", "avx512": "x86-64-v4"}
@@ -75,6 +77,7 @@ def write_package(
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     with torch.no_grad(), warnings.catch_warnings(), _to_compile(model):
         warnings.simplefilter("ignore")
+        ensure_room(path.parent, scored_bytes(model))
         program = torch.export.export(model, example, dynamic_shapes=({0: rows}, {0: ids}, {1: rows}))
         try:
             torch._inductor.aoti_compile_and_package(
@@ -85,6 +88,11 @@ def write_package(
                 f"the model cannot be compiled: {str(error).splitlines()[0][:300]}; format=aoti needs a C++ compiler "
                 "(apt-get install g++), format=torchscript does without"
             ) from error
+
+
+def scored_bytes(model: torch.nn.Module) -> int:
+    """What ``model`` takes in a file, at least: its weights, and the code about them."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())) + _CODE_BYTES
 
 
 @contextmanager

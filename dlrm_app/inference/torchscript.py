@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from dlrm_app.errors import DataError
+from dlrm_app.files import ensure_room
+from dlrm_app.inference.package import scored_bytes
 
 MODEL = "model.ts"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
@@ -22,6 +24,7 @@ def write_torchscript(path: Path, model: torch.nn.Module) -> None:
         warnings.simplefilter("ignore")
         logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
         script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES))
+        ensure_room(path.parent, scored_bytes(model))
         torch.jit.save(torch.jit.freeze(script.eval()), str(path))
 
 

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from dlrm_app.display.numbers import bytes_text
 from dlrm_app.errors import ConfigError
 
 
@@ -15,7 +16,7 @@ def refuse_if_too_large(
     if needed > free:
         raise ConfigError(
             [
-                f"rows={rows} needs about {needed / 1e9:.1f} GB at {folder}, which has {free / 1e9:.1f} GB free: "
+                f"rows={rows} needs about {bytes_text(needed)} at {folder}, which has {bytes_text(free)} free: "
                 f"ask for fewer rows, {suggestion}"
             ]
         )

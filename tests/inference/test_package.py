@@ -1,6 +1,7 @@
 """The compiled package, made once: equal to the eager model, and refused on another CPU."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,3 +53,16 @@ def test_reference_rows_come_back_to_the_bit(trained: Path) -> None:
         inputs = to_inputs(next(iter(batches)))
     for before, after in zip(inputs, from_lines(to_lines(inputs), 3), strict=True):
         assert torch.equal(before, after)
+
+
+def test_a_full_disk_is_told_before_torch_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writers of both files throw where nothing can catch it."""
+    model = torch.nn.Linear(3, 1)
+    monkeypatch.setattr("dlrm_app.files.shutil.disk_usage", lambda _: SimpleNamespace(free=9000))
+    with pytest.raises(OSError, match="No space left on device"):
+        torchscript.write_torchscript(tmp_path / "model.ts", model)
+    with pytest.raises(OSError, match="No space left on device"):
+        package.write_package(tmp_path / "model.pt2", model, (torch.zeros(2, 3),), {}, "native")
+    assert list(tmp_path.iterdir()) == []
