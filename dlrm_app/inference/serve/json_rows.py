@@ -39,7 +39,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number: leave a missing value out, or give null")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Raises ValueError for a name that stands there twice, of which JSON does not say which one counts."""
     value = dict(pairs)
     if len(value) < len(pairs):

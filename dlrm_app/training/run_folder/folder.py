@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -187,7 +186,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _curves_in(path: Path) -> dict[str, Any]:
+def _curves_in(path: Path) -> dict[str, object]:
     """Those of the splits that were evaluated before; none if the file is damaged, for they come again."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
