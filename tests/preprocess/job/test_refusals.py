@@ -188,7 +188,7 @@ def test_target_columns_need_clicks_to_learn_from_and_room_to_count_them(tmp_pat
     with pytest.raises(ConfigError, match=r"needs the clicks of training rows: give a labelled input.train"):
         run(Path("k"), "input.test=log.tsv", "dense.target_columns=all")
     with pytest.raises(
-        ConfigError, match=r"counts the clicks of 2,600,000 ids, which takes 0.97 GiB.*memory_gib"
+        ConfigError, match=r"counts the clicks of 2,600,000 ids, which takes 992 MiB.*memory_gib"
     ):
         run(Path("m"), "input.train=log.tsv", "dense.target_columns=all", "memory_gib=0.5")
     fewer = run(Path("m"), "input.train=log.tsv", "dense.target_columns=[cat_1]", "memory_gib=0.5")
