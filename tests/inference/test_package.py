@@ -64,5 +64,5 @@ def test_a_full_disk_is_told_before_torch_ends_the_process(
     with pytest.raises(OSError, match="No space left on device"):
         torchscript.write_torchscript(tmp_path / "model.ts", model)
     with pytest.raises(OSError, match="No space left on device"):
-        package.write_package(tmp_path / "model.pt2", model, (torch.zeros(2, 3),), {}, "native")
+        package.write_package(tmp_path / "model.pt2", model, (torch.zeros(2, 3),), "native", {})
     assert list(tmp_path.iterdir()) == []

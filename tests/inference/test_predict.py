@@ -202,6 +202,17 @@ def test_a_dataset_that_is_encoded_otherwise_is_refused(shop: Path, tmp_path: Pa
         predicted(tmp_path / "s.parquet", f"model={shop}/export", f"data.path={shop}/dataset", "split=val")
 
 
+def test_damaged_parquet_is_named(shop: Path, tmp_path: Path) -> None:
+    rows = {"hour": [1] * 500, "price": [2.0] * 500, "user": [f"u{i}" for i in range(500)]}
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(rows | {"last_items": [["i1"]] * 500}), path)
+    whole = path.read_bytes()
+    for damaged in (whole[:900], whole[:4] + bytes(600) + whole[604:]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"rows.parquet cannot be read as Parquet: .*; copy it again"):
+            predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={path}")
+
+
 def test_a_missing_column_of_parquet_is_named(shop: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"hour": [1], "price": [2.0], "last_items": [["i1"]]}), tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="lacks the columns user"):

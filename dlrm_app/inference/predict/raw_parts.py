@@ -4,6 +4,7 @@ manifest says.
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,8 @@ class RawParts:
         if self._labels is not None or self._spec.label is None:
             return _File(source, is_parquet, bool(self._labels))
         if is_parquet:
-            return _File(source, True, self._spec.label in pq.read_schema(source.path).names)
+            with _readable_parquet(source.path):
+                return _File(source, True, self._spec.label in pq.read_schema(source.path).names)
         return _File(source, False, _has_label(first_line(source), self._spec))
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
@@ -140,13 +142,8 @@ class RawParts:
 
     def _row_groups(self, file: _File, spec: Spec) -> Iterator[tuple[int, Callable[[str], Part]]]:
         path = file.source.path
-        try:
-            with pq.ParquetFile(path) as parquet:
-                schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path} cannot be read as Parquet: {error}; copy it again, or write it anew"
-            ) from error
+        with _readable_parquet(path), pq.ParquetFile(path) as parquet:
+            schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
         as_text = text_spec(spec)
         if lacking := [column.name for column in as_text.columns if column.name not in schema.names]:
             raise DataError(
@@ -165,7 +162,7 @@ class RawParts:
     def _encode_group(self, part: Part, path: str, group: int, spec: Spec) -> Iterator[Chunk]:
         rows = TextEncoder(spec, self._manifest, _CHUNK_ROWS)
         names = [column.name for column in spec.columns]
-        with pq.ParquetFile(path) as parquet:
+        with _readable_parquet(path), pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names):
                 try:
                     lines = lines_of(pa.Table.from_batches([batch]), spec)
@@ -175,6 +172,17 @@ class RawParts:
                 part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejects]
                 yield encoded.table, part.num_lines + numbers
                 part.num_lines += len(lines)
+
+
+@contextmanager
+def _readable_parquet(path: str) -> Iterator[None]:
+    """Raises DataError for what Arrow cannot read of the file at ``path`` in the block."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path} cannot be read as Parquet: {error}; copy it again, or write it anew"
+        ) from error
 
 
 def _has_label(line: bytes, spec: Spec) -> bool:
