@@ -180,8 +180,9 @@ def _readable_parquet(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
         raise DataError(
-            f"{path} cannot be read as Parquet: {error}; copy it again, or write it anew"
+            f"{path} cannot be read as Parquet: {reason}; copy it again, or write it anew"
         ) from error
 
 
