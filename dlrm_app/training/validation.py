@@ -65,10 +65,7 @@ def check_training(
         checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
-        checks.output()
-        if starts_run and config.output:
-            folder = Path(config.output)
-            checks.add(lambda: other_run_problems(folder, config.resume), needs=["resume", "output"])
+        checks.output(starts_run)
     checks.refuse()
     assert manifest is not None
     assert tables is not None
@@ -282,11 +279,15 @@ class _Checks:
         dense = dense_kernel_tables(tables, sparse, sharding, device_type)
         return early_lookup_problems(self._config.trainer.pipeline, list(dense))
 
-    def output(self) -> None:
-        """The folder that is to be written, by the first rank."""
-        path = self._config.output
-        if path:
-            self.add(lambda: folder_problems("output", Path(path)))
+    def output(self, starts_run: bool = False) -> None:
+        """The folder that is to be written, by the first rank; ``starts_run``: by a run of its own."""
+        path, resume = self._config.output, self._config.resume
+        if not path:
+            return
+        problems = folder_problems("output", Path(path))
+        if starts_run and not problems:  # else it cannot be looked into
+            problems = other_run_problems(Path(path), resume)
+        self.add(lambda: problems)
 
     def plan_file(self, tables: list[Table] | None, cluster: Cluster | None) -> None:
         """The plan in the file ``sharding.plan``, if nothing else is wrong with what it is for."""
