@@ -22,13 +22,15 @@ from dlrm_app.training.run import TrainingRun, run_tensors, save
 from dlrm_app.training.train import train_batches
 
 REPEATS = 5
+LOADED = 4_000_000
+"""Rows: the first batch waits for a row group of every lane, which as many rows must pay for as the groups hold."""
 WRITTEN = 128 * 2**20
 """Bytes of the file that tells how fast the disk is."""
 
 
 def measure_loader(run: TrainingRun) -> Section:
     """An epoch of this rank's batches, or the most of it that fits in; nobody takes a step meanwhile."""
-    batches = max(1, min(run.batches_per_epoch, 400_000 // run.config.trainer.global_batch_size))
+    batches = max(1, min(run.batches_per_epoch, LOADED // run.config.trainer.global_batch_size))
     rows = batches * run.config.trainer.global_batch_size
 
     def load() -> None:
