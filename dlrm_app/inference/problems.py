@@ -13,7 +13,7 @@ from dlrm_app.data.manifest import read_manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
-from dlrm_app.files import is_file, write_problems
+from dlrm_app.files import is_program, write_problems
 from dlrm_app.inference.record import is_export
 from dlrm_app.preprocess.read.source import find_files
 
@@ -27,7 +27,7 @@ def check_export(config: ExportConfig) -> None:
         problems.append(
             f"format=safetensors needs the package safetensors, which is not installed: {install_command('inference')}"
         )
-    if config.cpp_program and not is_file(Path(config.cpp_program)):
+    if config.cpp_program and not is_program(Path(config.cpp_program)):
         problems.append(
             f"no program at cpp_program={config.cpp_program}: build it (dlrm_app/inference/cpp/README.md), or leave it out"
         )
