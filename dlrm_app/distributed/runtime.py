@@ -23,6 +23,7 @@ from torch.distributed import HashStore, TCPStore, distributed_c10d
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, core_problems, count_cores, keep_to
 from dlrm_app.distributed.failures import mendable, print_failure
+from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.distributed.network import name_interfaces
 from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
 from dlrm_app.distributed.rendezvous import fresh_store
@@ -105,6 +106,7 @@ def start_runtime(
     if binding.cores is not None:
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
+    keep_freed_memory()
     pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
     runtime.use_device()
     if runtime.is_first:

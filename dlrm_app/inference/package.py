@@ -3,7 +3,6 @@
 The package is machine code for one CPU family, made against one torch: both stand in it, beside what it takes.
 """
 
-import ctypes
 import logging
 import re
 import warnings
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import ensure_room
 from dlrm_app.inference.reference import Inputs
@@ -20,7 +20,6 @@ from dlrm_app.inference.reference import Inputs
 MODEL = "model.pt2"
 _CODE_BYTES = 2**18
 _NAME = "model"
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _MARCH = {"native": None, "avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 _VECTOR_BITS = {"native": None, "avx2": 256, "avx512": 512}
 _LEVELS = {
@@ -115,18 +114,6 @@ def _to_compile(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for parent, name, child in replaced:
             setattr(parent, name, child)
-
-
-def keep_freed_memory() -> None:
-    """Lets malloc keep what a batch has freed, in this process.
-
-    Results between layers are megabytes, which glibc otherwise gives back to the system after each call and gets again,
-    page by page, in the next.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that it takes
-        mallopt(_TRIM_THRESHOLD, 1 << 30)
 
 
 class Package:
