@@ -195,6 +195,6 @@ class TopologyConfig:
             missing = [f"topology.{key}" for key in needed if getattr(self, key) is None]
             if missing:
                 problems.append(
-                    f"a described cluster needs {', '.join(missing)} too; or choose one, as topology=a100_80g_8"
+                    f"topology describes a cluster in part: give {', '.join(missing)} too, or choose one, as topology=a100_80g_8"
                 )
         return problems

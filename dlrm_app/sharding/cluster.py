@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.distributed.cgroup import memory_limits
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError
 
 if TYPE_CHECKING:  # what checks a configuration does not wait for torchrec
     from torchrec.distributed.planner import Topology
@@ -105,12 +105,7 @@ CPU_BANDWIDTHS = Bandwidths(memory=Bandwidths.host_memory, intra_node=10e6, inte
 
 
 def described_cluster(config: TopologyConfig) -> Cluster:
-    """The cluster that ``config`` describes. Raises ConfigError if it describes none."""
-    if not config.is_described:
-        raise ConfigError(
-            ["topology describes no cluster: choose one, as topology=a100_80g_8 or topology=custom"]
-        )
-    refuse_if(config.problems())
+    """The cluster that ``config``, which describes one and has no problems, tells of."""
     assert config.nodes is not None
     assert config.devices_per_node is not None
     assert config.device is not None

@@ -85,13 +85,9 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
         raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
     specs: list[Any] = list(config.specs)
     if config.from_dataset:
-        if feature_rows is None:
-            raise ConfigError(
-                ["tables=dataset takes its tables from a dataset: name their file, tables=FILE.yaml"]
-            )
         specs = [
             {"name": _name_for(feature), "rows": rows, "features": [feature]}
-            for feature, rows in feature_rows.items()
+            for feature, rows in (feature_rows or {}).items()
         ]
     if not specs and config.from_dataset:
         raise ConfigError(

@@ -65,7 +65,7 @@ def test_torchrec_is_told_what_is_left_for_tables() -> None:
 def test_what_a_custom_cluster_lacks_is_named() -> None:
     config = compose_config("plan", PlanConfig, [*COMMON, "topology=custom", "topology.device=cpu"])
     assert config.problems() == [
-        "a described cluster needs topology.devices_per_node, topology.memory_gib too; "
+        "topology describes a cluster in part: give topology.devices_per_node, topology.memory_gib too, "
         "or choose one, as topology=a100_80g_8"
     ]
 
@@ -111,14 +111,14 @@ def test_a_described_cluster_that_was_started_is_what_is_planned_for() -> None:
         ({"nodes": 0}, "topology.nodes must be at least 1"),
         ({"device": "tpu"}, "topology.device must be one of cuda, cpu"),
         ({"memory_gib": -1.0}, "topology.memory_gib must be a positive number"),
-        ({"reserved_share": 1.0}, r"must lie in \[0, 1\), got 1.0"),
-        ({"memory_gib": None}, "a described cluster needs topology.memory_gib too"),
+        ({"reserved_share": 1.0}, "must lie in [0, 1), got 1.0"),
+        ({"memory_gib": None}, "give topology.memory_gib too"),
     ],
 )
 def test_clusters_that_cannot_be_are_refused(change: dict[str, object], problem: str) -> None:
     described = {"nodes": 1, "devices_per_node": 2, "device": "cpu", "memory_gib": 5.0, **change}
-    with pytest.raises(ConfigError, match=problem):
-        described_cluster(TopologyConfig(**described))  # type: ignore[arg-type]
+    (found,) = TopologyConfig(**described).problems()  # type: ignore[arg-type]
+    assert problem in found
 
 
 def pretend_gpu(monkeypatch: pytest.MonkeyPatch, free: int, reserved: int = 0, allocated: int = 0) -> None:

@@ -159,12 +159,10 @@ def test_hundreds_of_features_that_the_dataset_has_not_take_a_few_lines() -> Non
     assert "495 more" in caught.value.problems[-1]
 
 
-def test_without_a_dataset_tables_stand_for_themselves_but_cannot_come_from_it() -> None:
+def test_without_a_dataset_tables_stand_for_themselves() -> None:
     specs = [{"name": "t", "rows": 9, "features": ["whatever"]}]
     (table,) = resolve_tables(TablesConfig(embedding_dim=4, specs=specs), None)
     assert table.features == ("whatever",)
-    with pytest.raises(ConfigError, match="takes its tables from a dataset"):
-        resolve_tables(TablesConfig(from_dataset=True, embedding_dim=4), None)
 
 
 @pytest.mark.parametrize("name", list(PUBLISHED_TOTALS))

@@ -173,8 +173,6 @@ def refuse_other_input(
                 f"{path} has changed: it had {old[path].bytes:,} bytes, it has {new[path].bytes:,} now"
                 + ", of another date" * (old[path].bytes == new[path].bytes)
             )
-    if not problems and list(before) != list(now):
-        problems.append("the input files come in another order or feed other splits")
     if problems:
         hint = f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start again"
         raise ConfigError([*problems, hint])
