@@ -8,6 +8,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import (
+    BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
@@ -77,10 +78,18 @@ def refuse_another_study(
                 check_distribution_compatibility(trial.distributions.get(key, drawn), drawn)
             except ValueError as error:
                 raise DlrmError(
-                    f"the trials in output={output} draw {key} from {trial.distributions[key]}, tune.space from {drawn}: "
+                    f"the trials in output={output} draw {key} from {_told(trial.distributions[key])}, tune.space from {_told(drawn)}: "
                     "only the ends of a range may change; choose another output"
                 ) from error
     study.set_user_attr("settings", now)
+
+
+def _told(drawn: BaseDistribution) -> str:
+    if isinstance(drawn, CategoricalDistribution):
+        return f"the choices {', '.join(map(str, drawn.choices))}"
+    assert isinstance(drawn, IntDistribution | FloatDistribution)
+    numbers = "whole numbers" if isinstance(drawn, IntDistribution) else "numbers"
+    return f"{numbers} {drawn.low} to {drawn.high}" + " on a log scale" * drawn.log
 
 
 def _words(these: Sequence[str], those: Sequence[str]) -> str:

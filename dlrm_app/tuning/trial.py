@@ -1,6 +1,5 @@
 """A trial: a dlrm-train process, its run folder, and its curve on val, read while it trains."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
+from dlrm_app.training.run_folder.events import read_events
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
@@ -93,13 +94,9 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def curve(folder: Path, metric: str) -> list[float]:
-    """The metric at every evaluation on val that is in the run's metrics so far."""
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")  # a last line may be half written
-    events = [json.loads(line) for line in whole.splitlines()]
-    return [event[metric] for event in events if event["event"] == "eval" and event["split"] == "val"]
+    """The metric at every evaluation on val that is in the run's metrics so far. Raises DataError if they are damaged."""
+    evaluations = (event for event in read_events(folder) if isinstance(event, Evaluation))
+    return [event.metrics[metric] for event in evaluations if event.split == "val"]
 
 
 def _last_error(log: Path) -> str:

@@ -219,9 +219,17 @@ def test_trials_that_train_otherwise_are_another_study(tmp_path: Path, train: li
 
 def test_only_the_ends_of_a_range_may_change(tmp_path: Path, train: list[str]) -> None:
     tune(config_of(tmp_path, "tune.trials=1"), [], train)
-    for other in ("choices: [0.1, 0.2]", "low: 1, high: 3", "low: 0.01, high: 0.5, log: true"):
+    for other, told in (
+        ("choices: [0.1, 0.2]", "the choices 0.1, 0.2"),
+        ("low: 1, high: 3", "whole numbers 1 to 3"),
+        ("low: 0.01, high: 0.5, log: true", "numbers 0.01 to 0.5 on a log scale"),
+    ):
         changed = config_of(tmp_path, "tune.trials=2", f"tune.space=[{{key: optimizer.sparse.lr, {other}}}]")
-        with pytest.raises(DlrmError, match="only the ends of a range may change; choose another output"):
+        expected = (
+            f"draw optimizer.sparse.lr from numbers 0.01 to 0.5, tune.space from {told}: only the ends of "
+            "a range may change; choose another output"
+        )
+        with pytest.raises(DlrmError, match=expected):
             tune(changed, [], train)
     wider = config_of(
         tmp_path, "tune.trials=2", "tune.space=[{key: optimizer.sparse.lr, low: 0.2, high: 0.9}]"
@@ -241,6 +249,23 @@ def test_a_last_line_that_a_full_disk_left_half_written_costs_no_study(
     config = config_of(tmp_path, "tune.trials=4")
     tune(config, ["data.path=x"], train)
     assert [trial.state for trial in study_of(config).trials].count(TrialState.COMPLETE) == 4
+
+
+def test_a_damaged_line_in_a_trials_metrics_is_named_and_without_it_the_study_goes_on(
+    tmp_path: Path, train: list[str]
+) -> None:
+    config = config_of(tmp_path, "tune.trials=1")
+    (tmp_path / "study/trials/0000").mkdir(parents=True)
+    study_of(config).ask().set_user_attr("folder", "trials/0000")  # what a killed process leaves
+    metrics = tmp_path / "study/trials/0000/metrics.jsonl"
+    metrics.write_text('{"event": "ev\n{"event": "skip", "epoch": 0, "step": 1, "rows": [], "columns": []}\n')
+    with pytest.raises(
+        DlrmError, match=r"0000/metrics.jsonl:1 is not an event of a run .*: remove that line"
+    ):
+        tune(config, [], train)
+    metrics.write_text("")
+    tune(config, [], train)
+    assert study_of(config).trials[-1].state == TrialState.COMPLETE
 
 
 def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:

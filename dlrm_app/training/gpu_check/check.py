@@ -1,7 +1,6 @@
 """dlrm-gpu-check: the doctor, the CPU's runs, the same on the GPUs, waits of a step, speed, and the page of it all."""
 
 import fnmatch
-import json
 import logging
 import tempfile
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.gpu_check import GpuCheckConfig
@@ -34,6 +34,7 @@ from dlrm_app.training.gpu_check.cases import (
 from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME, Findings, Outcome, Speed, State
 from dlrm_app.training.gpu_check.page import findings_markdown, findings_page
 from dlrm_app.training.gpu_check.processes import Job, Result, rank_command, run_jobs
+from dlrm_app.training.run_folder.events import TrainEvent, read_events
 
 SYNCS = "syncs of a step"
 DOCTOR_SECONDS = 60
@@ -260,12 +261,11 @@ _MISSING = Result("", 0.0, fault="not run")
 def read_losses(run: Path) -> dict[str, float]:
     """Step → training loss, and val's log loss at the end."""
     losses = {}
-    for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "train":
-            losses[f"{event['step']:03d}"] = event["loss"]
-        elif event["event"] == "eval" and event["step"] == STEPS:
-            losses["val"] = event["logloss"]
+    for event in read_events(run):
+        if isinstance(event, TrainEvent):
+            losses[f"{event.step:03d}"] = event.loss
+        elif isinstance(event, Evaluation) and event.step == STEPS:
+            losses["val"] = event.metrics["logloss"]
     return losses
 
 

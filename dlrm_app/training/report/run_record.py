@@ -17,7 +17,7 @@ from dlrm_app.training.run_folder.events import (
     HealthEvent,
     SkipEvent,
     TrainEvent,
-    event_from_json,
+    read_events,
 )
 
 WHAT_TO_DO = "take it from a copy of the run, or delete it"
@@ -64,7 +64,7 @@ def read_run(folder: Path) -> RunRecord:
         )
     if dataset and not (isinstance(dataset.get("splits"), dict) and "fingerprint" in dataset):
         raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {WHAT_TO_DO}")
-    events = _read_events(folder / "metrics.jsonl")
+    events = read_events(folder)
     result = _read(folder / "result.json")
     last_step = max((event.step for event in events), default=0)
     is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one goes on from
@@ -119,20 +119,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path} is not what dlrm-train wrote: {WHAT_TO_DO}")
     return value
-
-
-def _read_events(path: Path) -> list[Event]:
-    if not path.is_file():
-        return []
-    # bytes of another program's file are no UTF-8, and so no event
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    events = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            events.append(event_from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):  # the last one may be cut off in a run that was killed
-                raise DataError(
-                    f"{path}:{number} is not an event of a run ({error}): remove that line"
-                ) from error
-    return events

@@ -1,10 +1,13 @@
 """What a run tells while it goes on, a line of metrics.jsonl each, and at its end in result.json."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dlrm_app.checkpoint.progress import Evaluation
+from dlrm_app.errors import DataError
 from dlrm_app.records import from_json
 
 
@@ -66,6 +69,25 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
     kind = {name: kind for kind, name in KINDS.items()}[value["event"]]
     event: Event = Evaluation.from_json(values) if kind is Evaluation else from_json(kind, values)
     return event
+
+
+def read_events(folder: Path) -> list[Event]:
+    """What the run in ``folder`` has told so far. Raises DataError, naming the line that is no event."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    # bytes of another program's file are no UTF-8, and so no event
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(event_from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):  # the last one may be half written, or cut off in a run that was killed
+                raise DataError(
+                    f"{path}:{number} is not an event of a run ({error}): remove that line"
+                ) from error
+    return events
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.gpu_check import GpuCheckConfig
 from dlrm_app.doctor.finding import Finding, State
@@ -21,6 +22,7 @@ from dlrm_app.training.gpu_check.check import (
 )
 from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME
 from dlrm_app.training.gpu_check.processes import Result
+from dlrm_app.training.run_folder.events import TrainEvent, event_to_json
 
 
 def config(*overrides: str) -> GpuCheckConfig:
@@ -42,12 +44,13 @@ def test_a_pattern_that_fits_no_check_is_refused() -> None:
 
 
 def test_losses_are_compared_by_step_and_at_the_end(tmp_path: Path) -> None:
-    lines = [
-        {"event": "train", "step": 1, "loss": 0.5},
-        {"event": "eval", "step": 4, "logloss": 9.0},
-        {"event": "eval", "step": 8, "logloss": 0.4},
+    events = [
+        TrainEvent(0, 1, 0.5, 1.0, {}),
+        Evaluation("val", 0, 4, {"logloss": 9.0}),
+        Evaluation("val", 0, 8, {"logloss": 0.4}),
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [json.dumps(event_to_json(event)) + "\n" for event in events]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
     expected = read_losses(tmp_path)
     assert expected == {"001": 0.5, "val": 0.4}
     assert largest_difference(expected, {"001": 0.5, "val": 0.5}) == pytest.approx(0.25)
