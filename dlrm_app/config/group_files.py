@@ -46,10 +46,10 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     return name
 
 
-def register_no_recipe() -> str:
-    """The name of a recipe that sets nothing: Hydra takes a null for no group's choice where it is typed."""
-    name = "no_recipe"
-    ConfigStore.instance().store(group="experiment", name=name, node={}, package="_global_")
+def register_nothing(group: str) -> str:
+    """The name of a choice that sets nothing: Hydra takes a null for no group's choice where it is typed."""
+    name = "nothing"
+    ConfigStore.instance().store(group=group, name=name, node={}, package="_global_")
     return name
 
 

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.group_files import has_key, register_file, register_no_recipe
+from dlrm_app.config.group_files import has_key, register_file, register_nothing
 from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
 from dlrm_app.display.command_line import setting
 
@@ -153,8 +153,8 @@ def _choose(
     folder, choices = choices_of(group, conf, command)
     chosen, unknown = [], []
     for choice in [each or "null" for each in given]:
-        if (group, choice) == ("experiment", "null"):
-            chosen.append(register_no_recipe())
+        if choice == "null" and _is_null_by_itself(group, conf, command):
+            chosen.append(register_nothing(group))
         elif Path(choice).suffix not in YAML:
             chosen.append(f"{folder}{choice}")
             unknown += [choice] if choice not in choices else []
@@ -170,6 +170,13 @@ def _choose(
             "or give the path of a YAML file"
         )
     return chosen
+
+
+def _is_null_by_itself(group: str, conf: Path, command: str) -> bool:
+    """Whether ``command`` has no choice of ``group`` where none is typed."""
+    defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{command}.yaml"), resolve=False)
+    assert isinstance(defaults, dict)
+    return group == "experiment" or {group: None} in defaults["defaults"]
 
 
 def _check_values(

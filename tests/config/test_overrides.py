@@ -218,21 +218,27 @@ def test_values_of_a_sweep_are_checked_one_by_one() -> None:
         "train",
         is_sweep=True,
     )
-    assert checked == ["experiment=no_recipe,kaggle_small"]
+    assert checked == ["experiment=nothing,kaggle_small"]
     assert len(problems) == 2
     assert problems[0].startswith("trainer.seed=soon")
     assert problems[1].startswith("model=dnc is not known")
 
 
-@pytest.mark.parametrize(("command", "schema"), [("train", TrainConfig), ("generate", GenerateConfig)])
-def test_a_recipe_of_null_is_the_defaults(command: str, schema: type[Any]) -> None:
-    given = ["output=run"] + (["data.path=x"] if command == "train" else [])
-    assert compose_config(command, schema, [*given, "experiment=null"]) == compose_config(
-        command, schema, given
-    )
+@pytest.mark.parametrize(
+    ("command", "schema", "given", "typed"),
+    [
+        ("train", TrainConfig, ["data.path=x"], "experiment=null"),
+        ("generate", GenerateConfig, ["output=x"], "experiment=null"),
+        ("generate", GenerateConfig, ["output=x"], "tables=null"),
+    ],
+)
+def test_a_default_of_null_may_be_typed(
+    command: str, schema: type[Any], given: list[str], typed: str
+) -> None:
+    assert compose_config(command, schema, [*given, typed]) == compose_config(command, schema, given)
 
 
-def test_no_group_but_the_recipes_may_be_null() -> None:
+def test_no_other_group_may_be_null() -> None:
     (problem,) = problems_of("data.path=x", "model=null")
     assert problem.startswith("model=null is not known: choose one of ")
 
