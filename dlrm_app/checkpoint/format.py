@@ -97,6 +97,12 @@ def choose_checkpoint(path: Path, which: str) -> Path:
     raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
 
 
+def refuse_no_checkpoint(path: Path) -> None:
+    """Raises DataError, which says what ``path`` is, unless it is a checkpoint or a run folder that holds some."""
+    if not list_checkpoints(path / "checkpoints"):
+        read_marker(path)
+
+
 def _best_first(checkpoints: list[Path]) -> list[Path]:
     scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
     return sorted(scores, key=lambda path: scores[path], reverse=True)

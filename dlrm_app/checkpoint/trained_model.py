@@ -88,7 +88,7 @@ def _another(path: Path, which: str, damaged: Path) -> str | None:
     """What to type in place of a damaged checkpoint, if the run has another."""
     ranked = best_checkpoints if which == "best" else list_checkpoints
     others = [each for each in ranked(path / "checkpoints") if each != damaged and looks_whole(each)]
-    return f"the next {which} is {others[0].name}: {setting('checkpoint', others[0])}" if others else None
+    return f"the next {which} is {others[0].name}: name {others[0]}" if others else None
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dlrm_app.checkpoint.format import choose_checkpoint
+from dlrm_app.checkpoint.format import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.checkpoint.marker import read_marker
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.saved import read_saved_config
@@ -46,17 +46,17 @@ def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | N
 def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     """Raises one error with all that is wrong with dlrm-evaluate's values and paths; the first rank writes ``output``."""
     problems = config.problems()
-    problems += [
-        f"no checkpoint at {path}: the folder does not exist"
-        for path in (config.checkpoint, config.against)
-        if path and not Path(path).is_dir()
-    ]
     for key, given in (("output", config.output), ("report", config.report)):
         if given is not None and is_first:
             problems += _output_problems(key, Path(given))
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    for path in filter(None, (config.checkpoint, config.against)):
+        try:
+            refuse_no_checkpoint(Path(path))
+        except DlrmError as error:
+            errors.append(error)
     try:
-        if config.data.path or not problems:
+        if config.data.path or not errors:
             _check_rows(config, read_manifest(Path(config.data.path or _trained_on(config))))
     except DlrmError as error:
         errors.append(error)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from dlrm_app.checkpoint.format import list_checkpoints
+from dlrm_app.checkpoint.format import list_checkpoints, refuse_no_checkpoint
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.extras import install_command
 from dlrm_app.config.predict import STANDARD_INPUT, PredictConfig
@@ -12,7 +12,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.data.manifest import read_manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.distributed.ranks import num_started
-from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
 from dlrm_app.files import is_program, write_problems
 from dlrm_app.inference.record import is_export
 from dlrm_app.preprocess.read.source import find_files
@@ -21,8 +21,6 @@ from dlrm_app.preprocess.read.source import find_files
 def check_export(config: ExportConfig) -> None:
     """Raises one error with all that is wrong with dlrm-export's values and paths."""
     problems = config.problems()
-    if config.checkpoint and not Path(config.checkpoint).is_dir():
-        problems.append(f"no checkpoint at {config.checkpoint}: the folder does not exist")
     if "safetensors" in config.formats and find_spec("safetensors") is None:
         problems.append(
             f"format=safetensors needs the package safetensors, which is not installed: {install_command('inference')}"
@@ -37,14 +35,17 @@ def check_export(config: ExportConfig) -> None:
         problems.append(
             "dlrm-export is one process, whatever number of ranks trained: start it without torchrun"
         )
-    _refuse_with_errors_of(problems, lambda: _look_at_dataset(config.data.path))
+
+    def look_at_checkpoint() -> None:
+        if config.checkpoint:
+            refuse_no_checkpoint(Path(config.checkpoint))
+
+    _refuse_with_errors_of(problems, look_at_checkpoint, lambda: _look_at_dataset(config.data.path))
 
 
 def check_predict(config: PredictConfig) -> None:
     """Raises one error with all that is wrong with dlrm-predict's values and paths."""
     problems = config.problems()
-    if config.model and not Path(config.model).is_dir():
-        problems.append(f"no model at {config.model}: give an export, a run folder or a checkpoint")
     if config.output:
         problems += _new_file_problems("output", Path(config.output))
     if config.input == STANDARD_INPUT and num_started() > 1:
@@ -55,7 +56,18 @@ def check_predict(config: PredictConfig) -> None:
         if config.input not in (None, STANDARD_INPUT) and not problems:
             find_files("input", config.input)
 
-    _refuse_with_errors_of(problems, look_at_rows)
+    _refuse_with_errors_of(problems, lambda: _look_at_model(config.model), look_at_rows)
+
+
+def _look_at_model(path: str) -> None:
+    if not path or is_export(Path(path)):
+        return
+    if not Path(path).is_dir():
+        raise ConfigError([f"no model at {path}: give an export, a run folder or a checkpoint"])
+    try:
+        refuse_no_checkpoint(Path(path))
+    except DataError as error:
+        raise DataError(f"model={path} is no folder that dlrm-export wrote, and {error}") from error
 
 
 def _look_at_dataset(path: str | None) -> None:
@@ -63,13 +75,14 @@ def _look_at_dataset(path: str | None) -> None:
         read_manifest(Path(path))
 
 
-def _refuse_with_errors_of(problems: list[str], look: Callable[[], None]) -> None:
-    """Raises one error with ``problems`` and what ``look`` raises, if there are any."""
+def _refuse_with_errors_of(problems: list[str], *looks: Callable[[], None]) -> None:
+    """Raises one error with ``problems`` and what each of ``looks`` raises, if there are any."""
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    try:
-        look()
-    except DlrmError as error:
-        errors.append(error)
+    for look in looks:
+        try:
+            look()
+        except DlrmError as error:
+            errors.append(error)
     if errors:
         raise joined(errors)
 

@@ -66,7 +66,7 @@ def test_in_place_of_a_damaged_one_the_next_is_offered(tmp_path: Path, which: st
     with pytest.raises(DlrmError, match="other bytes than were written") as refused:
         open_trained(tmp_path, RUNTIME, which)
     other = tmp_path / "checkpoints" / checkpoint_name(next_one)
-    assert str(refused.value).endswith(f"the next {which} is {other.name}: checkpoint={other}")
+    assert str(refused.value).endswith(f"the next {which} is {other.name}: name {other}")
 
 
 def test_a_folder_around_checkpoints_or_without_any_is_called_what_it_is(tmp_path: Path) -> None:

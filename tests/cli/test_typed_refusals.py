@@ -73,6 +73,33 @@ def test_what_is_typed_wrongly_is_told_with_what_to_type(line: str, said: str, t
     assert code == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("predict model=empty input=x", "model=empty is no folder that dlrm-export wrote, and empty is no"),
+        (
+            "export checkpoint=empty",
+            "empty is no checkpoint and no run folder: name one that dlrm-train wrote",
+        ),
+        (
+            "evaluate checkpoint=run",
+            "the run in run has no whole checkpoint: train it until it has saved one",
+        ),
+    ],
+)
+def test_a_folder_without_a_model_is_called_what_it_is_before_any_work(
+    line: str, said: str, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("empty", "run"):
+        Path(name).mkdir()
+    Path("run/config.yaml").touch()
+    command, *arguments = line.split()
+    # torch is there in a test, so this is where a command would begin with it
+    monkeypatch.setattr("dlrm_app.distributed.runtime.start_runtime", lambda *_: pytest.fail("too late"))
+    _, text = typed(command, *arguments, "output=scores.parquet")
+    assert said in text
+
+
 def test_a_folder_that_holds_a_run_is_refused_before_torch_is_loaded(typed: Typed) -> None:
     Path("run").mkdir()
     Path("run/config.yaml").touch()
