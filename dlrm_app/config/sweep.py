@@ -2,7 +2,7 @@
 
 import itertools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,13 @@ class Combination:
     """One run of a sweep."""
 
     overrides: Sequence[str]
-    name: str
-    """What it does not share with all others: ``trainer.seed=1 model=dcn``."""
+    values: Mapping[str, str]
+    """Key or group → value, of those that have several in the sweep."""
+
+    @property
+    def name(self) -> str:
+        """What it does not share with all others: ``trainer.seed=1 model=dcn``."""
+        return " ".join(f"{key}={value}" for key, value in self.values.items())
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def check_sweep(
         shared = [line for line in overrides if line.startswith("output=") and "${" not in line]
         refuse_if([_shared_output(line.removeprefix("output="), "all", sweep) for line in shared])
         return
-    faults: dict[str, list[str]] = {}
+    faults: dict[str, list[Combination]] = {}
     outputs: dict[Path, int] = {}
     for number, combination in enumerate(sweep.combinations):
         try:
@@ -81,11 +86,11 @@ def check_sweep(
             config = checked_config(tree, schema, [], validate)
         except DlrmError as error:
             for problem in error.problems if isinstance(error, ConfigError) else [str(error)]:
-                faults.setdefault(problem, []).append(combination.name)
+                faults.setdefault(problem, []).append(combination)
         else:
             if output := getattr(config, "output", None):
                 outputs[Path(output)] = outputs.get(Path(output), 0) + 1
-    problems = [_with_names(problem, names, sweep) for problem, names in faults.items()]
+    problems = [_with_place(problem, wrong, sweep.combinations) for problem, wrong in faults.items()]
     problems += [_shared_output(path, count, sweep) for path, count in outputs.items() if count > 1]
     refuse_if(problems)
 
@@ -101,12 +106,24 @@ def _lines(key: str, override: Override) -> list[str]:
 
 
 def _combination(lines: dict[str, str], several: set[str]) -> Combination:
-    return Combination(list(lines.values()), " ".join(line for key, line in lines.items() if key in several))
+    values = {key: line.partition("=")[2] for key, line in lines.items() if key in several}
+    return Combination(list(lines.values()), values)
 
 
-def _with_names(problem: str, names: Sequence[str], sweep: Sweep) -> str:
-    is_of_all = len(names) == len(sweep.combinations or ())
-    return problem if is_of_all else f"{problem} (with {listed(names)})"
+def _with_place(problem: str, wrong: Sequence[Combination], combinations: Sequence[Combination]) -> str:
+    """``problem`` with what the ``wrong`` combinations have and no other has, if not all of them are wrong."""
+    if len(wrong) == len(combinations):
+        return problem
+    values = {key: _values_of(key, wrong) for key in wrong[0].values}
+    alike = [each for each in combinations if all(each.values[key] in values[key] for key in values)]
+    if len(alike) > len(wrong):
+        return f"{problem} (with {listed([each.name for each in wrong])})"
+    telling = [key for key in values if values[key] != _values_of(key, combinations)]
+    return f"{problem} (with {' '.join(f'{key}={listed(values[key])}' for key in telling)})"
+
+
+def _values_of(key: str, combinations: Sequence[Combination]) -> list[str]:
+    return list(dict.fromkeys(each.values[key] for each in combinations))
 
 
 def _shared_output(output: str | Path, count: int | str, sweep: Sweep) -> str:
@@ -122,7 +139,7 @@ def _shared_output(output: str | Path, count: int | str, sweep: Sweep) -> str:
 def _telling(sweep: Sweep) -> str:
     """Text that is another for each combination, by their values where these are fit for a name."""
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir()}
-    values = [line.partition("=")[2] for each in sweep.combinations or () for line in each.name.split(" ")]
+    values = [value for each in sweep.combinations or () for value in each.values.values()]
     if not values or not all(
         value.replace("_", "").replace(".", "").replace("-", "").isalnum() for value in values
     ):

@@ -84,11 +84,23 @@ def test_a_sweeper_that_makes_values_up_needs_an_output_for_each_too() -> None:
         check("data.path=x", swept, "output=r/${hydra:job.num}")
 
 
-def test_what_is_wrong_with_some_names_them_and_what_is_wrong_with_all_does_not() -> None:
+def test_a_fault_is_told_once_with_the_values_that_have_it_or_the_combinations() -> None:
     def refuse(config: TrainConfig) -> None:
-        raise ConfigError(["always"] + (["seeds are even"] if config.trainer.seed % 2 else []))
+        seed, epochs = config.trainer.seed, config.trainer.epochs
+        rules = [
+            (True, "of all"),
+            (epochs == 3, "of one value, whatever the seed"),
+            (seed == 0 and epochs < 3, "of some values together"),
+            ((seed, epochs) in [(0, 1), (1, 2)], "of no values"),
+        ]
+        raise ConfigError([fault for is_wrong, fault in rules if is_wrong])
 
-    overrides = ["data.path=x", "trainer.seed=0,1,2"]
+    overrides = ["data.path=x", "trainer.seed=0,1", "trainer.epochs=1,2,3"]
     with pytest.raises(ConfigError) as refused:
         check_sweep(find_sweep(overrides), "train", TrainConfig, overrides, refuse)
-    assert refused.value.problems == ["always", "seeds are even (with trainer.seed=1)"]
+    assert sorted(refused.value.problems) == [
+        "of all",
+        "of no values (with trainer.seed=0 trainer.epochs=1, trainer.seed=1 trainer.epochs=2)",
+        "of one value, whatever the seed (with trainer.epochs=3)",
+        "of some values together (with trainer.seed=0 trainer.epochs=1, 2)",
+    ]
