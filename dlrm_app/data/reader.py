@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.data.batch_order import Order
-from dlrm_app.data.column_rules import ColumnError, read_column, read_ids
+from dlrm_app.data.column_rules import ColumnError, read_column, read_features
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn, label_of
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.data.rows import Columns, Ranges, Rows, arrange
@@ -111,8 +111,7 @@ class SplitReader:
     def _columns(self, table: pa.Table, first_row: int) -> Columns:
         labels = read_column(table, self._label, pa.uint8()).to_numpy()
         return Columns(
-            [read_column(table, name, pa.float32()).to_numpy() for name in self._dense],
-            [read_ids(table, column) for column in self._sparse],
+            *read_features(table, self._dense, self._sparse),
             labels if self._soft_labels is None else self._soft_labels.mixed(first_row, labels),
         )
 

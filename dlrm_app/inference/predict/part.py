@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.data.column_rules import ColumnError, read_column, read_ids
+from dlrm_app.data.column_rules import ColumnError, read_column, read_features
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.rows import Columns, Rows, arrange
 from dlrm_app.errors import DataError
@@ -58,8 +58,7 @@ class TableReader:
 
     def _rows(self, table: pa.Table, labels: NDArray[np.uint8] | None) -> Rows:
         columns = Columns(
-            [read_column(table, name, pa.float32()).to_numpy() for name in self._dense],
-            [read_ids(table, column) for column in self._sparse],
+            *read_features(table, self._dense, self._sparse),
             np.zeros(len(table), np.uint8) if labels is None else labels,
         )
         return arrange(columns, None)
