@@ -12,13 +12,13 @@ import torch
 
 from dlrm_app.bench.result import Section, line
 from dlrm_app.checkpoint.checkpoints import Checkpoints
-from dlrm_app.data.batch import Batch, EvalBatches
-from dlrm_app.data.loading import choose_loading
+from dlrm_app.data.batch import Batch
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.forward_passes import SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import temporary_name
 from dlrm_app.training.run import TrainingRun, run_tensors, save
+from dlrm_app.training.split_evaluation import split_batches
 from dlrm_app.training.train import train_batches
 
 REPEATS = 5
@@ -86,15 +86,7 @@ def measure_evaluation(run: TrainingRun, forward_ms: float) -> Section:
     metrics = ClickMetrics(split, config.evaluation.group_by)
     times = []
     for _ in range(REPEATS):
-        with EvalBatches(
-            run.manifest,
-            split,
-            run.trainable.features,
-            batch_size=size,
-            rank=runtime.rank,
-            world_size=runtime.world_size,
-            loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
-        ) as batches:
+        with split_batches(run, split) as batches:
             first = First(batches, count)
             work = partial(evaluate, run.trainable.model, first, metrics, runtime, "evaluate")
             times.append(timed(work))

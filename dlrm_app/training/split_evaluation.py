@@ -49,15 +49,19 @@ def _measure(
     title: str,
     on_batch: Callable[[Batch], None] | None = None,
 ) -> dict[str, float]:
-    runtime = run.runtime
-    batches = EvalBatches(
+    with split_batches(run, split) as batches:
+        return evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
+
+
+def split_batches(run: TrainingRun, split: str) -> EvalBatches:
+    """This rank's batches of ``split``, in the order of its files, as the run evaluates on them."""
+    config, runtime = run.config, run.runtime
+    return EvalBatches(
         run.manifest,
         split,
         run.trainable.features,
-        batch_size=run.config.evaluation_rows(runtime.world_size, runtime.device_type),
+        batch_size=config.evaluation_rows(runtime.world_size, runtime.device_type),
         rank=runtime.rank,
         world_size=runtime.world_size,
-        loading=choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime),
+        loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
     )
-    with batches:
-        return evaluate(run.trainable.model, batches, metrics, runtime, title, on_batch)
