@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 from dlrm_app.config.checks import above_zero, at_least_zero, one_of, positive, within
 from dlrm_app.errors import ConfigError
 
-DENSE_OPTIMIZERS = ("sgd", "adagrad", "adam", "adamw")
+DENSE_STATES = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
+"""Kind → floats that it keeps for each weight."""
 SCHEDULES = ("constant", "polynomial", "cosine", "step", "plateau")
 PLATEAU_METRICS = ("auc", "logloss")
 DECAY_MODES = ("coupled", "decoupled")
@@ -52,7 +53,7 @@ class OptimizerConfig:
         """Values out of their range, or without effect."""
         return [
             *sparse_problems("optimizer.sparse", self.sparse),
-            *one_of("optimizer.dense.kind", self.dense.kind, DENSE_OPTIMIZERS),
+            *one_of("optimizer.dense.kind", self.dense.kind, tuple(DENSE_STATES)),
             *_common_problems("optimizer.dense", self.dense),
             *_below_one("optimizer.dense.momentum", self.dense.momentum),
             *above_zero("optimizer.dense.clip_norm", self.dense.clip_norm),

@@ -10,14 +10,13 @@ import numpy as np
 from torch import nn
 
 from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.optimizer import DENSE_STATES
 from dlrm_app.sharding.planner.placement import Assignment, imbalance
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 
 VALUE, INDEX = 4, 8
 """Bytes of an activation and of an id."""
-OPTIMIZER_PASSES = {"sgd": 3, "adagrad": 5, "adam": 7, "adamw": 7}
-"""How often a step of the dense optimizer goes over all weights: reads weight, gradient and state, writes what changes."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,8 @@ def step_work(shape: StepShape) -> dict[str, Work]:
     mlps, first = _products(shape, "mlps")
     crossing, _ = _products(shape, "interaction")
     dense = shape.num_dense_weights * VALUE
+    # weight and gradient are read and the weight written, each state both
+    passes = 3 + 2 * DENSE_STATES[shape.dense_optimizer]
     return {
         "input_dist": Work(bytes=2 * rows * ids * INDEX, sent=rows * ids * INDEX * away),
         "lookup": Work(bytes=everywhere * (share * (ids * INDEX + read) + made * pooled)),
@@ -129,7 +130,7 @@ def step_work(shape: StepShape) -> dict[str, Work]:
         ),
         "gradient_exchange": Work(sent=(everywhere * made * pooled + 2 * dense) * away),
         "table_update": Work(bytes=everywhere * (made * pooled + 2 * share * (read + state))),
-        "optimizer": Work(bytes=dense * OPTIMIZER_PASSES[shape.dense_optimizer]),
+        "optimizer": Work(bytes=dense * passes),
     }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from dlrm_app.config.optimizer import DENSE_STATES
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.display.numbers import memory_text
 from dlrm_app.model.build import build_model
@@ -18,8 +19,6 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.tables.specs import Table
 
 META = torch.device("meta")
-DENSE_STATES = {"sgd": 0, "adagrad": 1, "adam": 2}
-"""Floats that a dense optimizer keeps for each weight; two for those not named."""
 BATCHES = {"base": 2, "sparse_dist": 3, "fused_sparse_dist": 3, "prefetch": 4, "semi_sync": 4}
 """How many batches a pipeline holds on the device."""
 SORT_BYTES = 48
@@ -63,7 +62,7 @@ def estimate_run(
     features = sum(len(table.features) for table in tables)
     batch = 4 * (rows * (num_dense + 1 + features) + ids)
     on_gpu = device_type == "cuda"
-    states = DENSE_STATES.get(config.optimizer.dense.kind, 2)
+    states = DENSE_STATES[config.optimizer.dense.kind]
     return RunMemory(
         dense=4
         * weights

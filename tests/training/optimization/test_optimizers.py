@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.optimizer import DENSE_OPTIMIZERS, DenseSettings, SparseSettings
+from dlrm_app.config.optimizer import DENSE_STATES, DenseSettings, SparseSettings
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.optimization.optimizers import TouchedRows
@@ -95,7 +95,7 @@ def test_two_tables_of_one_kind_keep_their_own_rates() -> None:
     assert_trains_like_plain(compose_train("optimizer=sgd"), tables)
 
 
-@pytest.mark.parametrize("kind", DENSE_OPTIMIZERS)
+@pytest.mark.parametrize("kind", DENSE_STATES)
 def test_dense_optimizers_are_torchs(kind: str) -> None:
     extra = ["optimizer.dense.momentum=0.9"] if kind == "sgd" else []
     assert_trains_like_plain(
