@@ -119,7 +119,7 @@ def start_runtime(
         )
         if runtime.device.type == "cpu" and find_driver() is not None:
             logger.warning("there is an NVIDIA driver, but this computes on the CPU: %s", why_cpu())
-    named = name_interfaces(runtime, os.environ)
+    named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
     _join(runtime, timeout)
     try:
         yield runtime
@@ -134,6 +134,7 @@ def start_runtime(
         raise
     finally:
         dist.destroy_process_group()
+        sys.excepthook = show_error  # torch's puts [rank0]: before each line, once for every group there was
         for variable in named:
             os.environ.pop(variable, None)
 

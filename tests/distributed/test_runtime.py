@@ -100,6 +100,14 @@ def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_
     ]
 
 
+def test_a_process_shows_errors_after_a_group_as_it_did_before() -> None:
+    """torch names the rank before each line, and would do so once for every group that the process was in."""
+    show = sys.excepthook
+    with start_runtime(1):
+        assert sys.excepthook is not show
+    assert sys.excepthook is show
+
+
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Ranks(rank=2, local_rank=2, world_size=4, local_world_size=4, device_type="cuda")
     monkeypatch.setattr(module, "started_ranks", lambda: place)
