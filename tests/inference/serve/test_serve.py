@@ -188,6 +188,53 @@ def test_a_scorer_that_dies_is_told_and_started_again(server: Any, scores: list[
     assert 1e8 < float(resident[1]) < 1e10
 
 
+class Load:
+    """Clients that ask without pause until the server is gone, and what became of all they asked."""
+
+    def __init__(self, port: int, known: dict[str, list[float]]) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.is_ending = threading.Event()
+        self._port, self._known, self._rows = port, known, json_rows()
+        self._clients = [threading.Thread(target=self._ask, args=(seed,)) for seed in range(4)]
+        for client in self._clients:
+            client.start()
+
+    def join(self) -> None:
+        for client in self._clients:
+            client.join()
+
+    def _ask(self, seed: int) -> None:
+        chance, client = np.random.default_rng(seed), Client(self._port)
+        while True:
+            start = int(chance.integers(NUM_TEST - 4))
+            bad = [{"hour": {}}] if chance.random() < 0.05 else []
+            try:
+                status, answer = client.score([*self._rows[start : start + 4], *bad])
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self.outcomes["closed" if self.is_ending.is_set() else "lost"] += 1
+                return
+            self.outcomes[self._judge(start, bool(bad), status, answer)] += 1
+
+    def _judge(self, start: int, is_bad: bool, status: int, answer: Any) -> str:
+        """The export whose scores these are, or what else they are."""
+        if is_bad:
+            return "refused" if status == 422 else "wrong"
+        near = [
+            name
+            for name, scores in self._known.items()
+            if status == 200 and np.allclose(answer["scores"], scores[start : start + 4], atol=1e-7)
+        ]
+        return near[0] if near else "wrong"
+
+
+def damaged_copy(export: Path) -> Path:
+    copy = shutil.copytree(export, export.with_name("damaged"))
+    with (copy / "model.ts").open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    return copy
+
+
 def test_no_request_is_lost_across_exports_nor_at_the_end(
     server: Any, shop: Path, other: Path, scores: list[float]
 ) -> None:
@@ -195,64 +242,35 @@ def test_no_request_is_lost_across_exports_nor_at_the_end(
     (other_scores,) = ServedExport(open_export(other), 512).score([json_rows()])
     assert not isinstance(other_scores, RequestError)
     assert max(abs(a - b) for a, b in zip(scores, other_scores, strict=True)) > 1e-5
-    outcomes: Counter[str] = Counter()
-    rows, health = json_rows(), Client(port)
-    is_ending = threading.Event()
+    load, client = Load(port, {"first": scores, "second": other_scores}), Client(port)
 
-    def load(seed: int) -> None:
-        chance, client = np.random.default_rng(seed), Client(port)
-        while True:
-            start = int(chance.integers(NUM_TEST - 4))
-            bad = chance.random() < 0.05
-            asked = [*rows[start : start + 4], *([{"hour": {}}] if bad else [])]
-            try:
-                status, answer = client.score(asked)
-            except (http.client.RemoteDisconnected, ConnectionError):
-                outcomes["closed" if is_ending.is_set() else "lost"] += 1
-                return
-            if bad:
-                outcomes["refused" if status == 422 else "wrong"] += 1
-                continue
-            near = [
-                name
-                for name, known in (("first", scores), ("second", other_scores))
-                if status == 200 and np.allclose(answer["scores"], known[start : start + 4], atol=1e-7)
-            ]
-            outcomes[near[0] if near else "wrong"] += 1
+    def health() -> Any:
+        return client.ask("GET", "/health")[1]
 
-    clients = [threading.Thread(target=load, args=(seed,)) for seed in range(4)]
-    for client in clients:
-        client.start()
-    wait_until(lambda: outcomes["first"] > 20)
+    wait_until(lambda: load.outcomes["first"] > 20)
     point_at(shop / "current", other)
-    wait_until(lambda: outcomes["second"] > 20)
-    first = health.ask("GET", "/health")[1]
-    assert first["refused"] is None
+    wait_until(lambda: load.outcomes["second"] > 20)
+    served = health()
+    assert served["refused"] is None
 
-    damaged = shutil.copytree(shop / "export", shop / "damaged")
-    with (damaged / "model.ts").open("r+b") as file:
-        file.seek(100)
-        file.write(b"damage")
-    point_at(shop / "current", damaged)
-    wait_until(lambda: health.ask("GET", "/health")[1]["refused"])
-    now = health.ask("GET", "/health")[1]
-    assert "model.ts has other bytes" in now["refused"]
-    assert now["export"] == first["export"]
-    assert 'dlrm_swaps_total{outcome="refused"} 1.0' in health.ask("GET", "/metrics")[1]
+    point_at(shop / "current", damaged_copy(shop / "export"))
+    wait_until(lambda: health()["refused"])
+    assert "model.ts has other bytes" in health()["refused"]
+    assert health()["export"] == served["export"]
+    assert 'dlrm_swaps_total{outcome="refused"} 1.0' in client.ask("GET", "/metrics")[1]
     point_at(shop / "current", shop / "export")
     os.kill(process.pid, signal.SIGHUP)
-    wait_until(lambda: health.ask("GET", "/health")[1]["refused"] is None)
+    wait_until(lambda: health()["refused"] is None)
     wait_until(lambda: len(scorers_of(process)) == 1)  # the memory of an export goes with it
     (scorer,) = scorers_of(process)
 
-    is_ending.set()
+    load.is_ending.set()
     process.terminate()
     assert process.wait(30) == 0
     assert not Path(f"/proc/{scorer}").exists()
-    for client in clients:
-        client.join()
-    assert outcomes["refused"] > 0
-    assert (outcomes["lost"], outcomes["wrong"]) == (0, 0), outcomes
+    load.join()
+    assert load.outcomes["refused"] > 0
+    assert (load.outcomes["lost"], load.outcomes["wrong"]) == (0, 0), load.outcomes
 
 
 def test_what_cannot_be_served_is_refused_at_once(tmp_path: Path) -> None:
