@@ -38,8 +38,6 @@ class Marker:
     """The size of the run's metrics.jsonl."""
     cuda_random_states: list[str] = field(default_factory=list)
     """Of each rank's GPU, by rank."""
-    calibration: list[list[float]] = field(default_factory=list)
-    """What ``FinalBias`` has added up, by rank, with trainer.calibrate."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Name → (bytes, checksum) of every file beside the marker."""
 
@@ -59,9 +57,8 @@ def keeps_ema(config: Mapping[str, Any]) -> bool:
 def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
     value = {**asdict(marker), "progress": marker.progress.to_json()}
-    for name in ("cuda_random_states", "calibration"):
-        if not value[name]:  # the files of runs that need it not stay as they were
-            del value[name]
+    if not marker.cuda_random_states:  # the files of runs that need it not stay as they were
+        del value["cuda_random_states"]
     write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
 
 
@@ -102,6 +99,7 @@ def _parse(value: dict[str, Any]) -> Marker:
     progress, meter = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
     files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
     columns = value.pop("columns", None)
+    value.pop("calibration", None)  # what early versions kept with trainer.calibrate
     return Marker(progress=progress, meter=meter, columns=columns, files=files, **value)
 
 

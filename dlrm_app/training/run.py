@@ -23,7 +23,6 @@ from dlrm_app.training.loop_decisions import reason_to_stop
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimization.ema import DenseEma
-from dlrm_app.training.optimization.final_bias import FinalBias
 from dlrm_app.training.optimization.schedules import LearningRates
 from dlrm_app.training.run_folder.folder import RunFolder
 from dlrm_app.training.seed import cuda_random_states, random_state, set_random_states
@@ -56,8 +55,6 @@ class TrainingRun:
     """None without optimizer.dense.ema_decay."""
     soft_labels: SoftLabels | None
     """None without distillation.scores."""
-    final_bias: FinalBias | None
-    """None without trainer.calibrate."""
     progress: Progress
     meter: LossMeter
     throughput: Throughput
@@ -126,7 +123,6 @@ def save(run: TrainingRun, checkpoints: Checkpoints) -> None:
         plan=plan_to_dict(run.trainable.plan),
         metrics_bytes=run.folder.metrics_bytes(),
         cuda_random_states=cuda_random_states(run.runtime),
-        calibration=run.final_bias.state() if run.final_bias else [],
     )
     checkpoints.save(run_tensors(run), marker)
 
@@ -145,8 +141,6 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
         setattr(run.progress, name, value)
     set_step(run.trainable.optimizer, run.progress.updates)
     run.meter.load_state(marker.meter)
-    if run.final_bias:
-        run.final_bias.load_state(marker.calibration, run.runtime)
     set_random_states(marker.random_state, marker.cuda_random_states, run.runtime)
     logger.info(
         "going on from %s: epoch %d, step %s",

@@ -24,13 +24,13 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     on_batch = run.health.start_split() if run.health else None
     if split == "val":
         run.folder.mlperf.start_evaluation(run.epochs_trained)
-    scores = _measure(run, split, metrics, f"evaluate {split}", on_batch)
+    scores = measure(run, split, metrics, f"evaluate {split}", on_batch)
     if split == "val":
         run.folder.mlperf.end_evaluation(run.epochs_trained, scores["auc"])
     curves = measure_curves(*metrics.rows())
     if run.ema:
         with run.ema.in_place():
-            averaged = _measure(run, split, metrics, f"evaluate {split}, averaged")
+            averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
     epoch, step = run.progress.last_epoch, run.progress.step
     evaluation = Evaluation(split, epoch, step, scores)
@@ -42,13 +42,14 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     log_evaluation(evaluation)
 
 
-def _measure(
+def measure(
     run: TrainingRun,
     split: str,
     metrics: ClickMetrics,
     title: str,
     on_batch: Callable[[Batch], None] | None = None,
 ) -> dict[str, float]:
+    """What ``metrics`` finds of every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
         return evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import islice
 from typing import Any, NoReturn
@@ -32,7 +32,7 @@ from dlrm_app.training.nonfinite import (
     record_skip,
 )
 from dlrm_app.training.optimization.ema import DenseEma
-from dlrm_app.training.optimization.final_bias import FinalBias
+from dlrm_app.training.optimization.final_bias import fit_final_bias
 from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, restore, save
@@ -99,7 +99,6 @@ def prepare(
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
     ema_decay = config.optimizer.dense.ema_decay
-    num_rows = manifest.splits["train"].rows
     soft_labels = runtime.together(lambda: distilled_labels(config.distillation, manifest))
     log_plan(trainable.plan)
     log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
@@ -115,7 +114,6 @@ def prepare(
         else None,
         ema=None if ema_decay is None else DenseEma(trainable.model, ema_decay),
         soft_labels=soft_labels,
-        final_bias=FinalBias(config.trainer, num_rows, runtime.device) if config.trainer.calibrate else None,
         folder=folder,
         checkpoint=checkpoint,
         before=before,
@@ -186,7 +184,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
         num_steps = min(num_steps, trainer.max_steps - progress.step)
     run.trainable.model.train()
     if is_val_due(run.config.evaluation, progress, run.batches_per_epoch):  # the run stopped before it
-        evaluate_within_epoch(run)
+        without_pipeline(run, lambda: evaluate_split(run, "val"))
         num_steps = num_steps if run.why_done is None else 0
     run.throughput.restart()
     started = time.perf_counter()
@@ -211,8 +209,10 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
                 save_overdue=agreed.save,
                 is_last=left == 0,
             )
+            if trainer.calibrate and progress.step == run.num_steps:
+                without_pipeline(run, lambda: fit_final_bias(run))
             if after.evaluate:
-                evaluate_within_epoch(run)
+                without_pipeline(run, lambda: evaluate_split(run, "val"))
                 if run.why_done:
                     break
             # evaluating may have taken long
@@ -237,7 +237,7 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
         set_step_seed(run.config.trainer.seed, progress.step + 1, run.runtime.rank)
     run.trace.before_step()
     with run.parts.step():
-        loss, logits, labels = run.trainable.pipeline.progress(stream)
+        loss, _, _ = run.trainable.pipeline.progress(stream)
     run.trace.after_step()
     progress.step += 1
     progress.batch += 1
@@ -248,10 +248,6 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
         run.guard.watch(loss, progress.step)
         run.meter.add(loss)
         run.throughput.add_step()
-        if run.final_bias:
-            run.final_bias.add(progress.step, logits, labels)
-    if run.final_bias:
-        run.final_bias.shift(progress.step, run.trainable.model)
     bar.update(global_batch_size)
 
 
@@ -281,14 +277,14 @@ def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     )
 
 
-def evaluate_within_epoch(run: TrainingRun) -> None:
-    """Evaluates on val in the middle of an epoch.
+def without_pipeline(run: TrainingRun, work: Callable[[], None]) -> None:
+    """Does ``work``, which runs the plain forward, in the middle of an epoch.
 
     The pipeline keeps the batches under way, whose ids are at their ranks already: training goes on as without.
     """
     pipeline = run.trainable.pipeline
     pipeline.detach()
-    evaluate_split(run, "val")
+    work()
     pipeline.attach(sparse_dist=False)  # the ids of the first batch under way are not sent again
 
 

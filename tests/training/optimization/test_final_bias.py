@@ -1,31 +1,20 @@
-"""trainer.calibrate: the root that it steps to is found by bisection; stops and ranks change nothing; a run keeps its ranking."""
+"""trainer.calibrate: the shift is the root that bisection finds; then the train split's predictions add up; stops and ranks
+change nothing; a run keeps its losses and its ranking."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.training.optimization.final_bias import FinalBias
+from dlrm_app.training.optimization.final_bias import LARGEST, shift_to_labels
 from tests.data.dataset_fixture import write_dataset
-from tests.plain_training import compose_train
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 CALIBRATED = ["model.ensemble_size=2", "optimizer=adagrad", "trainer.calibrate=true"]
-
-
-class TwoModels(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.models = nn.ModuleList(nn.ModuleDict({"over_arch": nn.Linear(1, 1)}) for _ in range(2))
-
-    def biases(self) -> list[float]:
-        return [model["over_arch"].bias.item() for model in self.models]
 
 
 def root(logits: torch.Tensor, labels: torch.Tensor) -> float:
@@ -38,41 +27,20 @@ def root(logits: torch.Tensor, labels: torch.Tensor) -> float:
     return low
 
 
-def final_bias(num_steps: int, *overrides: str) -> FinalBias:
-    """Of a run of ``num_steps`` an epoch."""
-    trainer = compose_train("trainer.global_batch_size=64", *overrides).trainer
-    return FinalBias(trainer, 64 * num_steps + 5, torch.device("cpu"))
-
-
-@pytest.mark.parametrize(("offset", "epochs"), [(-0.05, 1), (0.0, 2), (0.08, 1)])
-def test_every_model_is_shifted_to_where_the_last_half_epoch_adds_up(offset: float, epochs: int) -> None:
+@pytest.mark.parametrize("offset", [-0.7, -0.05, 0.0, 0.08, 0.9])
+def test_under_the_shift_predictions_add_up_to_the_labels(offset: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    truth = -3 + torch.randn(4, 20_000, generator=generator)
-    labels = torch.bernoulli(truth.sigmoid(), generator=generator)
-    predicted = truth + offset
-    predicted[:2] += 1  # what comes before says nothing
-    model = TwoModels()
-    before = model.biases()
-    ours = final_bias(4, f"trainer.epochs={epochs}")
-    last = 4 * epochs
-    for step in range(last):
-        ours.shift(step, model)
-        assert model.biases() == before
-        at = max(0, step + 4 - last)
-        ours.add(step + 1, predicted[at], labels[at])
-    ours.shift(last, model)
-    for was, now in zip(before, model.biases(), strict=True):
-        assert now - was == pytest.approx(root(predicted[2:], labels[2:]), abs=2e-3)
+    truth = -3 + torch.randn(20_000, generator=generator)
+    labels = torch.bernoulli(truth.sigmoid(), generator=generator) > 0
+    logits = truth + offset
+    assert shift_to_labels(logits, labels) == pytest.approx(root(logits, labels), abs=1e-6)
 
 
-def test_sums_are_shared_out_among_other_ranks() -> None:
-    sums = [[1.0, 2.0, 4.0], [8.0, 16.0, 32.0]]
-    bias = final_bias(1)
-    with start_runtime(1) as runtime:
-        bias.load_state(sums, runtime)
-        assert bias.state() == [[9.0, 18.0, 36.0]]
-        bias.load_state([], runtime)  # of a run that did not add up
-        assert bias.state() == [[0.0, 0.0, 0.0]]
+def test_no_shift_is_larger_than_a_bias_can_mend() -> None:
+    labels = torch.tensor([True, False, False, False])
+    assert shift_to_labels(torch.full((4,), -9.0), labels) == LARGEST
+    assert shift_to_labels(torch.full((4,), 9.0), labels) == -LARGEST
+    assert shift_to_labels(torch.full((4,), -1e6), labels) == 0  # predictions of 0, which no shift moves
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +51,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_stop_in_the_second_half_changes_nothing(folder: Path) -> None:
+def test_a_stop_changes_nothing(folder: Path) -> None:
     middle = folder / "whole" / "checkpoints" / "step-000000020"
     train_here(folder / "cut", f"data.path={folder}/dataset", *CALIBRATED, f"resume={middle}")
     assert final_bytes(folder / "cut") == final_bytes(folder / "whole")
 
 
+@pytest.mark.long
 def test_two_ranks_shift_by_the_same(folder: Path) -> None:
     run = folder / "two"
     settings = [*SMALL, f"data.path={folder}/dataset", *CALIBRATED, "report.enabled=false", f"output={run}"]
@@ -101,13 +70,18 @@ def test_two_ranks_shift_by_the_same(folder: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=1e-5)
 
 
-def test_it_is_a_weight_like_any_and_the_steps_are_as_without(folder: Path) -> None:
-    """dlrm-evaluate finds what the run found; the shift comes after the last step."""
+def test_the_run_predicts_as_many_clicks_as_it_learnt_from(folder: Path) -> None:
+    """dlrm-evaluate finds it on the train split; the steps are as without, and so is the ranking."""
     train_here(folder / "without", f"data.path={folder}/dataset", *CALIBRATED[:-1])
     assert losses(folder / "without") == losses(folder / "whole")
-    keys = [f"checkpoint={folder}/whole", "split=val", "threads=1"]
-    (found,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models
-    (plain,), (logged,) = events(folder / "without", "eval"), events(folder / "whole", "eval")
-    assert found.metrics["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
-    assert logged["calibration"] != pytest.approx(plain["calibration"], abs=1e-4)
-    assert logged["auc"] == pytest.approx(plain["auc"], abs=1e-3)
+    fitted, plain = (evaluated(folder / run, "train") for run in ("whole", "without"))
+    assert fitted["calibration"] == pytest.approx(1, abs=1e-4)
+    assert plain["calibration"] != pytest.approx(1, abs=1e-2)
+    assert fitted["auc"] == pytest.approx(plain["auc"], abs=1e-3)
+    (logged,) = events(folder / "whole", "eval")
+    assert evaluated(folder / "whole", "val")["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
+
+
+def evaluated(run: Path, split: str) -> dict[str, float]:
+    keys = [f"checkpoint={run}", f"split={split}", "threads=1"]
+    return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models[0].metrics
