@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.checks import required
 from dlrm_app.config.extras import install_command
-from dlrm_app.config.keys import wrong_value
+from dlrm_app.config.keys import schema_tree, wrong_value
 from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
 from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
 
@@ -35,7 +35,7 @@ def register_schema(command: str, schema: type[Any]) -> None:
     """Lets conf/<command>.yaml, or that of the command it builds on, name its schema in its defaults list."""
     for name in (command, BUILDS_ON.get(command)):
         if name is not None:
-            ConfigStore.instance().store(name=f"{name}_schema", node=schema)
+            ConfigStore.instance().store(name=f"{name}_schema", node=schema_tree(schema))
 
 
 def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> Schema:
@@ -133,7 +133,7 @@ def resolved(config: DictConfig, schema: type[Any]) -> DictConfig:
     """``config`` with a value in the place of each ``${...}``. Raises ConfigError where there is none that fits."""
     try:
         plain = OmegaConf.to_container(config, resolve=True)
-        whole = OmegaConf.merge(OmegaConf.structured(schema), plain)
+        whole = OmegaConf.merge(schema_tree(schema), plain)
     except OmegaConfBaseException as error:
         raise ConfigError([f"{error.full_key}: {str(error).splitlines()[0]}"]) from error
     assert isinstance(whole, DictConfig)

@@ -12,6 +12,14 @@ from dlrm_app.display.text import listed
 RENAMED = {"model.members": "model.ensemble_size"}
 RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
+_trees: dict[type[Any], DictConfig] = {}
+
+
+def schema_tree(schema: type[Any]) -> DictConfig:
+    """The keys of ``schema`` with their types, not to be changed: made once, for that takes five times as long as a copy."""
+    if schema not in _trees:
+        _trees[schema] = OmegaConf.structured(schema)
+    return _trees[schema]
 
 
 def is_known(key: str, tree: DictConfig) -> bool:

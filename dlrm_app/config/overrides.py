@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.group_files import has_key, register_file, register_nothing
-from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
+from dlrm_app.config.keys import is_free_form, is_known, schema_tree, unknown_key, wrong_value
 from dlrm_app.display.command_line import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
@@ -40,7 +40,7 @@ def check_overrides(
     A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
     ``is_sweep``: a key may have several values, each a run of its own.
     """
-    parser, tree = OverridesParser.create(), OmegaConf.structured(schema)
+    parser, tree = OverridesParser.create(), schema_tree(schema)
     settings = settings_named_as_groups(schema, conf)
     groups = (
         {path.name for path in conf.iterdir() if path.is_dir()} & {*map(str, tree), "experiment"}
@@ -95,7 +95,7 @@ def plain_values(overrides: list[str]) -> dict[str, object]:
 
 def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
     """Keys with a plain value that are called as a folder of ``conf`` is: Hydra would look for a choice in there."""
-    tree = OmegaConf.structured(schema)
+    tree = schema_tree(schema)
     return {str(key) for key in tree if OmegaConf.is_missing(tree, key) and (conf / str(key)).is_dir()}
 
 

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.compose import conf_dir
-from dlrm_app.config.keys import RENAMED, RENAMED_IN_SPECS
+from dlrm_app.config.keys import RENAMED, RENAMED_IN_SPECS, schema_tree
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 
@@ -23,7 +23,7 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     del defaults["defaults"]  # Hydra's list of groups
     try:
         saved = _with_new_names(values)
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrainConfig), defaults, saved))
+        config = OmegaConf.to_object(OmegaConf.merge(schema_tree(TrainConfig), defaults, saved))
     except OmegaConfBaseException as error:
         raise DataError(
             f"checkpoint {folder} has the configuration of another version: {error.full_key or str(error).splitlines()[0]} "

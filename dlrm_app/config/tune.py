@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive, required, within
 from dlrm_app.config.extras import install_command
-from dlrm_app.config.keys import is_known, unknown_key, wrong_value
+from dlrm_app.config.keys import is_known, schema_tree, unknown_key, wrong_value
 from dlrm_app.config.optimizer import PLATEAU_METRICS
 from dlrm_app.config.train import TrainConfig
 
@@ -71,7 +71,7 @@ def _entry_problems(name: str, entry: Any) -> list[str]:
         return [
             f"{name} must hold a key of dlrm-train and its values, as {{key: model.dropout, low: 0, high: 0.4}}, got {entry}"
         ]
-    key, tree = entry["key"], OmegaConf.structured(TrainConfig)
+    key, tree = entry["key"], schema_tree(TrainConfig)
     if key in NOT_TUNED or key.startswith("tune."):
         return [f"{name}: {key} is what the study itself decides: leave it out"]
     if not is_known(key, tree):
