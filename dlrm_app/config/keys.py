@@ -59,12 +59,16 @@ def wrong_value(key: str, value: Any, tree: DictConfig) -> str | None:
 
 
 def _takes(key: str, value: Any, tree: DictConfig) -> bool:
-    changed = tree.copy()
+    section, _, name = key.rpartition(".")
+    around = OmegaConf.select(tree, section) if section else tree
+    if not isinstance(around, DictConfig):  # below a field of any kind
+        around, name = tree, key
+    changed = around.copy()
     try:
-        OmegaConf.update(changed, key, value)
+        OmegaConf.update(changed, name, value)
     except OmegaConfBaseException:
         return False
-    node = OmegaConf.select(changed, key)
+    node = OmegaConf.select(changed, name)
     is_flat = isinstance(node, ListConfig) and node._metadata.element_type in (int, float, str)
     return not (is_flat and any(map(_is_nested, value)))  # which omegaconf lets pass
 
