@@ -1,5 +1,6 @@
 """One, two and four ranks train like one process of plain torch, whatever the sharding."""
 
+import copy
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
@@ -15,6 +16,7 @@ from dlrm_app.sharding.sharded_model import COLUMN_TYPES
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, PARITY_TABLES, train_cases
+from tests.plain_model import PlainModel
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
 from tests.ranks import on_ranks
@@ -41,11 +43,18 @@ def num_parts(kind: str, optimizer: str) -> int:
 
 
 @cache
+def initial_model() -> PlainModel:
+    """Of plain torch, with the application's first weights, which the optimizer has no part in."""
+    config = compose_config("train", TrainConfig, COMMON)
+    with start_runtime(num_threads=1) as runtime:
+        return plain_copy(build_trainable(config, PARITY_TABLES, NUM_DENSE, runtime))
+
+
+@cache
 def plain_run(optimizer: str, parts: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """(losses, last weights) of the plain torch model from the same initial weights."""
     config = compose_config("train", TrainConfig, [*COMMON, f"optimizer={optimizer}"])
-    with start_runtime(num_threads=1) as runtime:
-        plain = plain_copy(build_trainable(config, PARITY_TABLES, NUM_DENSE, runtime))
+    plain = copy.deepcopy(initial_model())
     steps = [draw(seed, BATCH, PARITY_TABLES) for seed in range(NUM_STEPS)]
     losses = run_plain(plain, config, steps, PARITY_TABLES, parts=parts)
     weights = {name: bag.weight.detach() for name, bag in plain.bags.items()}
