@@ -4,8 +4,11 @@ They are looked up, and on their way from the other ranks, while the bottom MLP 
 goes the other way round, their gradients travel while the bottom MLP's are. B batch rows, F sparse features, D width.
 """
 
+from typing import Any
+
 import torch
 from torch import fx, nn
+from torch.autograd.function import FunctionCtx
 from torchrec.distributed.types import LazyAwaitable
 from torchrec.models.dlrm import SparseArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -72,10 +75,33 @@ class _Stack(nn.Module):
         super().__init__()
         self._features = features
         self._dim = dim
+        self._order: torch.Tensor | None = None
 
     def forward(self, pooled: KeyedTensor) -> torch.Tensor:
-        if not isinstance(pooled, fx.Proxy) and pooled.keys() == self._features:
-            return pooled.values().view(-1, len(self._features), self._dim)
-        by_name = pooled.to_dict()
-        values = torch.cat([by_name[name] for name in self._features], dim=1)
-        return values.reshape(-1, len(self._features), self._dim)
+        if isinstance(pooled, fx.Proxy):
+            by_name: Any = pooled.to_dict()
+            traced: torch.Tensor = torch.cat([by_name[name] for name in self._features], dim=1)
+            return traced.reshape(-1, len(self._features), self._dim)
+        keys: list[str] = pooled.keys()
+        values = pooled.values().view(-1, len(self._features), self._dim)
+        if keys == self._features:
+            return values
+        # once, for the sharding decides it: a copy to a GPU in every step would wait for it
+        if self._order is None:
+            self._order = torch.tensor([keys.index(name) for name in self._features], device=values.device)
+        ordered: torch.Tensor = _Ordered.apply(values, self._order)  # type: ignore[no-untyped-call]
+        return ordered
+
+
+class _Ordered(torch.autograd.Function):
+    """``values`` [B, F, D] with its F in another order, one operation each way."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(order)
+        return values.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (order,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return gradient.index_select(1, order.argsort()), None
