@@ -82,8 +82,7 @@ class Rings:
     def begin(self, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Message:
         """Sends ``sent[r]`` to rank r, whose ``received`` for this one is as long; on the CPU.
 
-        Each is contiguous, or some columns of a matrix.
-        ``sent`` must stay as it is, and ``received`` be left alone, until ``finish``.
+        Each is contiguous, or some columns of a matrix, whose rows are sent one after the other. ``sent`` must stay as it is, and ``received`` be left alone, until ``finish``.
         """
         received[self._rank].copy_(sent[self._rank])
         message = Message(self._spans(sent), self._spans(received), [*sent, *received])
@@ -109,7 +108,7 @@ class Rings:
         return spans
 
     def _advance(self, patience: int) -> bool:
-        """Moves what can be moved, message by message; whether any byte was. Nothing waits to be sent for what is to come."""
+        """Moves what can be moved, message by message; whether any byte was. What is to be sent never waits for what is to come."""
         has_moved, is_stuck = False, False
         while True:
             while self._sending and not self._sending[0].sent[:, _LEFT].any():
