@@ -42,8 +42,8 @@ class _Mean:
             self._send()
 
     def _send(self) -> None:
-        for mean, parameter in zip(self._means, self._parameters, strict=True):
-            mean.zero_() if parameter.grad is None else mean.copy_(parameter.grad)
+        gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters]
+        torch.cat([each.reshape(-1) for each in gradients], out=self._flat)
         self._flat *= 1 / self._group.size()
         self._work = begin_sum(self._flat, self._group)
 

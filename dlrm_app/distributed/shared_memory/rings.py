@@ -53,11 +53,13 @@ class Message:
     received: np.ndarray
     kept: Sequence[torch.Tensor]
     """Whose memory that is."""
+    has_left: bool = False
+    has_arrived: bool = False
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it has left and arrived."""
-        return not (self.sent[:, _LEFT].any() or self.received[:, _LEFT].any())
+        """Whether nothing is left to do for it."""
+        return self.has_left and self.has_arrived
 
 
 class Rings:
@@ -88,14 +90,14 @@ class Rings:
         message = Message(self._spans(sent), self._spans(received), [*sent, *received])
         self._sending.append(message)
         self._receiving.append(message)
-        self._advance(patience=0)
+        self._advance()
         return message
 
     def finish(self, message: Message) -> None:
         """Waits until ``message`` has arrived. Raises RuntimeError, as gloo does, if a rank has ended or says nothing."""
         deadline = None
         while not message.is_done:
-            if self._advance(patience=_SPINS + _YIELDS + _SLEEPS):
+            if self._advance(message):
                 deadline = None
             elif not message.is_done:
                 now = time.monotonic()
@@ -107,22 +109,35 @@ class Rings:
         spans[self._rank, _LEFT] = 0
         return spans
 
-    def _advance(self, patience: int) -> bool:
-        """Moves what can be moved, message by message; whether any byte was. What is to be sent never waits for what is to come."""
-        has_moved, is_stuck = False, False
-        while True:
-            while self._sending and not self._sending[0].sent[:, _LEFT].any():
-                self._sending.popleft()
-                is_stuck = False
-            while self._receiving and not self._receiving[0].received[:, _LEFT].any():
-                self._receiving.popleft()
-                is_stuck = False
-            if is_stuck or not (self._sending or self._receiving):
-                return has_moved
-            sent = self._sending[0].sent if self._sending else self._nothing
-            received = self._receiving[0].received if self._receiving else self._nothing
-            has_moved |= _move(self._outgoing, self._incoming, self._capacity, sent, received, patience)
-            is_stuck = True
+    def _advance(self, wanted: Message | None = None) -> bool:
+        """Moves what can be moved, message by message, until ``wanted`` is done; whether any byte was.
+
+        Waits a little for what others have to do, if one is ``wanted``. What is to be sent never waits for what is to come.
+        """
+        has_moved, patience = False, _SPINS + _YIELDS + _SLEEPS if wanted else 0
+        while self._sending or self._receiving:
+            must_send, must_receive = bool(self._sending), bool(self._receiving)
+            sent = self._sending[0].sent if must_send else self._nothing
+            received = self._receiving[0].received if must_receive else self._nothing
+            moved, to_send, to_receive = _move(
+                self._outgoing,
+                self._incoming,
+                self._capacity,
+                sent,
+                received,
+                patience,
+                must_send,
+                must_receive,
+            )
+            has_moved |= moved
+            has_left, has_arrived = must_send and not to_send, must_receive and not to_receive
+            if has_left:
+                self._sending.popleft().has_left = True
+            if has_arrived:
+                self._receiving.popleft().has_arrived = True
+            if not (has_left or has_arrived) or (wanted and wanted.is_done):
+                break
+        return has_moved
 
     def _refuse_loss(self, is_late: bool) -> None:
         for rank in range(self._num_ranks):
@@ -249,10 +264,12 @@ def _pull(ring, capacity, span):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _move(outgoing, incoming, capacity, sent, received, patience):  # type: ignore[no-untyped-def]  # compiled
-    """Sends and receives until one of both is done, or nothing could be moved ``patience`` times in a row; whether any was."""
+def _move(outgoing, incoming, capacity, sent, received, patience, must_send, must_receive):  # type: ignore[no-untyped-def]
+    """Sends and receives until one of both is done, or nothing could be moved ``patience`` times in a row.
+
+    (Whether anything was moved, the bytes left to send, and to receive.)
+    """
     idle, has_moved = 0, False
-    must_send, must_receive = sent[:, _LEFT].any(), received[:, _LEFT].any()
     while True:
         moved, to_send, to_receive = 0, 0, 0
         for rank in range(len(sent)):
@@ -264,8 +281,8 @@ def _move(outgoing, incoming, capacity, sent, received, patience):  # type: igno
             to_receive += received[rank, _LEFT]
         if moved:
             idle, has_moved = 0, True
-        if (must_send and to_send == 0) or (must_receive and to_receive == 0) or idle >= patience:
-            return has_moved
+        if (must_send and not to_send) or (must_receive and not to_receive) or idle >= patience:
+            return has_moved, to_send, to_receive
         idle += 1
         if idle > _SPINS + _YIELDS:
             _usleep(np.uint32(_SLEEP))
