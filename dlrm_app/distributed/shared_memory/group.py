@@ -70,9 +70,18 @@ class MachineGroup(dist.ProcessGroup):
         sent = torch.split(input.contiguous(), list(input_split_sizes) or len(input) // self.size())
         return self.exchange(sent, received)
 
-    def exchange(self, sent: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> dist.Work:
-        """Begins to send ``sent[r]`` to rank r and to take ``received[r]`` from it, as ``Rings.begin`` has them."""
-        return self._exchange(sent, received)
+    def exchange(
+        self,
+        sent: Sequence[torch.Tensor],
+        received: Sequence[torch.Tensor],
+        then: Callable[[], object] | None = None,
+    ) -> dist.Work:
+        """Begins to send ``sent[r]`` to rank r and to take ``received[r]`` from it, as ``Rings.begin`` has them.
+
+        ``then`` is called in the first wait, once all is there.
+        """
+        assert self.rings is not None
+        return _Arrival(self.rings, self.rings.begin(sent, received), then)
 
     def begin_sum(self, values: torch.Tensor) -> dist.Work:
         """The sum of every rank's ``values`` [N], added in the order of the ranks, in their place.
@@ -82,7 +91,7 @@ class MachineGroup(dist.ProcessGroup):
         """
         if self.size() == 2 or values.nbytes <= _LITTLE:
             all_of = [torch.empty_like(values) for _ in range(self.size())]
-            return self._exchange([values] * self.size(), all_of, lambda: _add_up(all_of, values))
+            return self.exchange([values] * self.size(), all_of, lambda: _add_up(all_of, values))
         pieces = values.tensor_split(self.size())
         received = [torch.empty_like(pieces[self.rank()]) for _ in pieces]
 
@@ -90,16 +99,7 @@ class MachineGroup(dist.ProcessGroup):
             _add_up(received, received[0])
             self.exchange([received[0]] * len(pieces), pieces).wait()
 
-        return self._exchange(pieces, received, share)
-
-    def _exchange(
-        self,
-        sent: Sequence[torch.Tensor],
-        received: Sequence[torch.Tensor],
-        then: Callable[[], object] | None = None,
-    ) -> dist.Work:
-        assert self.rings is not None
-        return _Arrival(self.rings, self.rings.begin(sent, received), then)
+        return self.exchange(pieces, received, share)
 
 
 def _add_up(parts: Sequence[torch.Tensor], total: torch.Tensor) -> None:
@@ -109,9 +109,7 @@ def _add_up(parts: Sequence[torch.Tensor], total: torch.Tensor) -> None:
 
 
 class _Arrival(dist.Work):
-    """``then`` is called once the message is there, in the first wait."""
-
-    def __init__(self, rings: Rings, message: Message, then: Callable[[], object] | None = None) -> None:
+    def __init__(self, rings: Rings, message: Message, then: Callable[[], object] | None) -> None:
         super().__init__()
         self._rings, self._message, self._then = rings, message, then
 

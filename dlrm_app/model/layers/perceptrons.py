@@ -15,6 +15,7 @@ from dlrm_app.model.layers.traced import is_traced
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 _FEW = 32
+"""Inputs: as many as a model has dense features."""
 
 
 def speed_up(model: nn.Module) -> nn.Module:
