@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """Milliseconds of one part: the median, the quartiles, and the least that this machine could take, if that is known."""
+    """Milliseconds of one part: median, quartiles, mean, and the least that this machine could take, if that is known."""
 
     name: str
     ms: float
     low: float
     high: float
+    mean: float
     floor_ms: float | None = None
     what: str = ""
 
@@ -34,8 +35,8 @@ class Section:
 
     @property
     def rows_per_second(self) -> float | None:
-        """By the median."""
-        return None if self.rows is None else 1000 * self.rows / self.all.ms
+        """Over all repetitions: batches are read several at a time, and what comes in bursts no median shows."""
+        return None if self.rows is None else 1000 * self.rows / self.all.mean
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,6 @@ class BenchResult:
 def line(name: str, values: Sequence[float], floor_ms: float | None = None, what: str = "") -> Line:
     """Of repetitions in milliseconds."""
     if len(values) < 2:
-        return Line(name, values[0], values[0], values[0], floor_ms, what)
+        return Line(name, values[0], values[0], values[0], values[0], floor_ms, what)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Line(name, median, low, high, floor_ms, what)
+    return Line(name, median, low, high, statistics.fmean(values), floor_ms, what)
