@@ -2,10 +2,12 @@
 
     python benchmarks/estimates.py measured                  # calibrates, then trains four models, on 1, 2 and 4 ranks
     python benchmarks/estimates.py measured --ranks 2 --models multi-hot --parts
+    python benchmarks/estimates.py data --folder FOLDER      # the rows of measured, kept for --folder FOLDER there
     python benchmarks/estimates.py published                 # computed alone
 
 ``measured``: dlrm-plan calibrate=true, dlrm-plan for each model with what it wrote, and dlrm-bench's whole step from
-disk; on stderr how fast matrix products were both times, for a machine changes. ``published``: Merlin's synthetic models,
+disk, of more row groups than the reader has lanes, so that it decodes beside the steps; means, for it reads in bursts.
+On stderr how fast matrix products were both times, for a machine changes. ``published``: Merlin's synthetic models,
 torchrec_dlrm and MLPerf's DLRM-DCNv2, with the vendors' figures of their GPUs, half of which is taken to be reached;
 published throughput over estimated.
 """
@@ -29,6 +31,7 @@ MODELS = {
     "multi-hot": ([100_000] * 8, 32, 10, ["model.bottom_mlp=[256,32]", "model.top_mlp=[256,1]"], 4096),
 }
 """Rows of the tables, their width, ids a row, MLPs, batch."""
+NUM_DENSE, VALUES = 13, 80_000_000
 
 MERLIN = {
     "tiny": {1: 24.4, 8: 5.5, 16: 4.9},
@@ -95,24 +98,35 @@ def estimated_ms(printed: str) -> dict[str, float]:
     return {part: float(ms.replace(",", "")) for part, ms in rows}
 
 
-def measured(ranks: int, names: list[str], parts: bool, folder: Path) -> None:
-    calibrated = ["calibrate=true", f"output={folder}", "tables=criteo_kaggle", "tables.embedding_dim=16"]
-    call("plan", calibrated, ranks)
+def make_data(names: list[str], folder: Path) -> None:
+    """Tables and rows of each model, VALUES of them; kept where they are there already."""
     for name in names:
-        rows, dim, ids, mlps, batch = MODELS[name]
+        rows, dim, ids, _, _ = MODELS[name]
         specs = [
             {"name": f"t_{i}", "rows": n, "dim": dim, "features": [f"f_{i}"], "pooling_factors": [ids]}
             for i, n in enumerate(rows)
         ]
-        tables = folder / f"{name}.yaml"
+        tables, dataset = folder / f"{name}.yaml", folder / f"{name}-dataset"
         tables.write_text(yaml.safe_dump({"specs": specs}))
-        keys = [f"tables={tables}", *mlps, f"trainer.global_batch_size={batch}"]
+        if not (dataset / "manifest.json").exists():
+            num_rows = VALUES // (NUM_DENSE + ids * len(rows))
+            keys = [f"tables={tables}", "format=dataset", f"num_dense={NUM_DENSE}"]
+            call("generate", [*keys, f"rows={num_rows}", f"output={dataset}"])
+
+
+def measured(ranks: int, names: list[str], parts: bool, data: Path, folder: Path) -> None:
+    calibrated = ["calibrate=true", f"output={folder}", "tables=criteo_kaggle", "tables.embedding_dim=16"]
+    call("plan", calibrated, ranks)
+    for name in names:
+        _, _, _, mlps, batch = MODELS[name]
+        keys = [f"tables={data / name}.yaml", *mlps, f"trainer.global_batch_size={batch}"]
         keys.append(f"topology={folder / 'topology.yaml'}")  # of both: other bandwidths make another plan
         planned = estimated_ms(call("plan", [*keys, "smallest=false"]))
-        call("bench", [*keys, "measure=[step]", "steps=20", f"output={folder / name}"], ranks)
+        rows = f"data.path={data / name}-dataset"
+        call("bench", [*keys, rows, "measure=[step]", "steps=40", f"output={folder / name}"], ranks)
         bench = json.loads((folder / name / "bench.json").read_text())
         section = bench["sections"][0]
-        taken = {line["name"]: line["ms"] for line in [*section["parts"], section["all"]]}
+        taken = {line["name"]: line["mean"] for line in [*section["parts"], section["all"]]}
         cells = [f"{1000 * batch / each:,.0f}" for each in (planned["all"], taken["all"])]
         print(f"| {name} | {ranks} | {' | '.join(cells)} | {taken['all'] / planned['all']:.2f} |", flush=True)
         then = yaml.safe_load((folder / "topology.yaml").read_text())["fp32_tflops"]
@@ -134,19 +148,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("measured", "published"))
+    parser.add_argument("what", choices=("measured", "data", "published"))
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--models", default=",".join(MODELS), help="of measured")
     parser.add_argument("--parts", action="store_true", help="measured: also by part of the step")
+    parser.add_argument("--folder", type=Path, help="keeps the rows for the next time")
     options = parser.parse_args()
     if options.what == "published":
         return published()
-    print(
-        "| model | ranks | estimated, samples/s | measured | estimated over measured |\n|---|---:|---:|---:|---:|"
-    )
-    for ranks in map(int, options.ranks.split(",")):
-        with tempfile.TemporaryDirectory() as folder:
-            measured(ranks, options.models.split(","), options.parts, Path(folder))
+    names = options.models.split(",")
+    with tempfile.TemporaryDirectory() as temporary:
+        data = options.folder or Path(temporary)
+        data.mkdir(parents=True, exist_ok=True)
+        make_data(names, data)
+        if options.what == "data":
+            return None
+        print(
+            "| model | ranks | estimated, samples/s | measured | estimated over measured |\n|---|---:|---:|---:|---:|"
+        )
+        for ranks in map(int, options.ranks.split(",")):
+            with tempfile.TemporaryDirectory() as folder:
+                measured(ranks, names, options.parts, data, Path(folder))
     return None
 
 

@@ -147,6 +147,8 @@ class TopologyConfig:
     inter_node_gbps: float | None = None
     fp32_tflops: float | None = None
     bf16_tflops: float | None = None
+    loader_rows_per_second: float | None = None
+    loader_ids_per_second: float | None = None
     efficiency: dict[str, float] = field(default_factory=dict)
     fixed_ms: dict[str, float] = field(default_factory=dict)
 
@@ -176,6 +178,8 @@ class TopologyConfig:
                     "inter_node_gbps",
                     "fp32_tflops",
                     "bf16_tflops",
+                    "loader_rows_per_second",
+                    "loader_ids_per_second",
                 )
                 for problem in above_zero(f"topology.{key}", getattr(self, key))
             ),

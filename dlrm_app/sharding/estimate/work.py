@@ -29,6 +29,14 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """What a rank reads from the dataset for a step."""
+
+    rows: float
+    ids: float
+
+
+@dataclass(frozen=True)
 class Matrix:
     """A weight matrix that every row is multiplied with, in ``part`` of the forward pass."""
 
@@ -97,6 +105,12 @@ def pooled_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int
         samples = 1 / num_ranks if placed.option.sharding_type == "data_parallel" else 1.0
         np.add.at(load, np.array(placed.ranks), samples * len(table.features) * placed.option.sizes[:, 1])
     return float(load.max()) / sum(table.dim * len(table.features) for table in tables)
+
+
+def loaded(shape: StepShape) -> Loaded:
+    """Every model of an ensemble has rows of its own."""
+    rows = shape.batch * shape.model.ensemble_size
+    return Loaded(rows, rows * sum(sum(table.expected_pooling_factors) for table in shape.tables))
 
 
 def step_work(shape: StepShape) -> dict[str, Work]:

@@ -1,8 +1,8 @@
 """dlrm-plan calibrate=true: how fast this machine does each part of a step, as a topology file to plan with.
 
-Two probes of different size train for some steps from disk, with the configuration's kind of model, optimizers and
-precision. Through both goes a line for each part: what it takes for no rows at all, and the share that it reaches of what
-the machine could do.
+Two probes of different size train for some steps on batches in memory, with the configuration's kind of model, optimizers
+and precision. Through both goes a line for each part: what it takes for no rows at all, and the share that it reaches of what
+the machine could do. The loader is measured by itself.
 """
 
 import logging
@@ -19,6 +19,7 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.config.train import TablesConfig, TrainConfig
+from dlrm_app.data.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.files import explained_disk_errors, write_text
@@ -28,9 +29,11 @@ from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.measure import measure_machine
 from dlrm_app.sharding.estimate.work import Work, step_work
 from dlrm_app.synthetic import generate
+from dlrm_app.tables.specs import Table
 from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.run_folder.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
+from dlrm_app.training.speed.loader_rates import measure_loader_rates
 from dlrm_app.training.speed.shape import step_shape
 from dlrm_app.training.speed.timed_steps import time_steps
 from dlrm_app.training.train import prepare, train_batches
@@ -42,16 +45,18 @@ WARM_STEPS, STEPS = 5, 16
 
 @dataclass(frozen=True)
 class Probe:
-    """A model to measure: tables alike, and the widths of its MLPs."""
+    """A model to measure: tables alike, ids of each for a row, and the widths of its MLPs."""
 
     num_tables: int
     rows: int
     dim: int
     mlp: tuple[int, ...]
     batch_size: int
+    ids: int = 1
 
 
 PROBES = (Probe(8, 20_000, 16, (64, 32), 1024), Probe(26, 100_000, 32, (512, 256), 4096))
+LOADER_PROBE = Probe(8, 100_000, 16, (16,), 4096, ids=10)
 Measured = tuple[Mapping[str, Work], Mapping[str, float]]
 """A probe's work and its milliseconds by part."""
 
@@ -70,7 +75,9 @@ def calibrate(config: PlanConfig) -> Path:
             small, large = (
                 run_probe(config, probe, scratch / str(index), runtime) for index, probe in enumerate(PROBES)
             )
+            rows, ids = read_probe(config, LOADER_PROBE, scratch / "loader", runtime)
         calibrated = fit(machine, small, large, config.trainer.precision)
+        calibrated = replace(calibrated, loader_rows=rows, loader_ids=ids)
         if runtime.is_first:
             _write(path, topology_text(calibrated, config, runtime))
     return path
@@ -78,16 +85,23 @@ def calibrate(config: PlanConfig) -> Path:
 
 def run_probe(config: PlanConfig, probe: Probe, scratch: Path, runtime: Runtime) -> Measured:
     """Trains ``probe`` as ``config`` says how. Every rank must call it."""
-    asked = _probe_config(config, probe, str(scratch / "dataset"))
-    runtime.together(lambda: _write_rows(asked, probe, scratch) if runtime.is_first else None)
-    manifest, tables = runtime.together(lambda: open_dataset(asked, runtime))
+    asked, manifest, tables = _open_probe(config, probe, scratch, runtime)
     with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
         run = prepare(asked, manifest, tables, folder, runtime)
         with train_batches(run) as batches:
-            readings = [by_part for _, by_part in time_steps(run, iter(batches), WARM_STEPS, STEPS)]
+            kept = list(batches)
+        readings = [by_part for _, by_part in time_steps(run, iter(kept), WARM_STEPS, STEPS)]
         parts = {part for reading in readings for part in reading}
         times = {part: median(reading.get(part, 0.0) for reading in readings) for part in parts}
         return step_work(step_shape(asked, run.trainable.plan, run.trainable.model.module)), times
+
+
+def read_probe(config: PlanConfig, probe: Probe, scratch: Path, runtime: Runtime) -> tuple[float, float]:
+    """Rows and ids a second that ``probe``'s rows are read at. Every rank must call it, for they read at once."""
+    asked, manifest, tables = _open_probe(config, probe, scratch, runtime)
+    return measure_loader_rates(
+        asked, manifest, [name for table in tables for name in table.features], runtime
+    )
 
 
 def fit(machine: Machine, small: Measured, large: Measured, precision: str) -> Machine:
@@ -126,6 +140,8 @@ def topology_text(machine: Machine, config: PlanConfig, runtime: Runtime) -> str
         "inter_node_gbps": link,
         "fp32_tflops": round(machine.flops["fp32"] / 1e12, 5),
         "bf16_tflops": round(machine.flops["bf16"] / 1e12, 5),
+        "loader_rows_per_second": round(machine.loader_rows),
+        "loader_ids_per_second": round(machine.loader_ids),
         "efficiency": {part: round(value, 5) for part, value in sorted(machine.efficiency.items())},
         "fixed_ms": {part: round(value, 4) for part, value in sorted(machine.fixed_ms.items())},
     }
@@ -137,7 +153,13 @@ def topology_text(machine: Machine, config: PlanConfig, runtime: Runtime) -> str
 
 def _probe_config(config: PlanConfig, probe: Probe, dataset: str) -> TrainConfig:
     specs = [
-        {"name": f"t_{index}", "rows": probe.rows, "dim": probe.dim, "features": [f"f_{index}"]}
+        {
+            "name": f"t_{index}",
+            "rows": probe.rows,
+            "dim": probe.dim,
+            "features": [f"f_{index}"],
+            "pooling_factors": [probe.ids],
+        }
         for index in range(probe.num_tables)
     ]
     model = replace(config.model, bottom_mlp=[*probe.mlp, probe.dim], top_mlp=[*probe.mlp, 1])
@@ -155,6 +177,14 @@ def _probe_config(config: PlanConfig, probe: Probe, dataset: str) -> TrainConfig
         "profiler": False,
     }
     return TrainConfig(**values)
+
+
+def _open_probe(
+    config: PlanConfig, probe: Probe, scratch: Path, runtime: Runtime
+) -> tuple[TrainConfig, Manifest, list[Table]]:
+    asked = _probe_config(config, probe, str(scratch / "dataset"))
+    runtime.together(lambda: _write_rows(asked, probe, scratch) if runtime.is_first else None)
+    return asked, *runtime.together(lambda: open_dataset(asked, runtime))
 
 
 def _write_rows(asked: TrainConfig, probe: Probe, scratch: Path) -> None:

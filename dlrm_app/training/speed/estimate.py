@@ -7,7 +7,7 @@ from dlrm_app.display.table import text_table
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.estimate.machine import described_machine
-from dlrm_app.sharding.estimate.work import step_work
+from dlrm_app.sharding.estimate.work import loaded, step_work
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.speed.parts import PARTS, TITLES
@@ -23,7 +23,8 @@ def estimate_step(
     precision = config.trainer.precision
     if precision == "auto":  # of a CPU that is not here nobody knows whether it has units for bf16
         precision = "bf16" if machine.device == "cuda" else "fp32"
-    times = machine.estimate_ms(step_work(step_shape(config, plan, model)), precision)
+    shape = step_shape(config, plan, model)
+    times = machine.beside_loader(machine.estimate_ms(step_work(shape), precision), loaded(shape))
     return {part: times[part] for part in PARTS if part in times}
 
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.cost import Option
-from dlrm_app.sharding.estimate.work import StepShape, matrices_of, pooled_share, step_work
+from dlrm_app.sharding.estimate.work import Loaded, StepShape, loaded, matrices_of, pooled_share, step_work
 from dlrm_app.sharding.planner.placement import Placed
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.speed.parts import PARTS
@@ -118,3 +118,10 @@ def test_a_row_that_is_updated_is_read_and_written_with_its_state() -> None:
     assert by_kind["sgd"] == rows * (DIM * 4 + 2 * DIM * 4)  # its gradient, and the weights there and back
     assert by_kind["rowwise_adagrad"] - by_kind["sgd"] == rows * 2 * 4
     assert by_kind["adagrad"] - by_kind["sgd"] == rows * 2 * DIM * 4
+
+
+def test_each_model_of_an_ensemble_has_rows_read_for_it() -> None:
+    tables = [Table("a", 100, DIM, ("f", "g"), pooling_factors=(1.0, 20.0)), *TABLES]
+    config = replace(model_config("dlrm"), ensemble_size=3)
+    asked = StepShape(BATCH, 1, [], 0, tables, {}, "adam", config, 1.0, 1.0)
+    assert loaded(asked) == Loaded(rows=3 * BATCH, ids=3 * BATCH * (1 + 20 + len(TABLES)))

@@ -1,5 +1,6 @@
 """Calibration: the line through two probes gives them back, and a file that plans with it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_what_was_measured_is_planned_with(
 ) -> None:
     monkeypatch.setattr(measure, "SECONDS", 0.0)
     monkeypatch.setattr(calibration, "PROBES", (Probe(2, 50, 8, (8,), 64), Probe(3, 80, 16, (16,), 128)))
+    monkeypatch.setattr(calibration, "LOADER_PROBE", Probe(3, 50, 8, (8,), 64, ids=4))
     monkeypatch.setattr(calibration, "STEPS", 3)
     tables = tmp_path / "tables.yaml"
     tables.write_text("specs: [{name: t_a, rows: 50, dim: 8, features: [a, b]}]")
@@ -50,10 +52,13 @@ def test_what_was_measured_is_planned_with(
     topology = calibrate(compose_config("plan", PlanConfig, asked))
     planned = compose_config("plan", PlanConfig, [*keys, f"topology={topology}"])
     assert set(planned.topology.efficiency) >= {"mlps", "lookup", "table_update"}
+    assert planned.topology.loader_rows_per_second
+    assert planned.topology.loader_ids_per_second
     plan_cluster(planned)
     printed = capsys.readouterr().out
     assert "a whole step, estimated from rates measured by calibrate=true" in printed
     assert "MLPs backward" in printed
+    assert re.search("^data  ", printed, re.MULTILINE)
 
 
 def test_a_calibration_without_a_place_for_its_file_is_refused() -> None:
