@@ -24,7 +24,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.display.table import text_table
 from dlrm_app.model.dlrm import DotInteraction
-from dlrm_app.model.layers.perceptrons import speed_up
+from dlrm_app.model.layers.faster_layers import speed_up
 from dlrm_app.model.precision import multiplies_bf16
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

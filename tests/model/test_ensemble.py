@@ -26,7 +26,7 @@ Step = tuple[torch.Tensor, Ids, torch.Tensor]
 
 
 def plain_model(weights: dict[str, torch.Tensor], kind: str, model: int) -> PlainModel:
-    """A plain model with the initial weights of one model."""
+    """A plain model with the initial weights of one model, in float64: Adagrad divides by sums of squares near zero."""
     share = DIM // COUNT
     prefix = f"models.{model}."
     dense = {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
@@ -34,7 +34,7 @@ def plain_model(weights: dict[str, torch.Tensor], kind: str, model: int) -> Plai
     for table in TABLES:
         own = weights[f"bags.{table.name}.weight"][:, model * share : (model + 1) * share]
         plain.bags[table.name].weight.data.copy_(own)
-    return plain
+    return plain.double()
 
 
 def plain_models(trainable: Trainable, kind: str) -> list[PlainModel]:
@@ -45,14 +45,15 @@ def plain_models(trainable: Trainable, kind: str) -> list[PlainModel]:
 def train_plain(models: list[PlainModel], config: TrainConfig, steps: list[list[Step]]) -> torch.Tensor:
     """Losses of steps whose mean over the models each of them follows; ``steps[t][k]`` is model k's batch."""
     settings = config.optimizer
-    sparse = [RowByRow([bag.weight for bag in plain.bags.values()], settings.sparse) for plain in models]
+    tables = [[bag.weight for bag in plain.bags.values()] for plain in models]
+    sparse = [RowByRow(weights, settings.sparse, stored_as=torch.float64) for weights in tables]
     parameters: list[nn.Parameter] = [p for plain in models for p in plain.dense.values()]
     dense = DENSE[settings.dense.kind](parameters, settings.dense)
     losses = []
     for step in steps:
         loss = torch.stack(
             [
-                F.binary_cross_entropy_with_logits(plain(rows, ids), labels)
+                F.binary_cross_entropy_with_logits(plain(rows.double(), ids), labels.double())
                 for plain, (rows, ids, labels) in zip(models, step, strict=True)
             ]
         ).mean()
@@ -86,15 +87,15 @@ def test_ten_steps_equal_plain_models_apart(kind: str, optimizer: str) -> None:
         trainable.pipeline.detach()
         trainable.model.eval()
         _, (_, logits, _) = trainable.model(to_batch(rows, ids, labels))
-    torch.testing.assert_close(losses, train_plain(models, config, steps), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses.double(), train_plain(models, config, steps), rtol=1e-5, atol=1e-6)
     for number, plain in enumerate(models):
         for table in TABLES:
             found = plain_model(weights, kind, number).bags[table.name].weight
             torch.testing.assert_close(found, plain.bags[table.name].weight, rtol=1e-4, atol=2e-6)
         for name, value in plain.dense.items():
             found = weights[f"models.{number}.{name.replace('/', '.')}"]
-            torch.testing.assert_close(found, value.data, rtol=1e-4, atol=2e-6)
-    expected = torch.stack([plain(rows, ids).double().sigmoid() for plain in models]).mean(0)
+            torch.testing.assert_close(found.double(), value.data, rtol=1e-4, atol=2e-6)
+    expected = torch.stack([plain(rows.double(), ids).sigmoid() for plain in models]).mean(0)
     torch.testing.assert_close(logits.double().sigmoid(), expected.detach(), rtol=1e-4, atol=2e-6)
 
 
