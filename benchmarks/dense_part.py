@@ -5,7 +5,8 @@
 
 In turn, so that both see the same machine; medians. The embeddings are random; 26 features × 32, MLPs 512-256-32 and
 512-256-1, Adam; DCNv2 with 3 layers of rank 512, projections of 256 and 8 vectors. "floor": the products of the linear
-layers and of the interaction alone, at the rate of a product of 2,048 × 512 × 512. --compile: torch.compile of torchrec's
+layers and of the interaction alone, at the rate of a product of 2,048 × 512 × 512 by the faster
+library. --compile: torch.compile of torchrec's
 too, which compiles for a minute first.
 """
 
@@ -25,6 +26,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.display.table import text_table
 from dlrm_app.model.dlrm import DotInteraction
 from dlrm_app.model.layers.faster_layers import speed_up
+from dlrm_app.model.layers.products import multiply
 from dlrm_app.model.precision import multiplies_bf16
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -155,7 +157,7 @@ def floor_ms(name: str, kind: str, rows: int) -> float:
     """What the products take at the rate of a large one: of the interaction, or of the whole."""
     dtype = torch.bfloat16 if "bf16" in name else torch.float32
     left, right = torch.randn(2048, 512).to(dtype), torch.randn(512, 512).to(dtype)
-    (seconds,) = medians([lambda: torch.mm(left, right)], 20)
+    seconds = min(medians([lambda: torch.mm(left, right), lambda: multiply(left, right)], 20))
     rate = 2 * 2048 * 512 * 512 / seconds
     flat, pairs = VECTORS * DIM, VECTORS * (VECTORS - 1) // 2
     crossing, crossed = {

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.distributed.shared_memory.group import machine_group
+from dlrm_app.model.layers.products import is_for_onednn, multiply
 from dlrm_app.sharding.estimate.machine import Machine
 
 PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
@@ -35,8 +36,8 @@ def gemm_rate(kind: torch.dtype, runtime: Runtime) -> float:
     """Flops a second of matrix products."""
     rows, width = PRODUCT[runtime.device_type]
     factors = [torch.randn(each, width, device=runtime.device).to(kind) for each in (rows, width)]
-    result = torch.empty(rows, width, dtype=kind, device=runtime.device)
-    seconds = median_seconds(lambda: torch.mm(*factors, out=result), runtime)
+    product = multiply if is_for_onednn(factors[0]) else torch.mm
+    seconds = median_seconds(lambda: product(*factors), runtime)
     return 2.0 * rows * width * width / seconds
 
 
