@@ -192,7 +192,7 @@ class _Batches:
 
 
 class TrainBatches(_Batches):
-    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
+    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on; ``split``: whose rows.
 
     With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k follows an order of its own: that
     of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
@@ -216,8 +216,9 @@ class TrainBatches(_Batches):
         shuffle: bool = True,
         loading: Loading = PLAIN,
         soft_labels: SoftLabels | None = None,
+        split: str = "train",
     ) -> None:
-        reader = SplitReader(manifest, "train", features, soft_labels)
+        reader = SplitReader(manifest, split, features, soft_labels)
         orders = [
             train_order(
                 reader.group_rows,

@@ -1,6 +1,7 @@
 """dlrm-evaluate: metrics of one checkpoint, or of two on the same rows and whether they differ."""
 
 import gc
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +30,8 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem, refuse_moved
 from dlrm_app.evaluation.row_sample import sample_rows
 from dlrm_app.files import explained_disk_errors, write_json, write_text
+
+logger = logging.getLogger(__name__)
 
 HEADINGS = {
     "pr_auc": "PR-AUC",
@@ -105,6 +108,13 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
 
 def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
     """Loads the model, evaluates it and lets it go."""
+    is_its_own = trained.marker.dataset == manifest.fingerprint()
+    if config.split == "val" and is_its_own and trained.marker.has_learnt_val and runtime.is_first:
+        logger.warning(
+            "%s learnt from these rows of val (trainer.learn_val=true), which flatters it: evaluate on test, or an older "
+            "checkpoint of the run",
+            trained.name,
+        )
     size = config.batch_size or trained.config.evaluation_rows(runtime.world_size, runtime.device_type)
     batches = runtime.together(
         lambda: EvalBatches(

@@ -17,6 +17,7 @@ from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.soft_labels import SoftLabels
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.problems import has_labelled_val
 from dlrm_app.sharding.plan.plan_file import plan_to_dict
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.training.loop_decisions import reason_to_stop
@@ -70,11 +71,18 @@ class TrainingRun:
         trainer = self.config.trainer
         if reason := reason_to_stop(self.config.evaluation, self.progress.evals):
             return reason
-        if self.progress.epoch >= trainer.epochs:
-            return f"trainer.epochs={trainer.epochs} are done"
+        if self.progress.epoch >= trainer.epochs + bool(self.num_val_rows):
+            return f"trainer.epochs={trainer.epochs} are done{', and val is learnt from' * bool(self.num_val_rows)}"
         if trainer.max_steps is not None and self.progress.step >= trainer.max_steps:
             return f"trainer.max_steps={trainer.max_steps} is reached"
         return None
+
+    @property
+    def epoch_title(self) -> str:
+        """What the next step is a part of, for people."""
+        return (
+            "val" if self.split == "val" else f"epoch {self.progress.epoch + 1}/{self.config.trainer.epochs}"
+        )
 
     @property
     def epochs_trained(self) -> float:
@@ -82,14 +90,32 @@ class TrainingRun:
         return self.progress.step / self.batches_per_epoch
 
     @property
-    def num_steps(self) -> int:
-        """Steps of the whole run."""
+    def num_epoch_steps(self) -> int:
+        """Steps of all epochs; those over val's rows come after them."""
         return self.config.trainer.num_steps(self.manifest.splits["train"].rows)
 
     @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self.config.trainer.num_steps(self.manifest.splits["train"].rows, self.num_val_rows)
+
+    @property
+    def num_val_rows(self) -> int:
+        """Rows of val that are learnt from after the last epoch; 0 where they are not, or do not fill a batch."""
+        if not self.config.trainer.learn_val or not has_labelled_val(self.manifest):
+            return 0
+        rows = self.manifest.splits["val"].rows
+        return rows if rows >= self.config.trainer.global_batch_size else 0
+
+    @property
+    def split(self) -> str:
+        """Whose rows the next step learns from: val's after the last epoch, as if they were one more."""
+        return "val" if self.num_val_rows and self.progress.epoch >= self.config.trainer.epochs else "train"
+
+    @property
     def batches_per_epoch(self) -> int:
-        """Global batches of one epoch."""
-        return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
+        """Global batches of the current epoch."""
+        return self.manifest.splits[self.split].rows // self.config.trainer.global_batch_size
 
     @cached_property
     def learning_rates(self) -> LearningRates:
@@ -100,8 +126,9 @@ class TrainingRun:
             self.trainable.tables,
             config.optimizer,
             config.schedule,
-            self.num_steps,
+            self.num_epoch_steps,
             self.progress,
+            self.num_val_rows // config.trainer.global_batch_size,
         )
 
     @cached_property

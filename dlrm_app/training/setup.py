@@ -99,7 +99,11 @@ def epoch_batches(
     start_batch: int = 0,
     soft_labels: SoftLabels | None = None,
 ) -> TrainBatches:
-    """This rank's batches of ``epoch``, from batch number ``start_batch`` on. ``config`` has its lanes."""
+    """This rank's batches of ``epoch``, from batch number ``start_batch`` on; after the last one they are val's.
+
+    ``config`` has its lanes.
+    """
+    split = "train" if epoch < config.trainer.epochs else "val"
     lanes = config.data.lanes
     assert lanes is not None
     return TrainBatches(
@@ -115,5 +119,6 @@ def epoch_batches(
         world_size=runtime.world_size,
         shuffle=config.data.shuffle,
         loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
-        soft_labels=soft_labels,
+        soft_labels=soft_labels if split == "train" else None,
+        split=split,
     )

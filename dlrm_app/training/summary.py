@@ -13,6 +13,7 @@ from dlrm_app.display.numbers import duration
 from dlrm_app.display.table import text_table
 from dlrm_app.display.text import first_lines
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.problems import has_labelled_val
 from dlrm_app.model.precision import describe_choice
 from dlrm_app.sharding.kernels import log_dense_kernel
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
@@ -43,6 +44,8 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
         f"{batch_size:,}",
         f"{rows % batch_size:,}",
     )
+    if config.trainer.learn_val and has_labelled_val(manifest):
+        logger.info("then, once val is evaluated, its %s rows", f"{manifest.splits['val'].rows:,}")
     weights = sum(table.rows * table.dim for table in tables)
     kind = config.model.kind
     if config.model.ensemble_size > 1:
@@ -68,11 +71,10 @@ def log_run_memory(
 
 def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:
     """One line for the steps since the last; it stays where a progress bar does not, in a log file."""
-    progress, trainer = run.progress, run.config.trainer
+    progress = run.progress
     logger.info(
-        "epoch %d/%d, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
-        progress.epoch + 1,
-        trainer.epochs,
+        "%s, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
+        run.epoch_title,
         f"{progress.step:,}",
         f"{run.num_steps:,}",
         event.loss,
@@ -120,9 +122,8 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     )
     if result.skipped_steps:
         print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
-    print(
-        f"next: dlrm-evaluate {setting('checkpoint', folder)} split={evals[-1].split if evals else 'train'}"
-    )
+    told = [each.split for each in evals if each.split != "val" or not run.num_val_rows]
+    print(f"next: dlrm-evaluate {setting('checkpoint', folder)} split={told[-1] if told else 'train'}")
     if run.config.report.enabled:
         print(f"report: {write_report(folder)}")
 

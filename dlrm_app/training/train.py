@@ -172,7 +172,7 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
 
 
 def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
-    """What is left of the current epoch, in the row order of (manifest, seed, epoch, global batch size).
+    """What is left of the current epoch, in the row order of (manifest, split, seed, epoch, global batch size).
 
     Ends before that when an evaluation says that the run has trained enough. Raises Stopped, with a checkpoint
     behind it, when a signal asks for it.
@@ -209,7 +209,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
                 save_overdue=agreed.save,
                 is_last=left == 0,
             )
-            if trainer.calibrate and progress.step == run.num_steps:
+            if trainer.calibrate and progress.step in (run.num_epoch_steps, run.num_steps):
                 without_pipeline(run, lambda: fit_final_bias(run))
             if after.evaluate:
                 without_pipeline(run, lambda: evaluate_split(run, "val"))
@@ -292,7 +292,8 @@ def end_epoch(run: TrainingRun) -> None:
     """Turns to the next epoch, unless trainer.max_steps has cut this one short."""
     progress = run.progress
     if progress.batch == run.batches_per_epoch:
-        progress.train_loss.append(run.meter.mean_of_epoch())
+        if run.split == "train":
+            progress.train_loss.append(run.meter.mean_of_epoch())
         progress.epoch, progress.batch = progress.epoch + 1, 0
         run.meter.start_epoch()
         if run.runtime.is_first and (advice := overfitting(progress.train_loss, progress.evals)):
@@ -312,7 +313,7 @@ def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
 def epoch_bar(run: TrainingRun, first_batch: int, num_batches: int) -> Any:
     """The progress bar of an epoch, in samples, which may begin in its middle."""
     size = run.config.trainer.global_batch_size
-    title = f"epoch {run.progress.epoch + 1}/{run.config.trainer.epochs}"
+    title = run.epoch_title
     return progress_bar(
         title, num_batches * size, run.runtime.is_first, "sample", scale=True, initial=first_batch * size
     )
@@ -365,7 +366,7 @@ def finish(run: TrainingRun) -> RunResult:
         evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()
-    cut_short = [run.meter.mean_of_epoch()] if progress.batch else []
+    cut_short = [run.meter.mean_of_epoch()] if progress.batch and run.split == "train" else []
     result = RunResult(
         evals={each.split: each for each in progress.evals},
         ended_because=run.why_done,

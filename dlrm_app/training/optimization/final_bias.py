@@ -1,4 +1,4 @@
-"""The last bias fitted at the end of a run: the predictions for the train split add up to its clicks.
+"""The last bias fitted at the end of the epochs and of a run: predictions for the rows learnt from add up to their clicks.
 
 There the gradient of log loss by this one weight is 0. A run of one epoch ends elsewhere: its level follows the clicks of the
 last few thousand rows, and under Adagrad, where clicks are rare, it is too low, for an id's first step is a full one and
@@ -26,11 +26,17 @@ NEWTON_STEPS = 4
 def fit_final_bias(run: TrainingRun) -> None:
     """Shifts every last bias of the run's model. Every rank must call it, with no pipeline attached.
 
-    An ensemble's models are shifted by the same number, found for the mean of their probabilities.
+    By the train split, and with val's rows once they are learnt from. An ensemble's models are shifted by the same
+    number, found for the mean of their probabilities.
     """
     metrics = ClickMetrics("train")
     before = measure(run, "train", metrics, "calibrate")
-    shift = shift_to_labels(*metrics.rows())
+    logits, labels = metrics.rows()
+    if run.split == "val":
+        metrics = ClickMetrics("val")
+        measure(run, "val", metrics, "calibrate")
+        logits, labels = (torch.cat(pair) for pair in zip((logits, labels), metrics.rows(), strict=True))
+    shift = shift_to_labels(logits, labels)
     for bias in last_biases(run.trainable.model):
         bias.data.add_(shift)
     logger.info(

@@ -87,7 +87,7 @@ class LearningRates:
 
     fbgemm updates tables in the backward pass with the rate that the lookup saw, which torchrec's fused optimizers hand
     over in ``zero_grad``. So ``apply(step)`` must come before the step, and a pipeline that looks rows up before that is
-    to be followed.
+    to be followed. ``num_steps`` of the epochs; the ``num_val_steps`` behind them have the schedule from its beginning.
     """
 
     def __init__(
@@ -98,9 +98,12 @@ class LearningRates:
         schedule: ScheduleConfig,
         num_steps: int,
         progress: Progress,
+        num_val_steps: int = 0,
     ) -> None:
         self._progress = progress
+        self._num_steps = num_steps
         self._schedule = fit_to_run(schedule, num_steps)
+        self._val_schedule = fit_to_run(schedule, num_val_steps)
         self._lr = {"sparse": config.sparse.lr, "dense": config.dense.lr}
         self._groups = list(_find_groups(optimizer, tables, config))
 
@@ -129,10 +132,12 @@ class LearningRates:
         return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
 
     def _factors(self, step: int) -> dict[str, float]:
-        evals = self._progress.evals
+        evals, schedule = self._progress.evals, self._schedule
+        if step > self._num_steps:
+            step, schedule = step - self._num_steps, self._val_schedule
         return {
-            "sparse": lr_factor(step, self._schedule.sparse, evals),
-            "dense": lr_factor(step, self._schedule.dense, evals),
+            "sparse": lr_factor(step, schedule.sparse, evals),
+            "dense": lr_factor(step, schedule.dense, evals),
         }
 
 
