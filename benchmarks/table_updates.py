@@ -4,7 +4,7 @@
 
 26 features of 10,000 × 32, each with a table of its own or two to a table, and one-hot batches of 2,048, ids uniform and by
 zipf 1.2; medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. Row-wise
-Adagrad is replaced for shared tables alone.
+Adagrad is replaced for shared tables, and for others where bags hold one id and threads are several. --ids: of a bag.
 """
 
 import argparse
@@ -38,10 +38,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=2)
-    torch.set_num_threads(parser.parse_args().threads)
+    parser.add_argument("--ids", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     uniform = torch.ones(ROWS)
-    ids = {"uniform": draw(uniform), "zipf 1.2": draw(torch.arange(1.0, ROWS + 1).pow(-1.2))}
+    ids = {
+        "uniform": draw(uniform, options.ids),
+        "zipf 1.2": draw(torch.arange(1.0, ROWS + 1).pow(-1.2), options.ids),
+    }
     cases = [(kind, shared, name) for kind in KINDS for shared in (1, 2) for name in ids]
     before = [median_ms(kind, shared, ids[name]) for kind, shared, name in cases]
     replace_operators()
@@ -50,9 +55,9 @@ def main() -> None:
         print(f"| {kind} | {shared} | {name} | {fbgemm:.2f} | {median_ms(kind, shared, ids[name]):.2f} |")
 
 
-def draw(weights: torch.Tensor) -> list[torch.Tensor]:
-    """Batches of ids, drawn by the ``weights`` of rows."""
-    return [torch.multinomial(weights, FEATURES * BATCH, replacement=True) for _ in range(NUM_BATCHES)]
+def draw(weights: torch.Tensor, ids: int) -> list[torch.Tensor]:
+    """Batches of bags of ``ids``, drawn by the ``weights`` of rows."""
+    return [torch.multinomial(weights, FEATURES * BATCH * ids, replacement=True) for _ in range(NUM_BATCHES)]
 
 
 def median_ms(kind: str, shared: int, batches: list[torch.Tensor]) -> float:
@@ -64,7 +69,8 @@ def median_ms(kind: str, shared: int, batches: list[torch.Tensor]) -> float:
         learning_rate=0.01,
         eps=1e-8,
     )
-    offsets, times = torch.arange(FEATURES * BATCH + 1), []
+    offsets = torch.arange(FEATURES * BATCH + 1) * (len(batches[0]) // (FEATURES * BATCH))
+    times = []
     gradient = torch.randn(BATCH, FEATURES * DIM) / BATCH
     for step in range(STEPS):
         pooled = tables(batches[step % NUM_BATCHES], offsets)

@@ -1,8 +1,8 @@
 """Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
 
-fbgemm 1.8 has a vectorized kernel in threads for row-wise Adagrad of tables that one feature reads, which stays; all else is
-a plain loop in one thread there (docs/experiments.md). Here the ids of each table are sorted with the bags that they lie in,
-then the rows are dealt to the threads: each row's gradient is summed in the order of the batch, by any number of threads.
+fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which stays but for one-hot ids on
+several threads; all else is a plain loop in one thread there (docs/experiments.md). Here the ids of each table are sorted with the bags that they lie in, then the rows
+are dealt to the threads: each row's gradient is summed in the order of the batch, by any number of threads.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
 int64, values are float32. A key: the id, and 32 bits for the bag (feature · B + its row).
@@ -82,14 +82,23 @@ def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
     def update(keyset: Any, *arguments: Any) -> None:
         state, _, state_offsets, lr, *defaults = arguments[13:]
         eps, weight_decay, _, max_norm = [*defaults, 0.0, 0.0, 0.0, 0.0][:4]
-        offsets = arguments[3]  # equal where neighbouring features read one table
-        is_slow = bool((offsets[1:] == offsets[:-1]).any())
-        if is_slow and _is_ours(arguments) and not weight_decay and not max_norm:
+        if _is_slow_by_rows(arguments) and _is_ours(arguments) and not weight_decay and not max_norm:
             _update(_ROWWISE_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
         else:
             of_fbgemm.call_boxed(keyset, *arguments)
 
     return update
+
+
+def _is_slow_by_rows(arguments: Any) -> bool:
+    """Whether fbgemm's row-wise Adagrad takes longer: on several threads where bags hold one id, or for shared tables."""
+    tables, ids, bags = (
+        arguments[3],
+        arguments[8],
+        arguments[9],
+    )  # neighbouring features of a table have one offset
+    is_shared = bool((tables[1:] == tables[:-1]).any())
+    return is_shared or (torch.get_num_threads() > 1 and len(ids) < len(bags))
 
 
 def _is_ours(arguments: Any) -> bool:
@@ -175,22 +184,6 @@ def _run_sort(arguments: openmp.Arguments) -> None:
         feature = end
 
 
-@njit(cache=True, inline="always")
-def _address(key, batch, width, dim_offsets):  # type: ignore[no-untyped-def]  # compiled
-    """A key's row, its feature, and where the gradient [B, W] of its bag begins."""
-    bag = key & _BAG
-    feature = bag // batch
-    return key >> 32, feature, (bag - feature * batch) * width + dim_offsets[feature]
-
-
-@njit(cache=True, inline="always")
-def _begins_row(keys, k, weight_offsets, batch):  # type: ignore[no-untyped-def]  # compiled
-    """Whether key ``k`` is of another row than the one before: of another id, or of another table."""
-    if keys[k] >> 32 != keys[k - 1] >> 32 or keys[k] < 0:
-        return keys[k] != keys[k - 1]
-    return weight_offsets[(keys[k] & _BAG) // batch] != weight_offsets[(keys[k - 1] & _BAG) // batch]
-
-
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 def _step_adagrad(gradient, weights, state, lr, eps):  # type: ignore[no-untyped-def]  # compiled
     for d in range(len(gradient)):
@@ -229,9 +222,78 @@ def _bring(typing_context: Any, values: Any, index: Any) -> Any:
     return types.void(values, types.intp), generate
 
 
+@njit(cache=True, inline="always")
+def _begin_of_gradient(bag, width, batch, columns, feature):  # type: ignore[no-untyped-def]  # compiled
+    """Where a bag's part of the gradient [B, W] begins.
+
+    ``columns``: where that of a bag 0 would, for each feature of the table; ``feature``: the first of them.
+    """
+    place = 0 if len(columns) == 1 else bag // batch - feature
+    return bag * width + columns[place]
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+def _add(total, gradient, factor):  # type: ignore[no-untyped-def]  # compiled
+    for d in range(len(total)):
+        total[d] += gradient[d] * factor
+
+
+@njit(cache=True, error_model="numpy")
+def _step_row(rule, gradient, weights, state, row, lr, eps):  # type: ignore[no-untyped-def]  # compiled
+    """``weights``: the row's; ``state``: the table's, its rows' squares or their weights'."""
+    dim = len(gradient)
+    if rule == _ADAGRAD:
+        _step_adagrad(gradient, weights, state[row * dim : (row + 1) * dim], lr, eps)
+    elif rule == _ROWWISE_ADAGRAD:
+        state[row] += _mean_square(gradient)
+        _step_sgd(gradient, weights, lr / (np.sqrt(state[row]) + eps))
+    else:
+        _step_sgd(gradient, weights, lr)
+
+
+@njit(cache=True, error_model="numpy")
+def _update_rows(  # type: ignore[no-untyped-def]  # compiled
+    rule, keys, first, last, batch, columns, feature, bags, gradient, width, weights, state, total, lr, eps
+):
+    """Steps the rows of a table whose first key is of ``first`` to ``last``.
+
+    ``keys``, ``weights``, ``state``: the table's; ``columns``, ``feature``: of its features; ``bags``: where all of them begin, if
+    means are taken; ``total``: [D], room for a row's gradient.
+    """
+    dim, k = len(total), first
+    while 0 < k < last and keys[k] >> 32 == keys[k - 1] >> 32:
+        k += 1
+    while k < last and keys[k] >= 0:
+        row, end = keys[k] >> 32, k + 1
+        while end < len(keys) and keys[end] >> 32 == row:
+            end += 1
+        total[:] = 0
+        for key in range(k, end):
+            next_key = keys[min(key + _DISTANCE, len(keys) - 1)]
+            if next_key >= 0:
+                at, its_row = (
+                    _begin_of_gradient(next_key & _BAG, width, batch, columns, feature),
+                    next_key >> 32,
+                )
+                for d in range(0, dim, _LINE):
+                    _bring(gradient, at + d)
+                    _bring(weights, its_row * dim + d)
+                    if rule == _ADAGRAD:
+                        _bring(state, its_row * dim + d)
+                if rule == _ROWWISE_ADAGRAD:
+                    _bring(state, its_row)
+            bag, factor = keys[key] & _BAG, np.float32(1)
+            if len(bags):
+                factor /= np.float32(bags[bag + 1] - bags[bag])
+            at = _begin_of_gradient(bag, width, batch, columns, feature)
+            _add(total, gradient[at : at + dim], factor)
+        _step_row(rule, total, weights[row * dim : (row + 1) * dim], state, row, lr, eps)
+        k = end
+
+
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
-    """Each thread steps the rows whose first key lies in its share."""
+    """Each thread steps the rows whose first key lies in its share; the features of a table are neighbours."""
     num_ids, num_features, batch, width, is_mean, rule = openmp.sizes(arguments, 6)
     weight_offsets = openmp.integers(arguments[1], num_features)
     state_offsets = openmp.integers(arguments[2], num_features)
@@ -241,46 +303,32 @@ def _run_update(arguments: openmp.Arguments) -> None:
     gradient = openmp.carray(arguments[6], batch * width)
     weights, state = openmp.carray(arguments[7], _SOME), openmp.carray(arguments[8], _SOME)
     lr, eps = openmp.carray(arguments[9], 2)
+    bags = offsets if is_mean else offsets[:0]
+    columns = dim_offsets[:-1] - np.arange(num_features) * batch * width
     total = np.empty(width, np.float32)
-    k, last = openmp.share(num_ids)
-    while 0 < k < last and not _begins_row(keys, k, weight_offsets, batch):
-        k += 1
-    while k < last:
-        end = k + 1
-        while end < num_ids and not _begins_row(keys, end, weight_offsets, batch):
+    first, last = openmp.share(num_ids)
+    feature = 0
+    while feature < num_features:
+        end = feature + 1
+        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
             end += 1
-        if keys[k] < 0:
-            k = end
-            continue
-        row, feature, at = _address(keys[k], batch, width, dim_offsets)
+        start, stop = offsets[feature * batch], offsets[end * batch]
         dim = dim_offsets[feature + 1] - dim_offsets[feature]
-        weight, moment = weight_offsets[feature] + row * dim, state_offsets[feature] + row * dim
-        of_row = state_offsets[feature] + row
-        total[:dim] = 0
-        for key in range(k, end):
-            if key + _DISTANCE < num_ids and keys[key + _DISTANCE] >= 0:
-                row, feature, at = _address(keys[key + _DISTANCE], batch, width, dim_offsets)
-                its_dim = dim_offsets[feature + 1] - dim_offsets[feature]
-                for d in range(0, its_dim, _LINE):
-                    _bring(gradient, at + d)
-                    _bring(weights, weight_offsets[feature] + row * its_dim + d)
-                    if rule == _ADAGRAD:
-                        _bring(state, state_offsets[feature] + row * its_dim + d)
-                if rule == _ROWWISE_ADAGRAD:
-                    _bring(state, state_offsets[feature] + row)
-            _, _, at = _address(keys[key], batch, width, dim_offsets)
-            factor = np.float32(1)
-            if is_mean:
-                bag = keys[key] & _BAG
-                factor /= np.float32(offsets[bag + 1] - offsets[bag])
-            for d in range(dim):
-                total[d] += gradient[at + d] * factor
-        gradient_of_row, row_weights = total[:dim], weights[weight : weight + dim]
-        if rule == _ADAGRAD:
-            _step_adagrad(gradient_of_row, row_weights, state[moment : moment + dim], lr, eps)
-        elif rule == _ROWWISE_ADAGRAD:
-            state[of_row] += _mean_square(gradient_of_row)
-            _step_sgd(gradient_of_row, row_weights, lr / (np.sqrt(state[of_row]) + eps))
-        else:
-            _step_sgd(gradient_of_row, row_weights, lr)
-        k = end
+        _update_rows(
+            rule,
+            keys[start:stop],
+            max(first - start, 0),
+            min(last, stop) - start,
+            batch,
+            columns[feature:end],
+            feature,
+            bags,
+            gradient,
+            width,
+            weights[weight_offsets[feature] :],
+            state[state_offsets[feature] :],
+            total[:dim],
+            lr,
+            eps,
+        )
+        feature = end
