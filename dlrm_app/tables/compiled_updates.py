@@ -228,8 +228,8 @@ def _begin_of_gradient(bag, width, batch, columns, feature):  # type: ignore[no-
 
     ``columns``: where that of a bag 0 would, for each feature of the table; ``feature``: the first of them.
     """
-    place = 0 if len(columns) == 1 else bag // batch - feature
-    return bag * width + columns[place]
+    column = columns[0] if len(columns) == 1 else columns[bag // batch - feature]
+    return bag * width + column
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
