@@ -107,10 +107,11 @@ def wait_for_steps(run_folder: Path, count: int, process: subprocess.Popen[Any])
 def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
     dataset: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """One rank table-wise, then two ranks row-wise, then one again: losses agree to 1e-5."""
+    """One rank table-wise, then two ranks row-wise, then with whole tables, then one again: losses agree to 1e-5."""
     train_in(tmp_path, dataset, "trainer.max_steps=20")
-    row_wise = ["trainer.max_steps=45", "sharding.types=[row_wise]"]
-    train_in(tmp_path, dataset, "resume=auto", *row_wise, ranks=2)
+    for step, kind in (35, "row_wise"), (45, "table_wise"):
+        plan = [f"trainer.max_steps={step}", f"sharding.types=[{kind}]"]
+        train_in(tmp_path, dataset, "resume=auto", *plan, ranks=2)
     train_in(tmp_path, dataset, "resume=auto")
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
 

@@ -57,6 +57,10 @@ class MachineGroup(dist.ProcessGroup):
         super().__init__(rank, num_ranks)  # type: ignore[call-arg]
         self.rings: Rings | None = open_rings(store, rank, num_ranks, timeout)
 
+    def _get_backend_name(self) -> str:
+        """Of tensors that have no shard on a rank torch 2.13 says that they are on a GPU, unless the group is gloo's."""
+        return "gloo"
+
     def all_to_all_single(
         self,
         output: torch.Tensor,
