@@ -1,4 +1,4 @@
-"""dlrm-bench: loader, model, whole step, evaluation and checkpoint, each alone, beside what this machine could do."""
+"""dlrm-bench: start, loader, model, whole step, evaluation and checkpoint, each alone, beside what this machine could do."""
 
 import logging
 import os
@@ -14,7 +14,8 @@ from dlrm_app.bench.beside_steps import measure_checkpoint, measure_evaluation, 
 from dlrm_app.bench.inputs import write_bench_inputs
 from dlrm_app.bench.result import BenchResult, Section
 from dlrm_app.bench.show import bench_page, bench_text
-from dlrm_app.bench.step import measure_model, measure_whole
+from dlrm_app.bench.start import Start
+from dlrm_app.bench.step import measure_model, measure_whole, take_first_step
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
@@ -32,32 +33,44 @@ logger = logging.getLogger(__name__)
 FORWARD = ("input_dist", "lookup", "output_dist", "mlps", "interaction")
 
 
-def bench(config: BenchConfig) -> BenchResult:
+def bench(config: BenchConfig, start: Start | None = None) -> BenchResult:
     """Measures what ``config.measure`` names, prints it, and writes bench.json and bench.html if ``output`` is given.
 
-    Raises DlrmError for what a user can mend.
+    ``start``: what the command took before; None: Python began with this. Raises DlrmError for what a user can mend.
     """
+    start = start or Start()
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
     with start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout) as runtime:
+        start.mark("ranks")
         with scratch_folder(runtime, "dlrm-bench-") as scratch:
             if config.data.path is None:
                 runtime.together(lambda: write_bench_inputs(config, scratch) if runtime.is_first else None)
                 config = replace(config, data=replace(config.data, path=str(scratch / "dataset")))
+                start.mark("synthetic rows")
             manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+            start.mark("dataset")
             with open_run_folder(str(scratch / "run"), "none", runtime) as folder:
                 run = prepare(config, manifest, tables, folder, runtime)
+                start.mark("plan and model")
+                if "start" in config.measure:
+                    take_first_step(run)
+                    start.mark("first batches and step")
                 machine = measure_machine(runtime)  # once TF32 is chosen, or is not
-                result = BenchResult(_describe(machine, runtime), tuple(_sections(run, config, machine)))
+                result = BenchResult(
+                    _describe(machine, runtime), tuple(_sections(run, config, machine, start))
+                )
         if runtime.is_first:
             print(f"\n{bench_text(result)}")
             _write(config, result)
     return result
 
 
-def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
+def _sections(run: TrainingRun, config: BenchConfig, machine: Machine, start: Start) -> Iterator[Section]:
     work = step_work(step_shape(run.config, run.trainable.plan, run.trainable.model.module))
     floors = machine.floors_ms(work, run.config.trainer.precision)
+    if "start" in config.measure:
+        yield start.section()
     if "loader" in config.measure:
         yield measure_loader(run)
     if "model" in config.measure:

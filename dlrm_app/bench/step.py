@@ -15,6 +15,12 @@ NUM_BATCHES = 16
 """Kept in memory and taken in turn."""
 
 
+def take_first_step(run: TrainingRun) -> None:
+    """With all that waits for it: readers, batches under way, what is compiled or measured once."""
+    with closing(_epochs(run)) as epochs:
+        time_steps(run, epochs, warm_up=0, steps=1)
+
+
 def measure_model(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
     """Steps alone: no reader works beside them."""
     batches: list[Batch] = []

@@ -10,9 +10,14 @@ def main() -> None:
 
 
 def _bench(config: BenchConfig) -> None:
+    from dlrm_app.bench.start import Start
+
+    start = Start()
+    start.mark("Python and configuration")
     from dlrm_app.bench.bench import bench
 
-    bench(config)
+    start.mark("libraries")
+    bench(config, start)
 
 
 def _validate(config: BenchConfig) -> None:
