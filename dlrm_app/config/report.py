@@ -39,10 +39,13 @@ class ReportConfig:
 
 def with_runs(words: Sequence[str]) -> list[str]:
     """The words behind ``dlrm-report`` with its run folders, which are typed as they are, as one ``runs=[…]``."""
-    folders = [
-        word for word in words if not word.startswith("-") and ("=" not in word or Path(word).is_dir())
-    ]
+    folders: list[str] = []
+    rest: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        is_option = word.startswith("-") or (before in ("--cfg", "-c") and word == "job")
+        is_key = "=" in word and not Path(word).is_dir()
+        (rest if is_option or is_key else folders).append(word)
     if not folders:
-        return list(words)
+        return rest
     names = ",".join(map(quoted, folders))
-    return [*(word for word in words if word not in folders), f"runs=[{names}]"]
+    return [*rest, f"runs=[{names}]"]

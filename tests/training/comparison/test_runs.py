@@ -26,6 +26,8 @@ def test_folders_are_typed_as_they_are(tmp_path: Path, monkeypatch: pytest.Monke
     ]
     assert with_runs(["a\\b", 'c\\"d', "e\\"]) == [r"""runs=["a\b","c\\\"d","e\\"]"""]
     assert with_runs(["--help"]) == ["--help"]
+    assert with_runs(["--cfg", "job"]) == ["--cfg", "job"]
+    assert with_runs(["job", "-c", "job"]) == ["-c", "job", 'runs=["job"]']
 
 
 def test_a_sweeps_folder_stands_for_its_runs_each_once(tmp_path: Path) -> None:
