@@ -1,8 +1,9 @@
 """Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
 
 fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which stays but for one-hot ids on
-several threads; all else is a plain loop in one thread there (docs/experiments.md). Here the ids of each table are sorted with the bags that they lie in, then the rows
-are dealt to the threads: each row's gradient is summed in the order of the batch, by any number of threads.
+several threads; all else is a plain loop in one thread there (docs/experiments.md). Here the ids of each table are sorted
+with the bags that they lie in, then the rows are dealt to the threads: each row's gradient is summed in the order of the
+batch, by any number of threads.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
 int64, values are float32. A key: the id, and 32 bits for the bag (feature · B + its row).
@@ -92,11 +93,8 @@ def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
 
 def _is_slow_by_rows(arguments: Any) -> bool:
     """Whether fbgemm's row-wise Adagrad takes longer: on several threads where bags hold one id, or for shared tables."""
-    tables, ids, bags = (
-        arguments[3],
-        arguments[8],
-        arguments[9],
-    )  # neighbouring features of a table have one offset
+    tables, ids, bags = arguments[3], arguments[8], arguments[9]
+    # neighbouring features of a table have one offset
     is_shared = bool((tables[1:] == tables[:-1]).any())
     return is_shared or (torch.get_num_threads() > 1 and len(ids) < len(bags))
 
@@ -271,10 +269,8 @@ def _update_rows(  # type: ignore[no-untyped-def]  # compiled
         for key in range(k, end):
             next_key = keys[min(key + _DISTANCE, len(keys) - 1)]
             if next_key >= 0:
-                at, its_row = (
-                    _begin_of_gradient(next_key & _BAG, width, batch, columns, feature),
-                    next_key >> 32,
-                )
+                at = _begin_of_gradient(next_key & _BAG, width, batch, columns, feature)
+                its_row = next_key >> 32
                 for d in range(0, dim, _LINE):
                     _bring(gradient, at + d)
                     _bring(weights, its_row * dim + d)

@@ -13,25 +13,22 @@ from torchrec.modules.crossnet import LowRankCrossNet
 from dlrm_app.model.layers.products import is_for_onednn, multiply, product_dtype, weights_gradient
 
 
-class LowRankCross(nn.Module):
+class LowRankCross(LowRankCrossNet):
     """``net``, [B, N] → [B, N], with its own weights: x ← x₀ · (W V x + b) + x, layer by layer."""
 
     def __init__(self, net: LowRankCrossNet) -> None:
-        super().__init__()
+        nn.Module.__init__(self)  # no weights beside net's
+        self._num_layers = net._num_layers
         self.W_kernels, self.V_kernels, self.bias = net.W_kernels, net.V_kernels, net.bias
 
-    def forward(self, first: torch.Tensor) -> torch.Tensor:
-        """x after the last layer; ``first`` is x₀."""
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """x after the last layer; ``input`` is x₀."""
+        if not is_for_onednn(input):
+            return super().forward(input)
+        dtype = product_dtype(input)
         layers = zip(self.V_kernels, self.W_kernels, self.bias, strict=True)
-        if is_for_onednn(first):
-            dtype = product_dtype(first)
-            factors = [weight.to(dtype) for layer in layers for weight in layer]
-            crossed: torch.Tensor = _LowRankCross.apply(first, *factors)  # type: ignore[no-untyped-call]
-            return crossed
-        crossed = first
-        for inner, outer, bias in layers:
-            scale = nn.functional.linear(nn.functional.linear(crossed, inner), outer) + bias
-            crossed = first * scale + crossed
+        factors = [weight.to(dtype) for layer in layers for weight in layer]
+        crossed: torch.Tensor = _LowRankCross.apply(input, *factors)  # type: ignore[no-untyped-call]
         return crossed
 
 
