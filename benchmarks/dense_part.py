@@ -24,6 +24,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.display.table import text_table
+from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.model.dlrm import DotInteraction
 from dlrm_app.model.layers.faster_layers import speed_up
 from dlrm_app.model.layers.products import multiply
@@ -48,6 +49,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    torch.set_flush_denormal(True)  # both as in dlrm-train
+    keep_freed_memory()
     torch.manual_seed(0)
     dense = torch.randn(options.batch_size, NUM_DENSE)
     embedded = torch.randn(options.batch_size, FEATURES, DIM, requires_grad=True)
@@ -118,7 +121,9 @@ def step(
         for weight in part.parameters()
     ]
     optimizer = torch.optim.Adam(weights, fused=in_one_pass or None)
-    labels = torch.zeros(len(dense), 1)
+    labels = (
+        torch.arange(len(dense)).remainder(2).float().unsqueeze(1)
+    )  # of one kind alone gradients become subnormal, which is slow
     loss = nn.BCEWithLogitsLoss()
 
     @compiled

@@ -3,8 +3,8 @@
     python benchmarks/table_updates.py --threads 1
 
 26 features of 10,000 × 32, each with a table of its own or two to a table, and one-hot batches of 2,048, ids uniform and by
-zipf 1.2; medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. Row-wise
-Adagrad is replaced for shared tables, and for others where bags hold one id and threads are several. --ids: of a bag.
+zipf 1.2; medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. --ids:
+of a bag.
 """
 
 import argparse

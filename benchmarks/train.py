@@ -195,7 +195,8 @@ ENGINES = {
     ),
     "adagrad": ours_engine("dlrm-train, Adagrad", ours("adagrad")),
     "rowwise_bf16": ours_engine(
-        "dlrm-train, row-wise Adagrad, bf16", ours("rowwise_adagrad", "trainer.precision=bf16")
+        "dlrm-train, row-wise Adagrad, bf16",
+        ours("rowwise_adagrad", "trainer.precision=bf16", "trainer.compile=auto"),
     ),
     "dlrm_main": Engine("dlrm_main.py, Adagrad, random data", dlrm_main()),
     "dlrm_main_npy": Engine("dlrm_main.py, Adagrad, .npy", dlrm_main(*NPY), models=ONE_HOT),

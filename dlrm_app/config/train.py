@@ -14,6 +14,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 MINUTES_OF_A_YEAR = 365 * 24 * 60
 """A time limit for whose end torch can still name the nanosecond."""
 PRECISIONS = ("fp32", "bf16", "auto")
+COMPILES = (False, True, "auto")
 PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync")
 
 
@@ -65,6 +66,7 @@ class TrainerConfig:
     probe_memory: bool = MISSING
     precision: str = MISSING
     tf32: bool = MISSING
+    compile: Any = False
 
     def num_steps(self, num_rows: int, num_val_rows: int = 0) -> int:
         """Steps of a whole run over ``num_rows`` training rows, and then over as many of val as it learns from."""
@@ -171,10 +173,15 @@ class TrainConfig:
             *self.optimizer.problems(),
             *self.schedule.problems(),
             *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
+            *_compile_problems(self.trainer.compile),
             *one_of("trainer.pipeline", self.trainer.pipeline, PIPELINES),
             *self.sharding.problems(),
             *self.topology.problems(),
         ]
+
+
+def _compile_problems(value: object) -> list[str]:
+    return [] if value in COMPILES else [f"trainer.compile must be one of false, true, auto, got {value!r}"]
 
 
 def _skip_problems(trainer: TrainerConfig) -> list[str]:

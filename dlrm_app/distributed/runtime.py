@@ -106,6 +106,9 @@ def start_runtime(
     if binding.cores is not None:
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
+    # before torch's threads are started, which take it over: gradients of rows that are learnt by heart fall below 1e-38,
+    # where Intel's CPUs take a hundred times as long for a product (docs/experiments.md)
+    torch.set_flush_denormal(True)
     keep_freed_memory()
     pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
     runtime.use_device()
@@ -133,6 +136,7 @@ def start_runtime(
             raise failure from error
         raise
     finally:
+        torch.set_flush_denormal(False)
         dist.destroy_process_group()
         sys.excepthook = show_error  # torch's puts [rank0]: before each line, once for every group there was
         for variable in named:

@@ -1,9 +1,9 @@
 """Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
 
-fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which stays but for one-hot ids on
-several threads; all else is a plain loop in one thread there (docs/experiments.md). Here the ids of each table are sorted
-with the bags that they lie in, then the rows are dealt to the threads: each row's gradient is summed in the order of the
-batch, by any number of threads.
+fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which mixes SSE with AVX: on some
+of Intel's CPUs it takes ten times as long as on others. All else is a plain loop in one thread there (docs/experiments.md).
+Here the ids of each table are sorted with the bags that they lie in, then the rows are dealt to the threads: each row's
+gradient is summed in the order of the batch, by any number of threads.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
 int64, values are float32. A key: the id, and 32 bits for the bag (feature · B + its row).
@@ -83,20 +83,12 @@ def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
     def update(keyset: Any, *arguments: Any) -> None:
         state, _, state_offsets, lr, *defaults = arguments[13:]
         eps, weight_decay, _, max_norm = [*defaults, 0.0, 0.0, 0.0, 0.0][:4]
-        if _is_slow_by_rows(arguments) and _is_ours(arguments) and not weight_decay and not max_norm:
+        if _is_ours(arguments) and not weight_decay and not max_norm:
             _update(_ROWWISE_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
         else:
             of_fbgemm.call_boxed(keyset, *arguments)
 
     return update
-
-
-def _is_slow_by_rows(arguments: Any) -> bool:
-    """Whether fbgemm's row-wise Adagrad takes longer: on several threads where bags hold one id, or for shared tables."""
-    tables, ids, bags = arguments[3], arguments[8], arguments[9]
-    # neighbouring features of a table have one offset
-    is_shared = bool((tables[1:] == tables[:-1]).any())
-    return is_shared or (torch.get_num_threads() > 1 and len(ids) < len(bags))
 
 
 def _is_ours(arguments: Any) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ def build_trainable(
     task, plan = plan_model(config, tables, num_dense, runtime, guard)
     refuse_if(plan_problems(config.trainer.pipeline, plan))
     model = shard_model(task, plan, tables, config, runtime)
+    if config.trainer.compile:
+        import_module("dlrm_app.model.compiled_parts").compile_parts(
+            model.module.model
+        )  # torch's compiler takes a second to load
     optimizer = combine_optimizers(model, tables, config.optimizer)
     pipeline = make_pipeline(config.trainer.pipeline, model, optimizer, runtime.device)
     features = [name for table in tables for name in table.features]

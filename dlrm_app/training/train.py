@@ -22,6 +22,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.compile_choice import with_compile
 from dlrm_app.training.loop_decisions import decide_after_step, has_reached_target, is_val_due, overfitting
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.memory.probe import probe_memory
@@ -89,7 +90,7 @@ def prepare(
     before = None
     if checkpoint is not None:
         before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
-    config = with_precision(config, before, runtime)
+    config = with_compile(with_precision(config, before, runtime), before, runtime)
     log_start(config, manifest, tables, runtime)
     set_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
