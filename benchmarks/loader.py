@@ -23,6 +23,7 @@ from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import Bags
+from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.display.table import text_table
 
 
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="the fastest counts")
     parser.add_argument("--passes", type=int, default=0)
     options = parser.parse_args()
+    keep_freed_memory()  # as dlrm-train
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     options.workers = options.workers or options.cores
     manifest = read_manifest(options.dataset)
