@@ -4,7 +4,7 @@
 
 26 features of 10,000 × 32, each with a table of its own or two to a table, and one-hot batches of 2,048, ids uniform and by
 zipf 1.2; medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. --ids:
-of a bag.
+of a bag; --fp16: the tables' weights.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as dlrm-train; before torch is there
 
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
@@ -39,6 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ids", type=int, default=1)
+    parser.add_argument("--fp16", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -48,11 +49,13 @@ def main() -> None:
         "zipf 1.2": draw(torch.arange(1.0, ROWS + 1).pow(-1.2), options.ids),
     }
     cases = [(kind, shared, name) for kind in KINDS for shared in (1, 2) for name in ids]
-    before = [median_ms(kind, shared, ids[name]) for kind, shared, name in cases]
+    precision = SparseType.FP16 if options.fp16 else SparseType.FP32
+    before = [median_ms(kind, shared, ids[name], precision) for kind, shared, name in cases]
     replace_operators()
     print("| | features a table | ids | fbgemm, ms | compiled, ms |\n|---|---:|---|---:|---:|")
     for (kind, shared, name), fbgemm in zip(cases, before, strict=True):
-        print(f"| {kind} | {shared} | {name} | {fbgemm:.2f} | {median_ms(kind, shared, ids[name]):.2f} |")
+        compiled = median_ms(kind, shared, ids[name], precision)
+        print(f"| {kind} | {shared} | {name} | {fbgemm:.2f} | {compiled:.2f} |")
 
 
 def draw(weights: torch.Tensor, ids: int) -> list[torch.Tensor]:
@@ -60,12 +63,13 @@ def draw(weights: torch.Tensor, ids: int) -> list[torch.Tensor]:
     return [torch.multinomial(weights, FEATURES * BATCH * ids, replacement=True) for _ in range(NUM_BATCHES)]
 
 
-def median_ms(kind: str, shared: int, batches: list[torch.Tensor]) -> float:
+def median_ms(kind: str, shared: int, batches: list[torch.Tensor], precision: SparseType) -> float:
     """Of the backward pass alone, with ``shared`` features a table."""
     tables = SplitTableBatchedEmbeddingBagsCodegen(
         [(ROWS, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU)] * (FEATURES // shared),
         feature_table_map=[feature // shared for feature in range(FEATURES)],
         optimizer=KINDS[kind],
+        weights_precision=precision,
         learning_rate=0.01,
         eps=1e-8,
     )

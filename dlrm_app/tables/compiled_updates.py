@@ -6,9 +6,10 @@ Here the ids of each table are sorted with the bags that they lie in, then the r
 gradient is summed in the order of the batch, by any number of threads.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
-int64, values are float32. A key: the id, and 32 bits for the bag (feature · B + its row).
+int64, values are float32, weights that or float16. A key: the id, and 32 bits for the bag (feature · B + its row).
 """
 
+import platform
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -92,8 +93,16 @@ def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
 
 
 def _is_ours(arguments: Any) -> bool:
-    """Whether the tables are float32, the ids int64, and the bags without weights."""
-    return arguments[1].dtype == torch.float32 and arguments[8].dtype == torch.int64 and arguments[11] is None
+    """Whether the tables are float32, or float16 that the CPU can convert, the ids int64, and the bags without weights."""
+    gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
+    is_read = weights.dtype == torch.float32 or (weights.dtype == torch.float16 and _converts_halves())
+    return is_read and gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None
+
+
+@cache
+def _converts_halves() -> bool:
+    """Whether the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
+    return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
 
 
 def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
@@ -109,7 +118,8 @@ def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rat
     ids, offsets, dim_offsets = ids.contiguous(), offsets.contiguous(), dim_offsets.long()
     openmp.run(_run_sort, sizes, [weight_offsets, row_offsets, ids, offsets, keys, spare])
     layout = [weight_offsets, state_offsets, dim_offsets, offsets, keys]
-    openmp.run(_run_update, sizes, [*layout, gradient.contiguous(), weights, state, rates])
+    run_update = _run_update if weights.dtype == torch.float32 else _run_update_of_halves
+    openmp.run(run_update, sizes, [*layout, gradient.contiguous(), weights, state, rates])
 
 
 @njit(cache=True)
@@ -174,18 +184,47 @@ def _run_sort(arguments: openmp.Arguments) -> None:
         feature = end
 
 
+@intrinsic
+def _read(typing_context: Any, weights: Any, index: Any) -> Any:
+    """``weights[index]`` as float32; the bits of a float16 are kept as uint16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        value = builder.load(builder.gep(array.data, [arguments[1]]))
+        if weights.dtype == types.uint16:
+            value = builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+        return value
+
+    return types.float32(weights, types.intp), generate
+
+
+@intrinsic
+def _write(typing_context: Any, weights: Any, index: Any, value: Any) -> Any:
+    """``weights[index] = value``, a float16 being the nearest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        value = arguments[2]
+        if weights.dtype == types.uint16:
+            value = builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
+        builder.store(value, builder.gep(array.data, [arguments[1]]))
+        return context.get_dummy_value()
+
+    return types.void(weights, types.intp, types.float32), generate
+
+
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 def _step_adagrad(gradient, weights, state, lr, eps):  # type: ignore[no-untyped-def]  # compiled
     for d in range(len(gradient)):
         moment = state[d] + gradient[d] * gradient[d]
         state[d] = moment
-        weights[d] -= lr * gradient[d] / (np.sqrt(moment) + eps)
+        _write(weights, d, _read(weights, d) - lr * gradient[d] / (np.sqrt(moment) + eps))
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 def _step_sgd(gradient, weights, lr):  # type: ignore[no-untyped-def]  # compiled
     for d in range(len(gradient)):
-        weights[d] -= lr * gradient[d]
+        _write(weights, d, _read(weights, d) - lr * gradient[d])
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
@@ -279,8 +318,8 @@ def _update_rows(  # type: ignore[no-untyped-def]  # compiled
         k = end
 
 
-@openmp.kernel
-def _run_update(arguments: openmp.Arguments) -> None:
+@njit(cache=True, error_model="numpy")
+def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
     """Each thread steps the rows whose first key lies in its share; the features of a table are neighbours."""
     num_ids, num_features, batch, width, is_mean, rule = openmp.sizes(arguments, 6)
     weight_offsets = openmp.integers(arguments[1], num_features)
@@ -289,7 +328,7 @@ def _run_update(arguments: openmp.Arguments) -> None:
     offsets = openmp.integers(arguments[4], num_features * batch + 1)
     keys = openmp.integers(arguments[5], num_ids)
     gradient = openmp.carray(arguments[6], batch * width)
-    weights, state = openmp.carray(arguments[7], _SOME), openmp.carray(arguments[8], _SOME)
+    state = openmp.carray(arguments[8], _SOME)
     lr, eps = openmp.carray(arguments[9], 2)
     bags = offsets if is_mean else offsets[:0]
     columns = dim_offsets[:-1] - np.arange(num_features) * batch * width
@@ -320,3 +359,15 @@ def _run_update(arguments: openmp.Arguments) -> None:
             eps,
         )
         feature = end
+
+
+@openmp.kernel
+def _run_update(arguments: openmp.Arguments) -> None:
+    """Of float32 tables."""
+    _update_share(arguments, openmp.carray(arguments[7], _SOME))
+
+
+@openmp.kernel
+def _run_update_of_halves(arguments: openmp.Arguments) -> None:
+    """Of float16 tables."""
+    _update_share(arguments, openmp.carray(arguments[7], _SOME).view(np.uint16))

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
+from dlrm_app.tables import compiled_updates
 from dlrm_app.tables.compiled_updates import _BAG, _sort, replace_operators
 
 ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 32, 4), (0, 1, 1, 2, 3)
@@ -23,7 +24,9 @@ def _replaced() -> None:
     replace_operators()
 
 
-def make_tables(kind: EmbOptimType, pooling: PoolingMode) -> SplitTableBatchedEmbeddingBagsCodegen:
+def make_tables(
+    kind: EmbOptimType, pooling: PoolingMode, precision: SparseType = SparseType.FP32
+) -> SplitTableBatchedEmbeddingBagsCodegen:
     torch.manual_seed(0)
     specs = [
         (rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows, dim in zip(ROWS, DIMS, strict=True)
@@ -33,6 +36,7 @@ def make_tables(kind: EmbOptimType, pooling: PoolingMode) -> SplitTableBatchedEm
         feature_table_map=list(FEATURE_TABLES),
         optimizer=kind,
         pooling_mode=pooling,
+        weights_precision=precision,
         learning_rate=LR,
         eps=EPS,
     )
@@ -50,18 +54,22 @@ def draw_bags(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(ids), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
 
 
-def train(kind: EmbOptimType, pooling: PoolingMode, steps: int = 4) -> list[torch.Tensor]:
-    tables, generator = make_tables(kind, pooling), torch.Generator().manual_seed(1)
+def train(
+    kind: EmbOptimType, pooling: PoolingMode, precision: SparseType = SparseType.FP32, steps: int = 4
+) -> list[torch.Tensor]:
+    tables, generator = make_tables(kind, pooling, precision), torch.Generator().manual_seed(1)
     for _ in range(steps):
         pooled = tables(*draw_bags(generator))
         pooled.backward(torch.randn(pooled.shape, generator=generator))
     return [weights.detach().clone() for weights in tables.split_embedding_weights()]
 
 
-def train_plainly(kind: EmbOptimType, pooling: PoolingMode, steps: int = 4) -> list[torch.Tensor]:
+def train_plainly(
+    kind: EmbOptimType, pooling: PoolingMode, precision: SparseType = SparseType.FP32, steps: int = 4
+) -> list[torch.Tensor]:
     weights = [
         each.detach().double().requires_grad_()
-        for each in make_tables(kind, pooling).split_embedding_weights()
+        for each in make_tables(kind, pooling, precision).split_embedding_weights()
     ]
     sums, generator = [torch.zeros_like(each) for each in weights], torch.Generator().manual_seed(1)
     for _ in range(steps):
@@ -86,6 +94,8 @@ def train_plainly(kind: EmbOptimType, pooling: PoolingMode, steps: int = 4) -> l
                 )
                 is_sgd = kind == EmbOptimType.EXACT_SGD
                 each -= LR * (gradient if is_sgd else gradient / (total.sqrt() + EPS))
+                if precision == SparseType.FP16:
+                    each.copy_(each.float().half())
     return [each.detach().float() for each in weights]
 
 
@@ -96,12 +106,28 @@ def test_tables_learn_as_plain_torch_says(kind: EmbOptimType, pooling: PoolingMo
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("pooling", [PoolingMode.SUM, PoolingMode.MEAN])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_number_of_threads_does_not_change_a_bit(kind: EmbOptimType) -> None:
+def test_fp16_weights_are_the_nearest_after_each_step(kind: EmbOptimType, pooling: PoolingMode) -> None:
+    """But for the few that lie half-way between two, where float32's rounding decides."""
+    halves = train(kind, pooling, SparseType.FP16)
+    wanted = train_plainly(kind, pooling, SparseType.FP16)
+    found, plain = (
+        torch.cat([each.flatten() for each in halves]),
+        torch.cat([each.flatten() for each in wanted]),
+    )
+    assert found.dtype == torch.float16
+    assert (found.float() != plain).float().mean() < 1e-3
+    torch.testing.assert_close(found.float(), plain, rtol=2**-9, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_number_of_threads_does_not_change_a_bit(kind: EmbOptimType, precision: SparseType) -> None:
     before, found = torch.get_num_threads(), []
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
-        found.append(train(kind, PoolingMode.SUM))
+        found.append(train(kind, PoolingMode.SUM, precision))
     torch.set_num_threads(before)
     for one, two, seven in zip(*found, strict=True):
         assert torch.equal(one, two)
@@ -137,6 +163,20 @@ def test_ids_outside_the_table_touch_no_memory() -> None:
     )
     for each, weights in zip(before, tables.split_embedding_weights(), strict=True):
         assert torch.equal(each, weights)
+
+
+@pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_it_is_left_to_fbgemm(
+    kind: EmbOptimType, precision: SparseType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on one thread, and not where bags hold several ids."""
+    if precision == SparseType.FP16 and not compiled_updates._converts_halves():
+        pytest.skip("this CPU has no instructions for float16")
+    updated = []
+    monkeypatch.setattr(compiled_updates, "_update", lambda rule, *_: updated.append(rule))
+    train(kind, PoolingMode.SUM, precision, steps=2)
+    assert updated == [KINDS.index(kind)] * 2
 
 
 def test_weighted_bags_are_left_to_fbgemm() -> None:
