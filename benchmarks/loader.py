@@ -23,8 +23,8 @@ from dlrm_app.data.manifest import Manifest, read_manifest
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.data.reader import SplitReader
 from dlrm_app.data.rows import Bags
-from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.display.table import text_table
+from dlrm_app.distributed.freed_memory import keep_freed_memory
 
 
 def main() -> None:
