@@ -140,6 +140,7 @@ def _single(device: str) -> Iterator[Case]:
     yield Case("fp16 tables", "adagrad", ((*plain, "tables.data_type=fp16"),), COARSE, is_fresh=True)
     if device == "cuda":
         yield Case("TF32", "adagrad", ((*plain, "trainer.tf32=true"),), COARSE)
+        yield Case("torch.compile", "adagrad", ((*plain, "trainer.compile=true"),))
 
 
 def _resumed(device: str) -> Iterator[Case]:

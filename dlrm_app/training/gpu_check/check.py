@@ -40,7 +40,12 @@ SYNCS = "syncs of a step"
 DOCTOR_SECONDS = 60
 FIRST_SHARE = 0.3
 """Of the time, what speed and waits may take together: they come first, and a slow machine is to get to its cases."""
-PRECISIONS = {"fp32": [], "TF32": ["trainer.tf32=true"], "bf16": ["trainer.precision=bf16"]}
+PRECISIONS = {
+    "fp32": [],
+    "TF32": ["trainer.tf32=true"],
+    "bf16": ["trainer.precision=bf16"],
+    "bf16 compiled": ["trainer.precision=bf16", "trainer.compile=true"],
+}
 
 
 def check(config: GpuCheckConfig) -> Findings:
