@@ -67,7 +67,7 @@ def shard_model(
 ) -> DistributedModelParallel:
     """Allocates this rank's shards by ``plan`` and sets every table's weights from ``trainer.seed``."""
     if runtime.device.type == "cpu" and openmp.IS_AVAILABLE:
-        import_module("dlrm_app.tables.compiled_updates").replace_operators()
+        import_module("dlrm_app.tables.compiled_operators").replace_operators()
     if runtime.is_first:
         warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
     group = machine_group(runtime)

@@ -9,53 +9,36 @@ Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of 
 int64, values are float32, weights that or float16. A key: the id, and 32 bits for the bag (feature · B + its row).
 """
 
-import platform
-import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
 from dlrm_app import openmp
 from dlrm_app.compiled import njit
+from dlrm_app.tables.compiled_rows import (
+    ALL_WEIGHTS,
+    LINE,
+    bring_to_write,
+    can_read,
+    read_weight,
+    write_weight,
+)
 
 _DIGIT = 11
 """Bits that one pass over the keys sorts by."""
 _DISTANCE = 16
 """Keys between the one whose row is brought into the cache and the one whose row is updated."""
-_LINE = 16
-"""float32 values of a line of the cache."""
 _BAG = 0xFFFFFFFF
 """The bits of a key that are its bag."""
-_SOME = 1 << 48
-"""The length of an array that nobody looks at: rows lie within their tables."""
 _SGD, _ADAGRAD, _ROWWISE_ADAGRAD = range(3)
 """The rules: of the last two the first keeps a sum of squares for each weight, the second one for a row."""
 
 
-@cache
-def replace_operators() -> torch.library.Library:
-    """Puts the compiled updates in the place of fbgemm's operators, in the whole process, as long as the library lives."""
-    library = torch.library.Library("fbgemm", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that an operator is replaced
-        makers = {"sgd": _make_sgd, "adagrad": _make_adagrad, "rowwise_adagrad": _make_rowwise_adagrad}
-        for optimizer, make in makers.items():
-            name = f"split_embedding_backward_codegen_{optimizer}_cpu"
-            of_fbgemm = torch.library.get_kernel(f"fbgemm::{name}", "CPU")
-            library.impl(name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
-    return library
-
-
-def _make_sgd(of_fbgemm: Any) -> Callable[..., None]:
+def make_sgd(of_fbgemm: Any) -> Callable[..., None]:
     """The operator, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
 
     def update(keyset: Any, *arguments: Any) -> None:
@@ -68,7 +51,7 @@ def _make_sgd(of_fbgemm: Any) -> Callable[..., None]:
     return update
 
 
-def _make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
+def make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
     def update(keyset: Any, *arguments: Any) -> None:
         if _is_ours(arguments):
             state, _, state_offsets, lr, *defaults = arguments[13:]
@@ -80,7 +63,7 @@ def _make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
     return update
 
 
-def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
+def make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
     def update(keyset: Any, *arguments: Any) -> None:
         state, _, state_offsets, lr, *defaults = arguments[13:]
         eps, weight_decay, _, max_norm = [*defaults, 0.0, 0.0, 0.0, 0.0][:4]
@@ -93,16 +76,10 @@ def _make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
 
 
 def _is_ours(arguments: Any) -> bool:
-    """Whether the tables are float32, or float16 that the CPU can convert, the ids int64, and the bags without weights."""
+    """Whether the tables can be read, the ids are int64, and the bags without weights."""
     gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
-    is_read = weights.dtype == torch.float32 or (weights.dtype == torch.float16 and _converts_halves())
-    return is_read and gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None
-
-
-@cache
-def _converts_halves() -> bool:
-    """Whether the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
-    return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
+    is_plain = gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None
+    return can_read(weights) and is_plain
 
 
 def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
@@ -184,47 +161,18 @@ def _run_sort(arguments: openmp.Arguments) -> None:
         feature = end
 
 
-@intrinsic
-def _read(typing_context: Any, weights: Any, index: Any) -> Any:
-    """``weights[index]`` as float32; the bits of a float16 are kept as uint16."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        value = builder.load(builder.gep(array.data, [arguments[1]]))
-        if weights.dtype == types.uint16:
-            value = builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
-        return value
-
-    return types.float32(weights, types.intp), generate
-
-
-@intrinsic
-def _write(typing_context: Any, weights: Any, index: Any, value: Any) -> Any:
-    """``weights[index] = value``, a float16 being the nearest."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        value = arguments[2]
-        if weights.dtype == types.uint16:
-            value = builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
-        builder.store(value, builder.gep(array.data, [arguments[1]]))
-        return context.get_dummy_value()
-
-    return types.void(weights, types.intp, types.float32), generate
-
-
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 def _step_adagrad(gradient, weights, state, lr, eps):  # type: ignore[no-untyped-def]  # compiled
     for d in range(len(gradient)):
         moment = state[d] + gradient[d] * gradient[d]
         state[d] = moment
-        _write(weights, d, _read(weights, d) - lr * gradient[d] / (np.sqrt(moment) + eps))
+        write_weight(weights, d, read_weight(weights, d) - lr * gradient[d] / (np.sqrt(moment) + eps))
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
 def _step_sgd(gradient, weights, lr):  # type: ignore[no-untyped-def]  # compiled
     for d in range(len(gradient)):
-        _write(weights, d, _read(weights, d) - lr * gradient[d])
+        write_weight(weights, d, read_weight(weights, d) - lr * gradient[d])
 
 
 @njit(cache=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
@@ -233,22 +181,6 @@ def _mean_square(gradient):  # type: ignore[no-untyped-def]  # compiled
     for d in range(len(gradient)):
         total += gradient[d] * gradient[d]
     return total / np.float32(len(gradient))
-
-
-@intrinsic
-def _bring(typing_context: Any, values: Any, index: Any) -> Any:
-    """Brings ``values[index]``'s line into the cache, to be written."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), cgutils.voidptr_t)
-        number = ir.IntType(32)
-        signature_of_llvm = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, signature_of_llvm, "llvm.prefetch.p0i8")
-        builder.call(prefetch, [pointer, number(1), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(values, types.intp), generate
 
 
 @njit(cache=True, inline="always")
@@ -302,13 +234,13 @@ def _update_rows(  # type: ignore[no-untyped-def]  # compiled
             if next_key >= 0:
                 at = _begin_of_gradient(next_key & _BAG, width, batch, columns, feature)
                 its_row = next_key >> 32
-                for d in range(0, dim, _LINE):
-                    _bring(gradient, at + d)
-                    _bring(weights, its_row * dim + d)
+                for d in range(0, dim, LINE):
+                    bring_to_write(gradient, at + d)
+                    bring_to_write(weights, its_row * dim + d)
                     if rule == _ADAGRAD:
-                        _bring(state, its_row * dim + d)
+                        bring_to_write(state, its_row * dim + d)
                 if rule == _ROWWISE_ADAGRAD:
-                    _bring(state, its_row)
+                    bring_to_write(state, its_row)
             bag, factor = keys[key] & _BAG, np.float32(1)
             if len(bags):
                 factor /= np.float32(bags[bag + 1] - bags[bag])
@@ -328,7 +260,7 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
     offsets = openmp.integers(arguments[4], num_features * batch + 1)
     keys = openmp.integers(arguments[5], num_ids)
     gradient = openmp.carray(arguments[6], batch * width)
-    state = openmp.carray(arguments[8], _SOME)
+    state = openmp.carray(arguments[8], ALL_WEIGHTS)
     lr, eps = openmp.carray(arguments[9], 2)
     bags = offsets if is_mean else offsets[:0]
     columns = dim_offsets[:-1] - np.arange(num_features) * batch * width
@@ -364,10 +296,10 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
     """Of float32 tables."""
-    _update_share(arguments, openmp.carray(arguments[7], _SOME))
+    _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_update_of_halves(arguments: openmp.Arguments) -> None:
     """Of float16 tables."""
-    _update_share(arguments, openmp.carray(arguments[7], _SOME).view(np.uint16))
+    _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS).view(np.uint16))

@@ -10,8 +10,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from dlrm_app.tables import compiled_updates
-from dlrm_app.tables.compiled_updates import _BAG, _sort, replace_operators
+from dlrm_app.tables import compiled_rows, compiled_updates
+from dlrm_app.tables.compiled_operators import replace_operators
+from dlrm_app.tables.compiled_updates import _BAG, _sort
 
 ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 32, 4), (0, 1, 1, 2, 3)
 """Of four tables; the second is read by two features."""
@@ -171,7 +172,7 @@ def test_nothing_of_it_is_left_to_fbgemm(
     kind: EmbOptimType, precision: SparseType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not on one thread, and not where bags hold several ids."""
-    if precision == SparseType.FP16 and not compiled_updates._converts_halves():
+    if precision == SparseType.FP16 and not compiled_rows._converts_halves():
         pytest.skip("this CPU has no instructions for float16")
     updated = []
     monkeypatch.setattr(compiled_updates, "_update", lambda rule, *_: updated.append(rule))

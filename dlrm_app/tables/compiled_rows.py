@@ -1,0 +1,78 @@
+"""The rows of tables in compiled functions: weights of float32, or of float16 whose bits are kept as uint16."""
+
+import platform
+from functools import cache
+from typing import Any
+
+import torch
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE = 16
+"""float32 values of a line of the cache."""
+ALL_WEIGHTS = 1 << 48
+"""The length of an array that nobody looks at: rows lie within their tables."""
+
+
+@cache
+def _converts_halves() -> bool:
+    """Whether the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
+    return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
+
+
+def can_read(weights: torch.Tensor) -> bool:
+    """Whether they are float32, or float16 that the CPU can convert."""
+    return weights.dtype == torch.float32 or (weights.dtype == torch.float16 and _converts_halves())
+
+
+@intrinsic
+def read_weight(typing_context: Any, weights: Any, index: Any) -> Any:
+    """``weights[index]`` as float32; the bits of a float16 are kept as uint16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        value = builder.load(builder.gep(array.data, [arguments[1]]))
+        if weights.dtype == types.uint16:
+            value = builder.fpext(builder.bitcast(value, ir.HalfType()), ir.FloatType())
+        return value
+
+    return types.float32(weights, types.intp), generate
+
+
+@intrinsic
+def write_weight(typing_context: Any, weights: Any, index: Any, value: Any) -> Any:
+    """``weights[index] = value``, a float16 being the nearest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        value = arguments[2]
+        if weights.dtype == types.uint16:
+            value = builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
+        builder.store(value, builder.gep(array.data, [arguments[1]]))
+        return context.get_dummy_value()
+
+    return types.void(weights, types.intp, types.float32), generate
+
+
+def _bring(is_to_write: bool) -> Any:
+    @intrinsic
+    def bring(typing_context: Any, values: Any, index: Any) -> Any:
+        """Brings ``values[index]``'s line into the cache."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            pointer = builder.bitcast(builder.gep(array.data, [arguments[1]]), cgutils.voidptr_t)
+            number = ir.IntType(32)
+            takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+            prefetch = cgutils.get_or_insert_function(builder.module, takes, "llvm.prefetch.p0i8")
+            builder.call(prefetch, [pointer, number(int(is_to_write)), number(3), number(1)])
+            return context.get_dummy_value()
+
+        return types.void(values, types.intp), generate
+
+    return bring
+
+
+bring_to_read, bring_to_write = _bring(False), _bring(True)
