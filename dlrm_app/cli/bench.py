@@ -2,6 +2,7 @@
 
 from dlrm_app.cli.default_recipe import with_default_recipe
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.bench import BenchConfig
 
 
@@ -14,7 +15,8 @@ def _bench(config: BenchConfig) -> None:
 
     start = Start()
     start.mark("Python and configuration")
-    from dlrm_app.bench.bench import bench
+    with loading():
+        from dlrm_app.bench.bench import bench
 
     start.mark("libraries")
     bench(config, start)

@@ -1,6 +1,7 @@
 """``dlrm-evaluate checkpoint=RUN data.path=DIR split=test [against=RUN2]``: measure a model, or compare two."""
 
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.evaluate import EvaluateConfig
 
 
@@ -9,7 +10,8 @@ def main() -> None:
 
 
 def _evaluate(config: EvaluateConfig) -> None:
-    from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+    with loading():
+        from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 
     evaluate_checkpoints(config)
 

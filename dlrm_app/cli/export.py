@@ -1,6 +1,7 @@
 """``dlrm-export checkpoint=RUN quantize=int8 output=DIR``: a trained model as files that score without this program."""
 
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.export import ExportConfig
 
 
@@ -9,7 +10,8 @@ def main() -> None:
 
 
 def _export(config: ExportConfig) -> None:
-    from dlrm_app.inference.export import export_model
+    with loading():
+        from dlrm_app.inference.export import export_model
 
     export_model(config)
 

@@ -1,6 +1,7 @@
 """``dlrm-predict model=RUN|EXPORT input=FILES output=scores.parquet``: a score for every row."""
 
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.predict import PredictConfig
 
 
@@ -9,7 +10,8 @@ def main() -> None:
 
 
 def _predict(config: PredictConfig) -> None:
-    from dlrm_app.inference.predict.predict import predict
+    with loading():
+        from dlrm_app.inference.predict.predict import predict
 
     predict(config)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.preprocess import PreprocessConfig
 
 
@@ -20,7 +21,8 @@ def _preprocess(config: PreprocessConfig) -> None:
 
         estimate(config)
     else:
-        from dlrm_app.preprocess.job.preprocess import preprocess
+        with loading():
+            from dlrm_app.preprocess.job.preprocess import preprocess
 
         preprocess(config)
 

@@ -5,6 +5,7 @@ import sys
 
 from dlrm_app.cli.default_recipe import with_default_recipe
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import refuse_if
 
@@ -18,7 +19,8 @@ def _train(config: TrainConfig) -> float | None:
     if config.recommend:
         _recommend(config)
         return None
-    from dlrm_app.training.train import train
+    with loading():
+        from dlrm_app.training.train import train
 
     return train(config).best_val_auc
 

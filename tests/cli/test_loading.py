@@ -1,0 +1,43 @@
+"""Garbage is left alone while modules are loaded, and collected again afterwards."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from dlrm_app.cli.loading import loading
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+class Circle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_nothing_is_collected_within_and_later_garbage_is_afterwards() -> None:
+    collections = []
+    gc.callbacks.append(lambda phase, _: collections.append(phase))
+    try:
+        with loading():
+            kept = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+            assert not collections
+        assert gc.get_freeze_count() > len(kept)
+        later = weakref.ref(Circle())
+        gc.collect()
+        assert later() is None
+    finally:
+        gc.callbacks.pop()
+
+
+def test_a_module_that_is_missing_leaves_collections_on() -> None:
+    with pytest.raises(ModuleNotFoundError), loading():
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    assert gc.isenabled()
