@@ -7,7 +7,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Collects no garbage within, nor looks afterwards at what is there by then. For a command's own process."""
+    """Collects no garbage within, nor looks afterwards at what is there by then. For a command's own process.
+
+    Once: a sweep's next job has all it needs, and what the one before left must be collected.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
     gc.disable()
     try:
         yield

@@ -11,6 +11,7 @@ from dlrm_app.cli.loading import loading
 
 @pytest.fixture(autouse=True)
 def _thawed() -> Iterator[None]:
+    gc.unfreeze()
     yield
     gc.unfreeze()
 
@@ -35,6 +36,16 @@ def test_nothing_is_collected_within_and_later_garbage_is_afterwards() -> None:
         assert later() is None
     finally:
         gc.callbacks.pop()
+
+
+def test_what_the_first_job_of_a_sweep_left_is_collected() -> None:
+    with loading():
+        pass
+    left = weakref.ref(Circle())
+    with loading():
+        assert gc.isenabled()
+    gc.collect()
+    assert left() is None
 
 
 def test_a_module_that_is_missing_leaves_collections_on() -> None:
