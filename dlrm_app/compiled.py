@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from numba.core import event
 
 from dlrm_app.files import write_text
 
-__all__ = ["compiling_seconds", "forget_other_versions", "njit"]
+__all__ = ["compiling_seconds", "forget_other_versions", "njit", "njit_uncounted"]
 
 logger = logging.getLogger(__name__)
+
+njit_uncounted = partial(njit, nogil=True, cache=True, _nrt=False)
+"""For a function that is called very often: it counts no references to arrays, and so may make none of its own."""
 
 _STAMP = "compiled.sha256"
 """In the package's __pycache__: what the files were when their machine code was made."""

@@ -30,7 +30,7 @@ LAYERS = [
     {"config"},
     {"openmp"},
     {"display", "doctor", "compiled"},
-    {"files", "records"},
+    {"arrow", "files", "records"},
     {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.manifest import SparseColumn
 from dlrm_app.data.rows import Bags
 
@@ -46,7 +47,7 @@ def read_features(
 ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.int32] | Bags]]:
     """The columns ``dense`` and ``sparse`` of encoded rows."""
     return (
-        [read_column(table, name, pa.float32()).to_numpy() for name in dense],
+        [numbers_of(read_column(table, name, pa.float32())) for name in dense],
         [read_ids(table, column) for column in sparse],
     )
 
@@ -58,7 +59,7 @@ def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
 
 def read_one_hot(table: pa.Table, column: SparseColumn) -> NDArray[np.int32]:
     """The ids [R] of a one-hot column, all within its table."""
-    ids: NDArray[np.int32] = read_column(table, column.name, pa.int32()).to_numpy()
+    ids: NDArray[np.int32] = numbers_of(read_column(table, column.name, pa.int32()))
     _check_ids(ids, column)
     return ids
 
@@ -68,8 +69,8 @@ def read_multi_hot(table: pa.Table, column: SparseColumn) -> Bags:
     array = read_column(table, column.name, pa.list_(pa.int32()))
     if missing := array.flatten().null_count:
         raise ColumnError(column.name, "ids inside lists are missing", missing)
-    offsets = array.offsets.to_numpy()
-    ids = array.values.to_numpy()[offsets[0] : offsets[-1]]
+    offsets = numbers_of(array.offsets)
+    ids = numbers_of(array.values)[offsets[0] : offsets[-1]]
     _check_ids(ids, column)
     return Bags(ids, offsets - offsets[0])
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.batch_order import Order
 from dlrm_app.data.column_rules import ColumnError, read_column, read_features
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn, label_of
@@ -109,7 +110,7 @@ class SplitReader:
         return arrange(columns, row_order, memory)
 
     def _columns(self, table: pa.Table, first_row: int) -> Columns:
-        labels = read_column(table, self._label, pa.uint8()).to_numpy()
+        labels = numbers_of(read_column(table, self._label, pa.uint8()))
         return Columns(
             *read_features(table, self._dense, self._sparse),
             labels if self._soft_labels is None else self._soft_labels.mixed(first_row, labels),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
 from dlrm_app.errors import DataError
@@ -47,10 +48,12 @@ def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels
     if problems := soft_label_problems(path, manifest):
         raise DataError("; ".join(problems))
     table = pq.read_table(path, columns=["score", "label"])
-    scores = table.column("score").to_numpy().astype(np.float32)
+    if any(column.null_count for column in table.columns):
+        raise DataError(f"{KEY}={path} lacks scores or labels: {_command(path, manifest)}")
+    scores = numbers_of(table.column("score")).astype(np.float32)
     if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
         raise DataError(f"{KEY}={path} holds scores that are no probabilities: {_command(path, manifest)}")
-    return SoftLabels(path, scores, table.column("label").to_numpy().astype(np.uint8), share)
+    return SoftLabels(path, scores, numbers_of(table.column("label")).astype(np.uint8), share)
 
 
 def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from dlrm_app.arrow import array_of, numbers_of
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.tables.specs import Table
@@ -50,9 +51,9 @@ def write_parquet(
         fields.append(pa.field("vector", pa.list_(kind, table.dim), nullable=False))
         with pq.ParquetWriter(folder / "tables" / f"{table.name}.parquet", pa.schema(fields)) as writer:
             for start, rows in _chunks(weights.table(table).to(_DTYPES[types[table.name]])):
-                columns = [pa.array(np.arange(start, start + len(rows), dtype=np.int32))]
+                columns = [array_of(np.arange(start, start + len(rows), dtype=np.int32))]
                 columns += [column.slice(start, len(rows)) for column in raw.values()]
-                flat = pa.array(rows.reshape(-1).numpy())
+                flat = array_of(rows.reshape(-1).numpy())
                 columns.append(pa.FixedSizeListArray.from_arrays(flat, table.dim))
                 writer.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
     dense = _dense(weights)
@@ -85,7 +86,7 @@ def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:
             continue
         vocabulary = pq.read_table(manifest.folder / encoding["file"], columns=["value", "id"])
         lines = np.full(table.rows, -1, np.int64)
-        lines[vocabulary.column("id").to_numpy()] = np.arange(len(vocabulary))
+        lines[numbers_of(vocabulary.column("id"))] = np.arange(len(vocabulary))
         values = vocabulary.column("value").combine_chunks()
         name = "value" if len(table.features) == 1 else f"value_{feature}"
         columns[name] = values.take(pa.array(lines, mask=lines < 0))

@@ -100,7 +100,7 @@ def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[
     lengths = columns.ends - columns.begins
     codes_ends = np.cumsum(lengths)
     codes = Columns(np.empty(int(lengths.sum()), np.uint16), codes_ends - lengths, codes_ends)
-    distinct = np.empty(int(limits.sum()), columns.values.dtype)
+    distinct = np.empty(int(limits.sum()) + len(limits), columns.values.dtype)
     bounds, num_missing = np.zeros(len(limits) + 1, np.int64), np.zeros(len(limits), np.int64)
     table = np.empty(_table_size(int(limits.max(initial=0))), np.uint16)
     _number_columns(
@@ -132,7 +132,7 @@ def repeating(columns: Columns) -> NDArray[np.int64]:
 @njit(nogil=True, cache=True)
 def _find_repeating(values, begins, ends, lengths):  # type: ignore[no-untyped-def]  # compiled
     table = np.empty(_table_size(_SAMPLE), np.uint16)
-    codes, distinct = np.empty(_SAMPLE, np.uint16), np.empty(_SAMPLE, values.dtype)
+    codes, distinct = np.empty(_SAMPLE, np.uint16), np.empty(_SAMPLE + 1, values.dtype)
     for c in range(len(begins)):
         sample = values[max(begins[c], ends[c] - _SAMPLE) : ends[c]]
         count, _ = _number(sample, values.dtype.type(0), table, codes, distinct)
@@ -142,9 +142,9 @@ def _find_repeating(values, begins, ends, lengths):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True)
 def _table_size(limit):  # type: ignore[no-untyped-def]  # compiled
-    """A power of two, at least twice ``limit``."""
+    """A power of two, at least four times ``limit``: values that meet in one slot cost more than zeroing more slots."""
     size = 4
-    while size < 2 * limit:
+    while size < 4 * limit:
         size *= 2
     return size
 
@@ -158,7 +158,7 @@ def _number_columns(  # type: ignore[no-untyped-def]  # compiled
         at, count = bounds[c], 0
         if limits[c] > 0:
             column_codes = codes[codes_begins[c] : codes_begins[c] + ends[c] - begins[c]]
-            column_distinct = distinct[at : at + limits[c]]
+            column_distinct = distinct[at : at + limits[c] + 1]
             column_table = table[: _table_size(limits[c])]
             count, num_missing[c] = _number(
                 values[begins[c] : ends[c]], missing[c], column_table, column_codes, column_distinct
@@ -168,7 +168,7 @@ def _number_columns(  # type: ignore[no-untyped-def]  # compiled
 
 @njit(nogil=True, cache=True)
 def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
-    """(how many distinct values there are, or -1 once they do not fit; how many are missing).
+    """(how many distinct values there are, or -1 once they fill ``distinct``; how many are missing).
 
     ``table`` gets numbers from 1 on, 0 where it is free.
     """
@@ -185,17 +185,17 @@ def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped
         slot = (
             np.uint64(value) * _SPREAD
         ) >> shift  # unsigned, as indices are that need no test for being negative
-        number = np.uint64(table[slot])
-        while number != _0 and distinct[number - _1] != value:
+        distinct[count] = value  # in case it is new: a branch on that would be guessed wrong too often
+        taken = np.uint64(table[slot])
+        number = taken if taken != _0 else np.uint64(count + 1)
+        while distinct[number - _1] != value:
             slot = (slot + _1) & mask
-            number = np.uint64(table[slot])
-        if number == _0:
-            if count == len(distinct):
-                return -1, 0
-            distinct[count] = value
-            count += 1
-            number = np.uint64(count)
-            table[slot] = number
+            taken = np.uint64(table[slot])
+            number = taken if taken != _0 else np.uint64(count + 1)
+        table[slot] = number
+        count += taken == _0
+        if count == len(distinct):
+            return -1, 0
         codes[i] = number - _1
         num_missing += value == missing
     return count, num_missing

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of
 from dlrm_app.compiled import njit
 from dlrm_app.synthetic.power_law import power_law, power_law_span, uniform
 
@@ -66,15 +67,15 @@ class Inputs:
         """Rows from ``first_row`` on."""
         schema = self.schema
         draws = [self._uniform(index, first_row, num_rows) for index in range(1 + self.num_dense)]
-        columns = [pa.array((draws[0] < 0.5).astype(np.uint8))]
+        columns = [array_of((draws[0] < 0.5).astype(np.uint8))]
         columns += [
-            pa.array(np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT)) for draw in draws[1:]
+            array_of(np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT)) for draw in draws[1:]
         ]
         for index, feature in enumerate(self.features, start=1 + self.num_dense):
-            ids = pa.array(self._ids(index, feature, first_row, num_rows))
+            ids = array_of(self._ids(index, feature, first_row, num_rows))
             if feature.is_multi_hot:
                 offsets = np.arange(num_rows + 1, dtype=np.int32) * feature.num_ids
-                ids = pa.ListArray.from_arrays(pa.array(offsets), ids, type=schema.field(index).type)
+                ids = pa.ListArray.from_arrays(array_of(offsets), ids, type=schema.field(index).type)
             columns.append(ids)
         return pa.Table.from_arrays(columns, schema=schema)
 

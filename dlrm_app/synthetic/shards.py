@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.manifest import Shard, Split
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.files import checksum, sync_folder
@@ -88,7 +89,7 @@ def _write_shard(folder: Path, name: str, inputs: Inputs, rows: range, group_row
             table = inputs.rows(start, min(group_rows, rows.stop - start))
             writer.write_table(table, row_group_size=len(table))
             row_groups.append(len(table))
-            positives += int(np.count_nonzero(table.column(LABEL).to_numpy()))
+            positives += int(np.count_nonzero(numbers_of(table.column(LABEL))))
         writer.close()
         file.flush()
         os.fsync(file.fileno())

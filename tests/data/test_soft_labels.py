@@ -82,6 +82,9 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
         read_soft_labels(
             write_scores(tmp_path / "nan", np.where(labels > 0, np.nan, good), labels), 0.5, manifest
         )
+    pq.write_table(pa.table({"score": [None, *good[1:]], "label": labels}), tmp_path / "null")
+    with pytest.raises(DataError, match=r"lacks scores or labels"):
+        read_soft_labels(tmp_path / "null", 0.5, manifest)
     pq.write_table(pa.table({"score": good}), tmp_path / "bare")
     with pytest.raises(DataError, match=r"has no column label"):
         read_soft_labels(tmp_path / "bare", 0.5, manifest)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.column_rules import ColumnError, read_column, read_features
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.rows import Columns, Rows, arrange
@@ -66,5 +67,5 @@ class TableReader:
     def _labels(self, table: pa.Table) -> NDArray[np.uint8] | None:
         if self._label is None or table.schema.get_field_index(self._label) < 0:
             return None
-        labels: Any = read_column(table, self._label, pa.uint8()).to_numpy()
+        labels: Any = numbers_of(read_column(table, self._label, pa.uint8()))
         return labels

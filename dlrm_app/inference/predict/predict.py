@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.data.batch import BatchMaker
 from dlrm_app.data.manifest import Manifest, read_manifest
@@ -159,8 +160,8 @@ def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
         has_labels = has_labels and "label" in pq.read_schema(path).names
         if has_labels and number % runtime.world_size == runtime.rank:
             table = pq.read_table(path)
-            labels = torch.from_numpy(table.column("label").to_numpy().astype(np.float32))
-            metrics.update(torch.from_numpy(table.column("logit").to_numpy().copy()), labels)
+            labels = torch.from_numpy(numbers_of(table.column("label")).astype(np.float32))
+            metrics.update(torch.from_numpy(numbers_of(table.column("logit")).copy()), labels)
     return metrics.compute() if has_labels else None
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of, numbers_of
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import held_lock, write_json, written_whole
 from dlrm_app.inference.problems import new_path_problems
@@ -88,9 +89,9 @@ class ScoresFile:
         self, name: str, logits: NDArray[np.float32], numbers: NDArray[np.int64], labels: Any, tally: Tally
     ) -> None:
         """Writes a part: logits, where each row stands in it, and its labels (None: it has none)."""
-        columns = {"logit": pa.array(logits), "number": pa.array(numbers)}
+        columns = {"logit": array_of(logits), "number": array_of(numbers)}
         if labels is not None:
-            columns["label"] = pa.array(labels)
+            columns["label"] = array_of(labels)
         table = pa.table(columns).replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
         with written_whole(self._path(name)) as temporary:
             pq.write_table(table, temporary)
@@ -135,13 +136,13 @@ class ScoresFile:
             start += tally.num_lines
 
     def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
-        logits = part.column("logit").to_numpy().astype(np.float64)
-        columns: dict[str, Any] = {"score": pa.array((1 / (1 + np.exp(-logits))).astype(np.float32))}
+        logits = numbers_of(part.column("logit")).astype(np.float64)
+        columns: dict[str, Any] = {"score": array_of((1 / (1 + np.exp(-logits))).astype(np.float32))}
         if "label" in part.column_names:
             columns["label"] = part.column("label")
-        codes = pa.array(np.zeros(len(part), np.int32))
+        codes = array_of(np.zeros(len(part), np.int32))
         columns[self._origin_names[0]] = pa.DictionaryArray.from_arrays(codes, pa.array([origin]))
-        columns[self._origin_names[1]] = pa.array(part.column("number").to_numpy() + start)
+        columns[self._origin_names[1]] = array_of(numbers_of(part.column("number")) + start)
         return pa.table(columns)
 
     def _path(self, name: str) -> Path:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
 from dlrm_app.data.prefetch import map_in_order
 from dlrm_app.data.shard_files import file_difference, row_group_difference
@@ -54,7 +55,7 @@ def _vocabulary_problems(folder: Path, column: SparseColumn) -> list[str]:
         return []
     try:
         with pq.ParquetFile(folder / name) as file:
-            batches = (batch.column(0).to_numpy() for batch in file.iter_batches(columns=["id"]))
+            batches = (numbers_of(batch.column(0)) for batch in file.iter_batches(columns=["id"]))
             stop = _end_of_ids(batches)
     except FileNotFoundError:
         return [f"{name} is missing: new rows cannot be encoded as these were"]

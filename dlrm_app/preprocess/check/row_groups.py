@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.data.column_rules import ColumnError, read_column, read_multi_hot, read_one_hot, refuse_wrong
 from dlrm_app.data.manifest import Manifest, Shard, SparseColumn
 
@@ -76,12 +77,12 @@ def read_row_group(
         return values
     for name in labels:
         with values.keep_faults():
-            clicks = read_column(table, name, pa.uint8()).to_numpy()
+            clicks = numbers_of(read_column(table, name, pa.uint8()))
             refuse_wrong(clicks[clicks > 1], name, "labels are neither 0 nor 1")
             values.labels = clicks
     for name in dense:
         with values.keep_faults():
-            numbers = read_column(table, name, pa.float32()).to_numpy()
+            numbers = numbers_of(read_column(table, name, pa.float32()))
             refuse_wrong(numbers[~np.isfinite(numbers)], name, "values are not finite")
             values.dense[name] = numbers
     for column in sparse:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of, numbers_of
 from dlrm_app.data.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer
 from dlrm_app.preprocess.encode.dense import DenseTransforms
@@ -56,7 +57,7 @@ class Encoded:
         """Column ``number``, which is one-hot or dense."""
         column, kind = self.columns[number], self.schema.field(number).type
         plain = self._plain(column, kind) if isinstance(column, int) else column
-        values: NDArray[Any] = plain.to_numpy()
+        values: NDArray[Any] = numbers_of(plain)
         return values
 
     def bags(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -64,11 +65,11 @@ class Encoded:
         if not pa.types.is_list(self.schema.field(number).type):
             return self.values(number), np.ones(self.num_rows, np.int32)
         column: Any = self.columns[number]
-        return column.values.to_numpy(), np.diff(column.offsets.to_numpy())
+        return numbers_of(column.values), np.diff(numbers_of(column.offsets))
 
     def _plain(self, column: int, kind: pa.DataType) -> pa.Array:
         distinct = self.indexed.distinct[column].view(kind.to_pandas_dtype())
-        return pa.array(distinct[self.indexed.codes[column]])
+        return array_of(distinct[self.indexed.codes[column]])
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _OneHot:
 
     def expanded(self, ids: NDArray[np.int32]) -> pa.Array:
         if self.rule is None:
-            return pa.array(ids)
+            return array_of(ids)
         size = self.rule["size"]
         out = expand(ids, size, self.num_embeddings, self.rule["column"])
         return _lists(np.arange(0, len(out) + 1, size), out)
@@ -151,13 +152,13 @@ class Encoder:
         keys = [(raw_indexed.distinct.part(self._num_dense, len(raw_indexed.distinct)), self._features)]
         indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct))
         plain = self._encode_plain(raw.one_hot, indexed)
-        columns = [pa.array(raw.labels.copy())] if self._label else []
+        columns = [array_of(raw.labels.copy())] if self._label else []
         columns += [column for column, _ in plain[: self._num_dense]]
         missing = [count for _, count in plain[: self._num_dense]]
         sparse = [self._sparse_column(source, raw, indexed, plain, keys) for source in self._sources]
         for number, source in enumerate(self._target_sources):
             ids = plain_ids(sparse[source][0], indexed)
-            columns.append(pa.array(self._targets.apply(number, ids, folds)))
+            columns.append(array_of(self._targets.apply(number, ids, folds)))
             missing.append(0)
         columns += [column for column, _ in sparse]
         missing += [count for _, count in sparse]
@@ -186,9 +187,9 @@ class Encoder:
             if not is_plain[number]:
                 columns.append(number)
             elif number < self._num_dense:
-                columns.append(pa.array(dense[begin:end]))
+                columns.append(array_of(dense[begin:end]))
             else:
-                columns.append(pa.array(ids[begin - behind_dense : end - behind_dense]))
+                columns.append(array_of(ids[begin - behind_dense : end - behind_dense]))
         return list(zip(columns, missing.tolist(), strict=True))
 
     def _sparse_column(
@@ -218,7 +219,7 @@ def plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[np.int32]:
     if isinstance(column, int):
         ids = indexed.distinct[column].view(np.int32)[indexed.codes[column]]
     else:
-        ids = column.to_numpy()
+        ids = numbers_of(column)
     return ids
 
 
@@ -236,7 +237,7 @@ def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:
 
 
 def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(ids), type=_LISTS)
+    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=_LISTS)
 
 
 def _buckets(values: NDArray[np.float64], boundaries: NDArray[np.float64]) -> tuple[pa.Array, int]:
@@ -244,7 +245,7 @@ def _buckets(values: NDArray[np.float64], boundaries: NDArray[np.float64]) -> tu
     missing = np.isnan(values)
     ids = np.searchsorted(boundaries, values, side="right").astype(np.int32) + 1
     ids[missing] = 0
-    return pa.array(ids), int(missing.sum())
+    return array_of(ids), int(missing.sum())
 
 
 def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:

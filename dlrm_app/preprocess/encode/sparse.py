@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import SparseColumn
 from dlrm_app.preprocess.dictionary import Columns
@@ -75,8 +76,8 @@ def load_vocabulary(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
 def _load(path: Path, modified_ns: int, inode: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     table = pq.read_table(path, columns=["value", "id"])
     values = table.column("value").combine_chunks()
-    keys = _string_keys(values) if str(values.type) == "string" else values.to_numpy().astype(np.uint64)
-    return build_table(keys, table.column("id").to_numpy().astype(np.int32))
+    keys = _string_keys(values) if str(values.type) == "string" else numbers_of(values).astype(np.uint64)
+    return build_table(keys, numbers_of(table.column("id")).astype(np.int32))
 
 
 def build_table(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of, numbers_of
 from dlrm_app.data.manifest import DenseColumn
 
 KIND = "target"
@@ -61,7 +62,7 @@ def write_values(
     path: Path, rows: NDArray[np.int64], clicks: NDArray[np.int64], values: NDArray[np.float32]
 ) -> None:
     """Writes the file of a column; the line is the id."""
-    columns = {"rows": pa.array(rows), "clicks": pa.array(clicks), "log_odds": pa.array(values)}
+    columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
     pq.write_table(pa.table(columns), path, compression="zstd")
 
 
@@ -109,4 +110,4 @@ def _load_values(path: Path) -> Any:
 
 @lru_cache(maxsize=4096)
 def _load(path: Path, modified_ns: int, inode: int) -> NDArray[np.float32]:
-    return pq.read_table(path, columns=["log_odds"]).column("log_odds").to_numpy().astype(np.float32)
+    return numbers_of(pq.read_table(path, columns=["log_odds"]).column("log_odds")).astype(np.float32)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of
 from dlrm_app.display.numbers import memory_text
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import written_whole
@@ -70,8 +71,8 @@ class AddUp:
         table = pa.table(
             {
                 "value": _values(column.kind or "", keys, feature, files),
-                "id": pa.array(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
-                "count": pa.array(counts),
+                "id": array_of(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
+                "count": array_of(counts),
             }
         )
         with written_whole(path) as temporary:
@@ -115,9 +116,9 @@ def _summed(
 def _values(kind: str, keys: NDArray[np.uint64], feature: int, files: Sequence[CountFile]) -> pa.Array:
     """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
     if kind == "hex":
-        return pa.array(keys)
+        return array_of(keys)
     if kind == "integer":
-        return pa.array(keys.view(np.int64))
+        return array_of(keys.view(np.int64))
     order = np.argsort(keys)
     values = np.empty(len(keys), object)  # one Python string per distinct value, not per row
     for file in files:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of
 from dlrm_app.data.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocess.job.executor import Finish
@@ -163,5 +164,5 @@ class EncodeUnits:
                 write_run(temporary, table, keys)
             return None
         with open_shard(unit, ".train.parquet", self.plan.layout, table.schema) as writer:
-            writer.write_table(table.take(pa.array(np.argsort(keys))))
+            writer.write_table(table.take(array_of(np.argsort(keys))))
             return writer.finish()

@@ -83,7 +83,7 @@ def _label_fault(source: Source, plan: Plan) -> str | None:
         return None
     line = first_line(source) + b"\n"
     spec = plan.spec_of(source.split)
-    text = np.frombuffer(line + bytes(lines.PADDING), np.uint8)
+    text = np.frombuffer(bytearray(line + bytes(lines.PADDING)), np.uint8)  # compiled for what can be written
     _, _, rejects = Parser(spec, 1).parse(text, 0, len(line), 1)
     if not rejects or rejects[0].reason != lines.COLUMNS:
         return None

@@ -26,7 +26,7 @@ from dlrm_app.preprocess.read.fields import (
     read_digits,
     read_hex8,
 )
-from dlrm_app.preprocess.read.plain_lines import BATCH, BLOCK, read_batch
+from dlrm_app.preprocess.read.plain_lines import BATCH, BLOCK, make_room, read_batch
 
 PADDING = BLOCK
 """Bytes that must be readable behind the text."""
@@ -62,12 +62,13 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     capacity = out[0].size
     lines, num_rejects, at = 0, 0, start
     batch = BATCH if _are_plain(marks, columns) else 0
+    room = make_room(len(columns))
     while at < stop and lines < num_lines:
         if row == capacity:
             return at, row, lines, num_rejects, ROWS_FULL
         if batch > 0:
             wanted = min(batch, capacity - row, num_lines - lines)
-            count, at = read_batch(text, at, stop, np.uint8(marks[0]), columns, out, row, wanted)
+            count, at = read_batch(text, at, stop, np.uint8(marks[0]), columns, out, row, wanted, room)
             row, lines = row + count, lines + count
             # where few lines are plain, few are tried
             batch = min(2 * batch, BATCH) if count == wanted else max(count, 1)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import array_of, numbers_of
 from dlrm_app.compiled import njit
 from dlrm_app.data.manifest import Shard
 from dlrm_app.preprocess.hashing import mix
@@ -42,7 +43,7 @@ def _row_keys(seed, source, unit, first, num_rows):  # type: ignore[no-untyped-d
 def write_run(path: Path, table: pa.Table, keys: NDArray[np.uint64]) -> None:
     """Writes rows into ``path`` in the order of their keys, keys included, for ``Gather`` to read by ranges."""
     order = np.argsort(keys)
-    run = table.take(pa.array(order)).append_column(KEY, pa.array(keys[order])).combine_chunks()
+    run = table.take(array_of(order)).append_column(KEY, array_of(keys[order])).combine_chunks()
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, run.schema) as writer:
         writer.write_table(run)
 
@@ -73,8 +74,8 @@ class Gather:
     def __call__(self, part: int) -> Finish[GatheredShard]:
         start, stop = key_ranges(self.num_parts)[part]
         rows = pa.concat_tables(_rows_between(self.runs, start, stop)).combine_chunks()
-        order = np.argsort(rows.column(KEY).to_numpy())
-        rows = rows.drop_columns([KEY]).take(pa.array(order))
+        order = np.argsort(numbers_of(rows.column(KEY)))
+        rows = rows.drop_columns([KEY]).take(array_of(order))
         unit = self.journal.unit(0, part)
         with open_shard(unit, ".train.parquet", self.layout, rows.schema) as writer:
             writer.write_table(rows)
@@ -89,9 +90,9 @@ def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]
             table = pa.ipc.open_file(file).read_all()
             if not len(table):
                 continue
-            keys = table.column(KEY).to_numpy()
+            keys = numbers_of(table.column(KEY))
             low = np.searchsorted(keys, np.uint64(start))
             high = len(keys) if stop == 1 << 64 else np.searchsorted(keys, np.uint64(stop))
             # copied, so that the file's pages need not stay
-            tables.append(table.slice(low, high - low).take(pa.array(np.arange(high - low))))
+            tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
     return tables

@@ -15,6 +15,7 @@ import pyarrow as pa
 from isal import isal_zlib
 from numpy.typing import NDArray
 
+from dlrm_app.arrow import numbers_of
 from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer, index_columns, repeating
 from dlrm_app.preprocess.write.parquet import thrift
 from dlrm_app.preprocess.write.parquet.format import (
@@ -230,7 +231,7 @@ def _values(array: pa.Array) -> _Values:
 
 def _words(array: pa.Array) -> NDArray[np.uint32]:
     """The bits of values."""
-    values = array.to_numpy()
+    values = numbers_of(array)
     if values.itemsize != 4:
         return values.astype(np.uint32)
     words: NDArray[np.uint32] = values.view(np.uint32)
@@ -289,7 +290,7 @@ def _levels(array: pa.Array) -> tuple[int, bytes]:
     """How many levels lists have, and the levels as a page wants them."""
     room = len(array.flatten()) + len(array)
     repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
-    count = list_levels(array.offsets.to_numpy(), repetition, definition)
+    count = list_levels(numbers_of(array.offsets), repetition, definition)
     parts = _packed(Columns.joined([repetition[:count], definition[:count]]), None, [1, 1])
     runs = [b"".join(part) for part in parts]
     return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
