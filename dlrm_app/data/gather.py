@@ -7,6 +7,7 @@ anew for each number of arrays. Whoever calls keeps the arrays alive, and indice
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -17,6 +18,10 @@ _SOME = 1 << 40
 """The length of an array at an address, which nobody looks at."""
 _NEAR = 512
 """Rows whose dense values stay in the first cache while one column after the other is spread over them."""
+_AHEAD = 2
+"""Ranges between the one whose ids are copied and the one whose ids are asked for: each begins in memory that no cache holds."""
+_WIDTH, _LINE = 4, 64
+"""Bytes of an id, and of what memory gives at once."""
 
 
 @intrinsic
@@ -27,6 +32,22 @@ def _pointer(typing_context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
+
+
+@intrinsic
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    """Has the memory at an address brought near, without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        reading, for_long, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        builder.call(prefetch, [pointer, reading, for_long, data])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
 
 
 @njit(nogil=True, cache=True)
@@ -118,6 +139,10 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
             values = carray(_pointer(addresses[p, 2 + 2 * f]), _SOME, np.int32)
             bags = addresses[p, 3 + 2 * f]
             offsets = carray(_pointer(bags), _SOME, np.int32)
+            if bags == 0 and p + _AHEAD < len(ranges):
+                first, last = ranges[p + _AHEAD, 0], ranges[p + _AHEAD, 1]
+                for there in range(_WIDTH * first, _WIDTH * last, _LINE):
+                    _prefetch(addresses[p + _AHEAD, 2 + 2 * f] + np.uint64(there))
             row, stop, at = ranges[p]
             while row < stop:
                 size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
