@@ -18,7 +18,7 @@ _SOME = 1 << 40
 """The length of an array at an address, which nobody looks at."""
 _NEAR = 512
 """Rows whose dense values stay in the first cache while one column after the other is spread over them."""
-_AHEAD = 2
+_LEAD = 2
 """Ranges between the one whose ids are copied and the one whose ids are asked for: each begins in memory that no cache holds."""
 _WIDTH, _LINE = 4, 64
 """Bytes of an id, and of what memory gives at once."""
@@ -139,10 +139,10 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
             values = carray(_pointer(addresses[p, 2 + 2 * f]), _SOME, np.int32)
             bags = addresses[p, 3 + 2 * f]
             offsets = carray(_pointer(bags), _SOME, np.int32)
-            if bags == 0 and p + _AHEAD < len(ranges):
-                first, last = ranges[p + _AHEAD, 0], ranges[p + _AHEAD, 1]
-                for there in range(_WIDTH * first, _WIDTH * last, _LINE):
-                    _prefetch(addresses[p + _AHEAD, 2 + 2 * f] + np.uint64(there))
+            if bags == 0 and p + _LEAD < len(ranges):
+                first, last = ranges[p + _LEAD, 0], ranges[p + _LEAD, 1]
+                for near in range(_WIDTH * first, _WIDTH * last, _LINE):
+                    _prefetch(addresses[p + _LEAD, 2 + 2 * f] + np.uint64(near))
             row, stop, at = ranges[p]
             while row < stop:
                 size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
