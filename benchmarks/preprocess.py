@@ -120,6 +120,7 @@ def measure_command(inputs: Sequence[Path], rows: int, folder: Path) -> Measured
     overrides = preprocess_overrides(inputs, folder / "output")
     command = [sys.executable, "-m", "dlrm_app.cli.preprocess", *overrides]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command's modules are compiled already
     start = time.perf_counter()
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
