@@ -49,11 +49,18 @@ class Progress:
     skipped: list[int] = field(default_factory=list)
     """Steps that changed nothing, for their loss was no finite number (trainer.on_nonfinite=skip)."""
     evals: list[Evaluation] = field(default_factory=list)
+    earlier_updates: int = 0
+    """What the optimizers had counted when the run began with another's weights and their states."""
 
     @property
     def updates(self) -> int:
-        """Steps that changed the model: what optimizers count."""
+        """Steps of this run that changed the model."""
         return self.step - len(self.skipped)
+
+    @property
+    def counted_updates(self) -> int:
+        """What optimizers count."""
+        return self.earlier_updates + self.updates
 
     @property
     def last_epoch(self) -> int:
@@ -76,12 +83,15 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in complete.json."""
-        return {**asdict(self), "evals": [each.to_json() for each in self.evals]}
+        value = {**asdict(self), "evals": [each.to_json() for each in self.evals]}
+        if not self.earlier_updates:  # the files of runs that need it not stay as they were
+            del value["earlier_updates"]
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
         """What ``to_json`` gave. Raises KeyError or TypeError."""
-        for key in ("epoch", "batch", "step", "samples"):
+        for key in ("epoch", "batch", "step", "samples", "earlier_updates"):
             if not isinstance(value.get(key, 0), int):
                 raise TypeError(f"{key} must be a whole number, got {value[key]!r}")
         return cls(**{**value, "evals": [Evaluation.from_json(each) for each in value["evals"]]})

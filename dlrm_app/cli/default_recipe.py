@@ -1,4 +1,6 @@
-"""The recipe that dlrm-train takes where none is typed, nor anything that a recipe would say."""
+"""What dlrm-train takes where no recipe is typed, nor anything that a recipe would say: one by the rows, or the
+settings of the run whose weights it begins with.
+"""
 
 import logging
 
@@ -9,7 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 def with_default_recipe(overrides: list[str]) -> list[str]:
-    """``overrides`` after the settings of the dataset's recipe, unless they choose one or the dataset cannot be read."""
+    """``overrides`` after the settings of the dataset's recipe, unless they choose one or the dataset cannot be read.
+
+    With warm_start.checkpoint after the settings of its run, unless that cannot be read.
+    """
+    from dlrm_app.checkpoint.warm_start import KEY, read_warm_start, settings_of
     from dlrm_app.distributed.ranks import started_ranks
     from dlrm_app.training.recommendation.default_recipe import default_recipe, leaves_the_choice
     from dlrm_app.training.validation import read_trainable
@@ -20,6 +26,10 @@ def with_default_recipe(overrides: list[str]) -> list[str]:
     if not leaves_the_choice(keys) or given.get("recommend") or not isinstance(path, str):
         return overrides
     try:
+        if isinstance(former := given.get(KEY), str):
+            warm = read_warm_start(former)
+            logger.info("model, tables, optimizer, schedule and batch are those of %s", warm.folder)
+            return [*settings_of(warm.config), *overrides]
         recipe = default_recipe(read_trainable(path), started_ranks().world_size)
     except DlrmError:  # told with all else that is wrong
         return overrides

@@ -106,6 +106,12 @@ class DistillationConfig:
 
 
 @dataclass(slots=True)
+class WarmStartConfig:
+    checkpoint: str | None = None
+    optimizer: bool = True
+
+
+@dataclass(slots=True)
 class CheckpointConfig:
     every_steps: int | None = None
     every_minutes: float | None = None
@@ -126,6 +132,7 @@ class TrainConfig:
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)

@@ -8,14 +8,23 @@ from functools import cached_property
 from typing import Any
 
 from dlrm_app.checkpoint.checkpoints import Checkpoints
-from dlrm_app.checkpoint.load import Checkpoint, load_tensors
+from dlrm_app.checkpoint.load import Checkpoint, load_tensors, open_checkpoint
 from dlrm_app.checkpoint.marker import Marker, keeps_ema
 from dlrm_app.checkpoint.progress import Progress
-from dlrm_app.checkpoint.state import EMA, Tensors, collect_tensors, create_states, set_step
+from dlrm_app.checkpoint.state import (
+    EMA,
+    Tensors,
+    collect_tensors,
+    collect_weights,
+    create_states,
+    set_step,
+)
+from dlrm_app.checkpoint.warm_start import WarmStart
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.data.soft_labels import SoftLabels
+from dlrm_app.display.numbers import count
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.problems import has_labelled_val
 from dlrm_app.sharding.plan.plan_file import plan_to_dict
@@ -166,7 +175,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
         run.ema.start()
     for name, value in vars(marker.progress).items():
         setattr(run.progress, name, value)
-    set_step(run.trainable.optimizer, run.progress.updates)
+    set_step(run.trainable.optimizer, run.progress.counted_updates)
     run.meter.load_state(marker.meter)
     set_random_states(marker.random_state, marker.cuda_random_states, run.runtime)
     logger.info(
@@ -174,6 +183,28 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
         checkpoint.folder,
         run.progress.epoch + 1,
         f"{run.progress.step:,}",
+    )
+
+
+def begin_with(run: TrainingRun, warm: WarmStart) -> None:
+    """Gives ``run``, before its first step, the weights of another one and, if they are wanted, its optimizers' states."""
+    open_checkpoint(warm.folder, run.runtime)
+    if run.config.warm_start.optimizer:
+        create_states(run.trainable.optimizer)
+        tensors = {name: value for name, value in run_tensors(run).items() if not name.startswith(f"{EMA}/")}
+        run.progress.earlier_updates = warm.marker.progress.counted_updates
+    else:
+        tensors = collect_weights(run.trainable.model)
+    run.runtime.together(lambda: load_tensors(warm.folder, tensors))
+    if run.config.warm_start.optimizer:
+        set_step(run.trainable.optimizer, run.progress.counted_updates)
+    if run.ema is not None:
+        run.ema.start()
+    logger.info(
+        "beginning with the weights of %s, trained on %s: %s",
+        warm.folder,
+        warm.config.data.path,
+        count(warm.marker.progress.step, "step"),
     )
 
 

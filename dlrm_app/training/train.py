@@ -11,6 +11,7 @@ from dlrm_app.checkpoint.checkpoints import Checkpoints
 from dlrm_app.checkpoint.format import resume_hint
 from dlrm_app.checkpoint.progress import Progress
 from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
+from dlrm_app.checkpoint.warm_start import check_warm_start
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.batch import Batch, TrainBatches
 from dlrm_app.data.manifest import Manifest
@@ -36,7 +37,7 @@ from dlrm_app.training.optimization.ema import DenseEma
 from dlrm_app.training.optimization.final_bias import fit_final_bias
 from dlrm_app.training.precision_choice import with_precision
 from dlrm_app.training.report.page import write_report
-from dlrm_app.training.run import TrainingRun, restore, save
+from dlrm_app.training.run import TrainingRun, begin_with, restore, save
 from dlrm_app.training.run_folder.events import RunResult, SkipEvent, TrainEvent
 from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
 from dlrm_app.training.run_folder.mlperf_log import open_division_reasons
@@ -129,6 +130,8 @@ def prepare(
     )
     if checkpoint is not None:
         restore(run, checkpoint)
+    elif config.warm_start.checkpoint is not None:
+        begin_with(run, runtime.together(lambda: check_warm_start(config, manifest, tables)))
     return run
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dlrm_app.checkpoint.warm_start import check_warm_start
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.checks import required
 from dlrm_app.config.optimizer import schedule_problems
@@ -61,6 +62,7 @@ def check_training(
     checks.batches(manifest, ranks.world_size)
     if manifest is not None and tables is not None:
         num_dense = len(manifest.dense)
+        checks.warm_start(manifest, tables)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
         checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
     if ranks.is_first:  # whose plan the others take, which may not see the file
@@ -278,6 +280,14 @@ class _Checks:
             return problems
         dense = dense_kernel_tables(tables, sparse, sharding, device_type)
         return early_lookup_problems(self._config.trainer.pipeline, list(dense))
+
+    def warm_start(self, manifest: Manifest, tables: list[Table]) -> None:
+        """The checkpoint that the run begins with, if there is one."""
+        if self._config.warm_start.checkpoint is not None:
+            self.result(
+                lambda: check_warm_start(self._config, manifest, tables),
+                needs=["model", "optimizer", "tables"],
+            )
 
     def output(self, starts_run: bool = False) -> None:
         """The folder that is to be written, by the first rank; ``starts_run``: by a run of its own."""

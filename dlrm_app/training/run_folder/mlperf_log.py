@@ -36,6 +36,7 @@ def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
         ("trainer", "epochs"),
         ("trainer", "calibrate"),
         ("distillation", "scores"),
+        ("warm_start", "checkpoint"),
         ("evaluation", "per_epoch"),
         ("evaluation", "target_auc"),
     ):

@@ -1,0 +1,157 @@
+"""A new run that begins with another run's weights: which checkpoint, whether it fits, and what it was trained by.
+
+Nothing here waits for torch: a run that does not fit is refused before any work.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.checkpoint.format import choose_checkpoint
+from dlrm_app.checkpoint.marker import Marker, read_marker
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.data.columns import refuse_other_columns
+from dlrm_app.data.manifest import Manifest
+from dlrm_app.display.command_line import quoted, setting
+from dlrm_app.display.text import listed
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.tables.sparse_optimizers import optimizer_kinds
+from dlrm_app.tables.specs import Table, resolve_tables
+
+KEY = "warm_start.checkpoint"
+_SECTIONS = ("model", "tables", "optimizer", "schedule")
+_TRAINER_KEYS = ("global_batch_size", "calibrate", "learn_val")
+"""What a recipe sets: a run that says nothing of it takes that of the run whose weights it begins with."""
+_RULE = f"{KEY}: a run begins with the weights of its own model alone; where nothing is said of model, tables and optimizer, they are that run's"
+_FREE = ("initial_bias", "dropout", "bottom_dropout")
+"""Keys of the model that its weights do not depend on."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The checkpoint that a run begins with, not loaded yet, and the configuration that it was trained by."""
+
+    folder: Path
+    marker: Marker
+    config: TrainConfig
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """How its dataset was encoded. Raises DataError where it does not say so."""
+        if self.marker.columns is None:
+            raise DataError(
+                f"checkpoint {self.folder} was saved by an early dlrm-app and does not say how its dataset is encoded: "
+                "name one that was saved since"
+            )
+        return self.marker.columns
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables that it holds."""
+        rows = {column["name"]: column["num_embeddings"] for column in self.columns["sparse"]}
+        return resolve_tables(self.config.tables, rows)
+
+
+def read_warm_start(path: str) -> WarmStart:
+    """The newest checkpoint of a run folder, or the one that is named. Raises DataError where there is none."""
+    folder = choose_checkpoint(Path(path), "newest")
+    marker = read_marker(folder)
+    return WarmStart(folder, marker, read_saved_config(marker.config, folder))
+
+
+def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> WarmStart:
+    """What ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
+    assert config.warm_start.checkpoint is not None
+    warm = read_warm_start(config.warm_start.checkpoint)
+    if problems := [*_model_problems(warm, config), *_table_problems(warm, config, tables)]:
+        raise ConfigError([*problems, _RULE])
+    if warm.marker.dataset != manifest.fingerprint():
+        features = [name for table in tables for name in table.features]
+        encoding = setting("encoding.path", warm.config.data.path)
+        refuse_other_columns(dict(warm.columns), manifest, features, warm.folder, encoding)
+    return warm
+
+
+def _model_problems(warm: WarmStart, config: TrainConfig) -> list[str]:
+    names = [each.name for each in fields(ModelConfig) if each.name not in _FREE]
+    values = [(name, getattr(config.model, name), getattr(warm.config.model, name)) for name in names]
+    return [
+        f"model.{name} is {now}, in {warm.folder} {then}: give model.{name}={_typed(then)}"
+        for name, now, then in values
+        if now != then
+    ]
+
+
+def _table_problems(warm: WarmStart, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+    known, given = ({table.name: table for table in each} for each in (warm.tables, tables))
+    problems = []
+    if new := [name for name in given if name not in known]:
+        problems.append(f"tables: {listed(new)} not in {warm.folder}")
+    if missing := [name for name in known if name not in given]:
+        problems.append(f"tables: {listed(missing)} of {warm.folder} missing")
+    for key in ("rows", "dim", "pooling", "features"):
+        differences: dict[tuple[Any, Any], list[str]] = {}
+        for name in given.keys() & known.keys():
+            values = getattr(given[name], key), getattr(known[name], key)
+            if values[0] != values[1]:
+                differences.setdefault(values, []).append(name)
+        problems += [
+            f"tables: {key} is {now} for {listed(sorted(names))}, in {warm.folder} {then}"
+            for (now, then), names in differences.items()
+        ]
+    if config.warm_start.optimizer and not problems:
+        problems += _optimizer_problems(warm, config, tables)
+    return problems
+
+
+def _optimizer_problems(warm: WarmStart, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+    now = {"the dense part": config.optimizer.dense.kind}
+    then = {"the dense part": warm.config.optimizer.dense.kind}
+    now.update(optimizer_kinds(tables, config.optimizer.sparse))
+    then.update(optimizer_kinds(warm.tables, warm.config.optimizer.sparse))
+    return [
+        f"the optimizer of {name} is {kind}, in {warm.folder} {then[name]}: take that one, or let every optimizer begin anew "
+        "with warm_start.optimizer=false"
+        for name, kind in now.items()
+        if kind != then[name]
+    ][:1]
+
+
+def settings_of(config: TrainConfig) -> list[str]:
+    """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
+
+    Tables that were written one by one are left out: they have a file.
+    """
+    whole = asdict(config)
+    chosen = {
+        **{section: whole[section] for section in _SECTIONS},
+        "trainer": {key: whole["trainer"][key] for key in _TRAINER_KEYS},
+    }
+    return [f"{key}={text}" for key, value in _leaves(chosen) if (text := _typed(value)) is not None]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _typed(value: object) -> str | None:
+    """A value as it is typed; None for what is no single value and no list of some."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, list):
+        parts = [_typed(each) for each in value]
+        return None if None in parts else f"[{','.join(map(str, parts))}]"
+    return None

@@ -1,0 +1,142 @@
+"""A run that begins with another's weights is that run going on, on whatever rows, and takes only what fits."""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.checkpoint.marker import read_marker
+from dlrm_app.cli.default_recipe import with_default_recipe
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import ConfigError, DataError
+from tests.data.dataset_fixture import write_dataset
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, final_bytes, losses, train_here
+
+STEPS = 15
+IN_ORDER = "data.shuffle=false"
+"""Every epoch has the same batches, so that a second one can be another run's first."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("day") / "dataset"
+    write_dataset(folder, rows={"train": STEPS * 128, "val": 256})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def former(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("former") / "run"
+    train_here(folder, f"data.path={dataset}", IN_ORDER)
+    return folder
+
+
+def begin_with(run: Path, former: Path, dataset: Path, *overrides: str) -> None:
+    train_here(run, f"data.path={dataset}", IN_ORDER, f"warm_start.checkpoint={former}", *overrides)
+
+
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adam"])
+def test_an_epoch_and_a_run_that_begins_with_its_weights_are_two_epochs(
+    kind: str, dataset: Path, tmp_path: Path
+) -> None:
+    keys = [f"data.path={dataset}", IN_ORDER, f"optimizer={kind}"]
+    train_here(tmp_path / "two", *keys, "trainer.epochs=2")
+    train_here(tmp_path / "first", *keys)
+    train_here(tmp_path / "second", *keys, f"warm_start.checkpoint={tmp_path}/first", "trainer.seed=3")
+    assert losses(tmp_path / "second") == losses(tmp_path / "two")[STEPS:]
+    assert final_bytes(tmp_path / "second") == final_bytes(tmp_path / "two")
+
+
+def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tmp_path: Path) -> None:
+    """The steps that optimizers count go on over both, which Adam's correction of its bias shows."""
+    begin_with(tmp_path / "whole", former, dataset)
+    begin_with(tmp_path / "run", former, dataset, "trainer.max_steps=6")
+    begin_with(tmp_path / "run", former, dataset, "resume=auto")
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
+    begin_with(tmp_path / "third", tmp_path / "run", dataset)
+    progress = read_marker(max((tmp_path / "third/checkpoints").glob("step-*"))).progress
+    assert (progress.step, progress.counted_updates) == (STEPS, 3 * STEPS)
+
+
+def test_two_ranks_begin_with_the_weights_of_one(former: Path, dataset: Path, tmp_path: Path) -> None:
+    begin_with(tmp_path / "one", former, dataset)
+    keys = [
+        *SMALL,
+        f"data.path={dataset}",
+        IN_ORDER,
+        f"warm_start.checkpoint={former}",
+        "report.enabled=false",
+    ]
+    train_on_ranks(2, *keys, f"output={tmp_path}/two")
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+def test_optimizers_begin_anew_where_their_states_are_not_wanted(
+    former: Path, dataset: Path, tmp_path: Path
+) -> None:
+    begin_with(tmp_path / "with", former, dataset)
+    begin_with(tmp_path / "anew", former, dataset, "warm_start.optimizer=false")
+    begin_with(tmp_path / "sgd", former, dataset, "warm_start.optimizer=false", "optimizer=sgd")
+    train_here(tmp_path / "cold", f"data.path={dataset}", IN_ORDER)
+    first = {name: losses(tmp_path / name)[0] for name in ("with", "anew", "sgd", "cold")}
+    assert first["with"] == first["anew"] == first["sgd"] != first["cold"]
+    assert losses(tmp_path / "with")[1] != losses(tmp_path / "anew")[1]
+
+
+def test_where_nothing_is_chosen_everything_is_as_the_former_run_had_it(former: Path, dataset: Path) -> None:
+    typed = [f"data.path={dataset}", f"warm_start.checkpoint={former}"]
+    config = compose_config("train", TrainConfig, with_default_recipe(typed))
+    then = read_marker(next((former / "checkpoints").glob("step-*"))).config
+    for section in ("model", "tables", "optimizer", "schedule"):
+        assert asdict(getattr(config, section)) == then[section]
+    assert config.trainer.global_batch_size == 128
+    faster = compose_config("train", TrainConfig, with_default_recipe([*typed, "trainer.epochs=3"]))
+    assert (faster.model, faster.trainer.epochs) == (config.model, 3)
+    chosen = [*typed, "model=dcn"]
+    assert with_default_recipe(chosen) == chosen
+
+
+def test_another_model_is_refused_with_all_that_differs(former: Path, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        begin_with(
+            tmp_path / "run",
+            former,
+            dataset,
+            "model.bottom_mlp=[32]",
+            "tables.embedding_dim=4",
+            "trainer.global_batch_size=7",
+        )
+    problems = "\n".join(caught.value.problems)
+    assert re.search(
+        r"model\.bottom_mlp is \[32\], in .*/step-\d+ \[16\]: give model\.bottom_mlp=\[16\]", problems
+    )
+    assert re.search(r"tables: dim is 4 for t_c0, t_c1, t_m0, in .*/step-\d+ 8\n", problems)
+    assert "trainer.global_batch_size must be a multiple of data.lanes (8), got 7" in problems
+    assert not (tmp_path / "run").exists()
+
+
+def test_states_of_another_optimizer_are_refused(former: Path, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"optimizer of t_c0 is adam, .* rowwise_adagrad: .*optimizer=false"
+    ):
+        begin_with(tmp_path / "run", former, dataset, "optimizer=adam")
+
+
+def test_rows_whose_ids_mean_something_else_are_refused(former: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    write_dataset(other, rows={"train": 256})
+    path = other / "manifest.json"
+    path.write_text(re.sub(r'"kind": "(\w+)"', '"kind": "other"', path.read_text(), count=1))
+    with pytest.raises(
+        DataError, match=r"is encoded in another way.*\n(.*\n)*preprocess with encoding=from_dataset"
+    ):
+        begin_with(tmp_path / "run", former, other)
+
+
+def test_what_is_no_checkpoint_is_refused(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no checkpoint at .*/nowhere: the folder does not exist"):
+        begin_with(tmp_path / "run", tmp_path / "nowhere", dataset)
