@@ -66,12 +66,12 @@ def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[T
     """What ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
     assert config.warm_start.checkpoint is not None
     warm = read_warm_start(config.warm_start.checkpoint)
-    if problems := [*_model_problems(warm, config), *_table_problems(warm, config, tables)]:
-        raise ConfigError([*problems, _RULE])
-    if warm.marker.dataset != manifest.fingerprint():
-        features = [name for table in tables for name in table.features]
+    if warm.marker.dataset != manifest.fingerprint():  # first: other ids mean tables of other sizes too
+        features = [name for table in warm.tables for name in table.features]
         encoding = setting("encoding.path", warm.config.data.path)
         refuse_other_columns(dict(warm.columns), manifest, features, warm.folder, encoding)
+    if problems := [*_model_problems(warm, config), *_table_problems(warm, config, tables)]:
+        raise ConfigError([*problems, _RULE])
     return warm
 
 

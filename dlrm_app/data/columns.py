@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.text import bullets
+from dlrm_app.display.text import bullets, listed
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 
@@ -59,7 +59,7 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
     given = describe_columns(manifest)
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
     if names[0] != names[1]:
-        problems = [f"its dense columns are {', '.join(names[1])}, the model knows {', '.join(names[0])}"]
+        problems = _name_differences(*names)
     else:
         pairs = zip(known["dense"], given["dense"], strict=True)
         problems = [problem for pair in pairs for problem in _differences(*pair, ["transform"])]
@@ -74,15 +74,27 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
             continue
         problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
         if None in (vocabularies := {column["vocabulary"], there[name]["vocabulary"]}):
-            unchecked += [name] if column["encoding"]["kind"] == "vocab" else []
+            is_vocab = column["encoding"]["kind"] == there[name]["encoding"]["kind"] == "vocab"
+            unchecked += [name] if is_vocab else []
         elif len(vocabularies) > 1:
             problems.append(f"{name}: its vocabulary gives other ids")
     if unchecked:
         logger.warning(
             "the vocabularies of %s are missing: whether their ids are the model's is not checked",
-            ", ".join(unchecked),
+            listed(unchecked),
         )
     return problems
+
+
+def _name_differences(known: Sequence[str], given: Sequence[str]) -> list[str]:
+    """How the dense columns ``given`` are others than those that a model knows."""
+    missing = [name for name in known if name not in given]
+    new = [name for name in given if name not in known]
+    problems = [f"it has no dense column {listed(missing)}"] if missing else []
+    problems += [f"the model knows no dense column {listed(new)}"] if new else []
+    return problems or [
+        f"its dense columns stand in another order: {listed(given)}, the model's {listed(known)}"
+    ]
 
 
 def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
