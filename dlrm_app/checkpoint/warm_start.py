@@ -3,8 +3,8 @@
 Nothing here waits for torch: a run that does not fit is refused before any work.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ KEY = "warm_start.checkpoint"
 _SECTIONS = ("model", "tables", "optimizer", "schedule")
 _TRAINER_KEYS = ("global_batch_size", "calibrate", "learn_val")
 """What a recipe sets: a run that says nothing of it takes that of the run whose weights it begins with."""
-_RULE = f"{KEY}: a run begins with the weights of its own model alone; where nothing is said of model, tables and optimizer, they are that run's"
+_RULE = f"{KEY}: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
 _FREE = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that its weights do not depend on."""
 
@@ -120,38 +120,36 @@ def _optimizer_problems(warm: WarmStart, config: TrainConfig, tables: Sequence[T
     ][:1]
 
 
-def settings_of(config: TrainConfig) -> list[str]:
+def settings_of(config: TrainConfig, but_for: Collection[str] = ()) -> list[str]:
     """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
 
-    Tables that were written one by one are left out: they have a file.
+    ``but_for``: groups that are chosen anew.
     """
-    whole = asdict(config)
-    chosen = {
-        **{section: whole[section] for section in _SECTIONS},
-        "trainer": {key: whole["trainer"][key] for key in _TRAINER_KEYS},
-    }
-    return [f"{key}={text}" for key, value in _leaves(chosen) if (text := _typed(value)) is not None]
+    leaves = [leaf for section in _SECTIONS if section not in but_for for leaf in _leaves(config, section)]
+    leaves += [(f"trainer.{key}", getattr(config.trainer, key)) for key in _TRAINER_KEYS]
+    return [f"{key}={_typed(value)}" for key, value in leaves]
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _leaves(section: Any, name: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, value) of everything below ``section.name``."""
+    value = getattr(section, name)
+    if not is_dataclass(value):
+        yield prefix + name, value
+        return
+    for each in fields(value):
+        yield from _leaves(value, each.name, f"{prefix}{name}.")
 
 
-def _typed(value: object) -> str | None:
-    """A value as it is typed; None for what is no single value and no list of some."""
+def _typed(value: Any) -> str:
+    """A value as it is typed."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
-        return str(value)
     if isinstance(value, str):
         return quoted(value)
-    if isinstance(value, list):
-        parts = [_typed(each) for each in value]
-        return None if None in parts else f"[{','.join(map(str, parts))}]"
-    return None
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_typed(each)}' for key, each in value.items())}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_typed, value))}]"
+    return str(value)

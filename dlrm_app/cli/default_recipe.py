@@ -3,6 +3,7 @@ settings of the run whose weights it begins with.
 """
 
 import logging
+from collections.abc import Sequence
 
 from dlrm_app.config.overrides import plain_values
 from dlrm_app.errors import DlrmError
@@ -11,27 +12,40 @@ logger = logging.getLogger(__name__)
 
 
 def with_default_recipe(overrides: list[str]) -> list[str]:
-    """``overrides`` after the settings of the dataset's recipe, unless they choose one or the dataset cannot be read.
-
-    With warm_start.checkpoint after the settings of its run, unless that cannot be read.
-    """
-    from dlrm_app.checkpoint.warm_start import KEY, read_warm_start, settings_of
+    """``overrides`` after the settings of the dataset's recipe, unless they choose one or the dataset cannot be read."""
     from dlrm_app.distributed.ranks import started_ranks
     from dlrm_app.training.recommendation.default_recipe import default_recipe, leaves_the_choice
     from dlrm_app.training.validation import read_trainable
 
     given = plain_values(overrides)
     keys = [key for key, value in given.items() if (key, value) != ("tables", "dataset")]
+    if isinstance(former := given.get("warm_start.checkpoint"), str):
+        return _with_settings_of(former, keys, overrides)
     path = given.get("data.path")
     if not leaves_the_choice(keys) or given.get("recommend") or not isinstance(path, str):
         return overrides
     try:
-        if isinstance(former := given.get(KEY), str):
-            warm = read_warm_start(former)
-            logger.info("model, tables, optimizer, schedule and batch are those of %s", warm.folder)
-            return [*settings_of(warm.config), *overrides]
         recipe = default_recipe(read_trainable(path), started_ranks().world_size)
     except DlrmError:  # told with all else that is wrong
         return overrides
     logger.info("%s", recipe.why)
     return [*recipe.words, *overrides]
+
+
+def _with_settings_of(former: str, keys: Sequence[str], overrides: list[str]) -> list[str]:
+    """``overrides`` after what the run ``former`` had of model, tables, optimizer, schedule and batch.
+
+    But for groups that ``keys``, which are typed, choose anew, all of them by a recipe; and unless it cannot be read.
+    """
+    from dlrm_app.checkpoint.warm_start import read_warm_start, settings_of
+
+    if "experiment" in keys:
+        return overrides
+    try:
+        warm = read_warm_start(former)
+    except DlrmError:  # told with all else that is wrong
+        return overrides
+    logger.info(
+        "what is not typed of model, tables, optimizer, schedule and batch is that of %s", warm.folder
+    )
+    return [*settings_of(warm.config, but_for=keys), *overrides]

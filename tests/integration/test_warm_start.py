@@ -96,8 +96,30 @@ def test_where_nothing_is_chosen_everything_is_as_the_former_run_had_it(former: 
     assert config.trainer.global_batch_size == 128
     faster = compose_config("train", TrainConfig, with_default_recipe([*typed, "trainer.epochs=3"]))
     assert (faster.model, faster.trainer.epochs) == (config.model, 3)
-    chosen = [*typed, "model=dcn"]
-    assert with_default_recipe(chosen) == chosen
+    typed = with_default_recipe(
+        [*typed, "optimizer=sgd", "trainer.global_batch_size=256", "model.dropout=0.5"]
+    )
+    other = compose_config("train", TrainConfig, typed)
+    assert other.optimizer.sparse.kind == "sgd"
+    assert (other.trainer.global_batch_size, other.model.dropout) == (256, 0.5)
+    assert (other.model.bottom_mlp, other.tables) == (config.model.bottom_mlp, config.tables)
+    recipe = [*typed, "experiment=kaggle_small"]
+    assert with_default_recipe(recipe) == recipe
+
+
+def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) -> None:
+    specs = "[{name:both,rows:1000,dim:4,features:[c0,c1],pooling:mean},{name:bags,rows:30,dim:4,features:[m0],optimizer:{lr:0.5}}]"
+    keys = [
+        f"data.path={dataset}",
+        "tables.from_dataset=false",
+        f"tables.specs={specs}",
+        "trainer.max_steps=2",
+    ]
+    train_here(tmp_path / "first", *keys, "trainer.max_steps=2")
+    typed = [f"data.path={dataset}", "tables=dataset", f"warm_start.checkpoint={tmp_path}/first"]
+    config = compose_config("train", TrainConfig, with_default_recipe(typed))
+    then = read_marker(next((tmp_path / "first/checkpoints").glob("step-*"))).config
+    assert asdict(config.tables) == then["tables"]
 
 
 def test_another_model_is_refused_with_all_that_differs(former: Path, dataset: Path, tmp_path: Path) -> None:
