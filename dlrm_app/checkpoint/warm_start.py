@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.checkpoint.format import choose_checkpoint
+from dlrm_app.checkpoint.format import choose_checkpoint, list_checkpoints
 from dlrm_app.checkpoint.marker import Marker, read_marker
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.saved import read_saved_config
@@ -60,6 +60,13 @@ def read_warm_start(path: str) -> WarmStart:
     folder = choose_checkpoint(Path(path), "newest")
     marker = read_marker(folder)
     return WarmStart(folder, marker, read_saved_config(marker.config, folder))
+
+
+def goes_on(resume: str, output: str | None) -> bool:
+    """Whether a run goes on from a checkpoint, its own mostly: the one that it began with may be gone by then."""
+    if resume == "auto":
+        return bool(list_checkpoints(Path(output or "") / "checkpoints"))
+    return resume != "none"
 
 
 def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> WarmStart:

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 def with_default_recipe(overrides: list[str]) -> list[str]:
     """``overrides`` after the settings of the dataset's recipe, unless they choose one or the dataset cannot be read."""
+    from dlrm_app.checkpoint.warm_start import goes_on
     from dlrm_app.distributed.ranks import started_ranks
     from dlrm_app.training.recommendation.default_recipe import default_recipe, leaves_the_choice
     from dlrm_app.training.validation import read_trainable
@@ -20,7 +21,9 @@ def with_default_recipe(overrides: list[str]) -> list[str]:
     given = plain_values(overrides)
     keys = [key for key, value in given.items() if (key, value) != ("tables", "dataset")]
     if isinstance(former := given.get("warm_start.checkpoint"), str):
-        return _with_settings_of(former, keys, overrides)
+        own = str(given.get("output"))
+        is_under_way = given.get("resume") == "auto" and goes_on("auto", own)
+        return _with_settings_of(own if is_under_way else former, keys, overrides)
     path = given.get("data.path")
     if not leaves_the_choice(keys) or given.get("recommend") or not isinstance(path, str):
         return overrides

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dlrm_app.checkpoint.warm_start import check_warm_start
+from dlrm_app.checkpoint.warm_start import check_warm_start, goes_on
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.checks import required
 from dlrm_app.config.optimizer import schedule_problems
@@ -282,10 +282,11 @@ class _Checks:
         return early_lookup_problems(self._config.trainer.pipeline, list(dense))
 
     def warm_start(self, manifest: Manifest, tables: list[Table]) -> None:
-        """The checkpoint that the run begins with, if there is one."""
-        if self._config.warm_start.checkpoint is not None:
+        """The checkpoint that the run begins with, if there is one and the run has none of its own yet."""
+        config = self._config
+        if config.warm_start.checkpoint is not None and not goes_on(config.resume, config.output):
             self.result(
-                lambda: check_warm_start(self._config, manifest, tables),
+                lambda: check_warm_start(config, manifest, tables),
                 needs=["model", "optimizer", "tables"],
             )
 

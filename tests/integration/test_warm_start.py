@@ -1,6 +1,7 @@
 """A run that begins with another's weights is that run going on, on whatever rows, and takes only what fits."""
 
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -53,8 +54,12 @@ def test_an_epoch_and_a_run_that_begins_with_its_weights_are_two_epochs(
 def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tmp_path: Path) -> None:
     """The steps that optimizers count go on over both, which Adam's correction of its bias shows."""
     begin_with(tmp_path / "whole", former, dataset)
-    begin_with(tmp_path / "run", former, dataset, "trainer.max_steps=6")
-    begin_with(tmp_path / "run", former, dataset, "resume=auto")
+    gone = shutil.copytree(former, tmp_path / "gone")
+    begin_with(tmp_path / "run", gone, dataset, "trainer.max_steps=6")
+    shutil.rmtree(gone)  # nobody needs the former run once this one has a checkpoint
+    typed = [f"data.path={dataset}", f"warm_start.checkpoint={gone}", f"output={tmp_path}/run", "resume=auto"]
+    assert compose_config("train", TrainConfig, with_default_recipe(typed)).model.bottom_mlp == [16]
+    begin_with(tmp_path / "run", gone, dataset, "resume=auto")
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
     assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
     begin_with(tmp_path / "third", tmp_path / "run", dataset)
