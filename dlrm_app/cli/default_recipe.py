@@ -22,8 +22,8 @@ def with_default_recipe(overrides: list[str]) -> list[str]:
     keys = [key for key, value in given.items() if (key, value) != ("tables", "dataset")]
     if isinstance(former := given.get("warm_start.checkpoint"), str):
         own = str(given.get("output"))
-        is_under_way = given.get("resume") == "auto" and goes_on("auto", own)
-        return _with_settings_of(own if is_under_way else former, keys, overrides)
+        has_begun = given.get("resume") == "auto" and goes_on("auto", own)
+        return _with_settings_of(own if has_begun else former, keys, overrides)
     path = given.get("data.path")
     if not leaves_the_choice(keys) or given.get("recommend") or not isinstance(path, str):
         return overrides

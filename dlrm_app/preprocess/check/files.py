@@ -59,7 +59,7 @@ def _vocabulary_problems(folder: Path, column: SparseColumn) -> list[str]:
             stop = _end_of_ids(batches)
     except FileNotFoundError:
         return [f"{name} is missing: new rows cannot be encoded as these were"]
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         return [f"{name} cannot be read: {error}"]
     if stop is None:
         return [f"{name} does not give the ids from {FIRST_ID} on in their order"]

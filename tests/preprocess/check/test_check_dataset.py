@@ -179,10 +179,13 @@ def test_a_vocabulary_that_does_not_fit_its_table_is_named(tmp_path: Path) -> No
     pq.write_table(table.slice(0, len(table) - 1), vocabularies / "cat_0.parquet")
     pq.write_table(table.slice(1), vocabularies / "cat_1.parquet")
     (vocabularies / "cat_2.parquet").unlink()
+    ids = pa.array([None, *table.column("id").to_pylist()[1:]], pa.int32())
+    pq.write_table(table.set_column(1, "id", ids), vocabularies / "cat_3.parquet")
     message = problems_of(tmp_path / "out")
     assert "vocab/cat_0.parquet gives ids up to" in message
     assert "vocab/cat_1.parquet does not give the ids from 2 on in their order" in message
     assert "vocab/cat_2.parquet is missing" in message
+    assert "vocab/cat_3.parquet cannot be read: 1 values are missing" in message
 
 
 def test_rows_that_train_has_as_well_are_counted(tmp_path: Path) -> None:
