@@ -21,9 +21,9 @@ def with_default_recipe(overrides: list[str]) -> list[str]:
     given = plain_values(overrides)
     keys = [key for key, value in given.items() if (key, value) != ("tables", "dataset")]
     if isinstance(former := given.get("warm_start.checkpoint"), str):
-        own = str(given.get("output"))
-        has_begun = given.get("resume") == "auto" and goes_on("auto", own)
-        return _with_settings_of(own if has_begun else former, keys, overrides)
+        output = str(given.get("output"))
+        has_begun = given.get("resume") == "auto" and goes_on("auto", output)
+        return _with_settings_of(output if has_begun else former, keys, overrides)
     path = given.get("data.path")
     if not leaves_the_choice(keys) or given.get("recommend") or not isinstance(path, str):
         return overrides
