@@ -23,7 +23,7 @@ from serving import read_rows, served
 from torch import nn
 from torch.nn import functional as F
 
-from dlrm_app.checkpoint.trained_model import open_trained
+from dlrm_app.checkpoint.load_trained import open_trained
 from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.inference.exported_model import LOADERS, Run

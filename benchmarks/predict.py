@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dlrm_app.checkpoint.trained_model import open_trained
+from dlrm_app.checkpoint.load_trained import open_trained
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.data.manifest import read_manifest

@@ -21,11 +21,11 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed._shard.sharded_tensor.shard import Shard
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
+from dlrm_app.checkpoint.trained_model import MODEL
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 
 Tensors = dict[str, Any]
-MODEL, EMA = "model", "ema"
 
 
 def collect_tensors(

@@ -1,30 +1,21 @@
-"""A model as a checkpoint holds it, on the ranks and under the plan of now."""
+"""A model as a checkpoint tells of it: its configuration, its tables, and how its dataset was encoded. Needs no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchrec.distributed.model_parallel import DistributedModelParallel
-
-from dlrm_app.checkpoint.format import best_checkpoints, choose_checkpoint, list_checkpoints, looks_whole
-from dlrm_app.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.checkpoint.marker import Marker
-from dlrm_app.checkpoint.state import EMA, MODEL, collect_weights
-from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
 from dlrm_app.config.saved import read_saved_config
-from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import refuse_other_columns
 from dlrm_app.data.manifest import Manifest
 from dlrm_app.display.command_line import setting
-from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
-from dlrm_app.sharding.sharded_model import plan_model, shard_model
+from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table, resolve_tables
 
-NO_OPTIMIZER = OptimizerConfig(SparseSettings(kind="sgd", lr=1.0), DenseSettings(kind="sgd", lr=1.0))
-"""SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
+MODEL, EMA = "model", "ema"
+"""What the names of a checkpoint's weights begin with, and of the averages of the dense ones."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +42,8 @@ class TrainedModel:
         return f"{self.folder.absolute().parents[1].name}/{self.folder.name}{average}"
 
 
-def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> TrainedModel:
-    """Verifies the checkpoint at ``path`` and reads what it tells. Raises DlrmError on every rank.
-
-    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: with the average
-    of its dense weights.
-    """
-    folder = runtime.together(lambda: choose_checkpoint(path, which))
-    try:
-        marker = open_checkpoint(folder, runtime).marker
-    except DlrmError as error:  # the same on every rank
-        another = _another(path, which, folder)
-        if another is None:
-            raise
-        raise SharedError(f"{error}\n  {another}", error.exit_code) from error
+def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
+    """What ``marker``, of the checkpoint at ``folder``, tells of its model. Raises DataError where it does not tell all."""
     columns = marker.columns
     if columns is None:
         raise DataError(
@@ -73,22 +52,7 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
         )
     config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in columns["sparse"]}
-    tables = [replace(table, optimizer={}) for table in resolve_tables(config.tables, feature_rows)]
-    if ema and config.optimizer.dense.ema_decay is None:
-        raise ConfigError(
-            [
-                f"ema=true: {folder} has no average of its dense weights: leave ema=true out, or train with "
-                "optimizer.dense.ema_decay=0.999"
-            ]
-        )
-    return TrainedModel(folder, marker, columns, config, tables, EMA if ema else MODEL)
-
-
-def _another(path: Path, which: str, damaged: Path) -> str | None:
-    """What to type in place of a damaged checkpoint, if the run has another."""
-    ranked = best_checkpoints if which == "best" else list_checkpoints
-    others = [each for each in ranked(path / "checkpoints") if each != damaged and looks_whole(each)]
-    return f"the next {which} is {others[0].name}: name {others[0]}" if others else None
+    return TrainedModel(folder, marker, columns, config, resolve_tables(config.tables, feature_rows), dense)
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
@@ -96,25 +60,3 @@ def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
     if trained.marker.dataset != manifest.fingerprint():
         encoding = setting("encoding.path", trained.config.data.path)
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
-
-
-def load_trained(
-    trained: TrainedModel,
-    sharding: ShardingConfig,
-    topology: TopologyConfig,
-    batch_size: int,
-    runtime: Runtime,
-) -> DistributedModelParallel:
-    """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
-    config = replace(trained.config, sharding=sharding, topology=topology, optimizer=NO_OPTIMIZER)
-    size = batch_size * runtime.world_size
-    config.trainer = replace(config.trainer, global_batch_size=size, pipeline="base")  # it takes no step
-    num_dense = len(trained.columns["dense"])
-
-    def build() -> DistributedModelParallel:
-        task, plan = plan_model(config, trained.tables, num_dense, runtime)
-        return shard_model(task, plan, trained.tables, config, runtime)
-
-    model = runtime.together(build)
-    runtime.together(lambda: load_tensors(trained.folder, collect_weights(model, trained.dense)))
-    return model

@@ -4,22 +4,21 @@ Nothing here waits for torch: a run that does not fit is refused before any work
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.checkpoint.format import choose_checkpoint, list_checkpoints
-from dlrm_app.checkpoint.marker import Marker, read_marker
+from dlrm_app.checkpoint.marker import read_marker
+from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, describe_trained
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.columns import refuse_other_columns
 from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.command_line import quoted, setting
+from dlrm_app.display.command_line import quoted
 from dlrm_app.display.text import listed
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import Table
 
 KEY = "warm_start.checkpoint"
 _SECTIONS = ("model", "tables", "optimizer", "schedule")
@@ -30,36 +29,10 @@ _FREE = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that its weights do not depend on."""
 
 
-@dataclass(frozen=True)
-class WarmStart:
-    """The checkpoint that a run begins with, not loaded yet, and the configuration that it was trained by."""
-
-    folder: Path
-    marker: Marker
-    config: TrainConfig
-
-    @property
-    def columns(self) -> Mapping[str, Any]:
-        """How its dataset was encoded. Raises DataError where it does not say so."""
-        if self.marker.columns is None:
-            raise DataError(
-                f"checkpoint {self.folder} was saved by an early dlrm-app and does not say how its dataset is encoded: "
-                "name one that was saved since"
-            )
-        return self.marker.columns
-
-    @property
-    def tables(self) -> list[Table]:
-        """The tables that it holds."""
-        rows = {column["name"]: column["num_embeddings"] for column in self.columns["sparse"]}
-        return resolve_tables(self.config.tables, rows)
-
-
-def read_warm_start(path: str) -> WarmStart:
-    """The newest checkpoint of a run folder, or the one that is named. Raises DataError where there is none."""
+def read_former(path: str) -> TrainedModel:
+    """What the newest checkpoint of a run folder tells, or the one that is named. Raises DataError where there is none."""
     folder = choose_checkpoint(Path(path), "newest")
-    marker = read_marker(folder)
-    return WarmStart(folder, marker, read_saved_config(marker.config, folder))
+    return describe_trained(folder, read_marker(folder))
 
 
 def goes_on(resume: str, output: str | None) -> bool:
@@ -69,36 +42,33 @@ def goes_on(resume: str, output: str | None) -> bool:
     return resume != "none"
 
 
-def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> WarmStart:
+def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
     """What ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
     assert config.warm_start.checkpoint is not None
-    warm = read_warm_start(config.warm_start.checkpoint)
-    if warm.marker.dataset != manifest.fingerprint():  # first: other ids mean tables of other sizes too
-        features = [name for table in warm.tables for name in table.features]
-        encoding = setting("encoding.path", warm.config.data.path)
-        refuse_other_columns(dict(warm.columns), manifest, features, warm.folder, encoding)
-    if problems := [*_model_problems(warm, config), *_table_problems(warm, config, tables)]:
+    former = read_former(config.warm_start.checkpoint)
+    check_columns(former, manifest)  # first: other ids mean tables of other sizes too
+    if problems := [*_model_problems(former, config), *_table_problems(former, config, tables)]:
         raise ConfigError([*problems, _RULE])
-    return warm
+    return former
 
 
-def _model_problems(warm: WarmStart, config: TrainConfig) -> list[str]:
+def _model_problems(former: TrainedModel, config: TrainConfig) -> list[str]:
     names = [each.name for each in fields(ModelConfig) if each.name not in _FREE]
-    values = [(name, getattr(config.model, name), getattr(warm.config.model, name)) for name in names]
+    values = [(name, getattr(config.model, name), getattr(former.config.model, name)) for name in names]
     return [
-        f"model.{name} is {now}, in {warm.folder} {then}: give model.{name}={_typed(then)}"
+        f"model.{name} is {now}, in {former.folder} {then}: give model.{name}={_typed(then)}"
         for name, now, then in values
         if now != then
     ]
 
 
-def _table_problems(warm: WarmStart, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
-    known, given = ({table.name: table for table in each} for each in (warm.tables, tables))
+def _table_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+    known, given = ({table.name: table for table in each} for each in (former.tables, tables))
     problems = []
     if new := [name for name in given if name not in known]:
-        problems.append(f"tables: {listed(new)} not in {warm.folder}")
+        problems.append(f"tables: {listed(new)} not in {former.folder}")
     if missing := [name for name in known if name not in given]:
-        problems.append(f"tables: {listed(missing)} of {warm.folder} missing")
+        problems.append(f"tables: {listed(missing)} of {former.folder} missing")
     for key in ("rows", "dim", "pooling", "features"):
         differences: dict[tuple[Any, Any], list[str]] = {}
         for name in given.keys() & known.keys():
@@ -106,21 +76,21 @@ def _table_problems(warm: WarmStart, config: TrainConfig, tables: Sequence[Table
             if values[0] != values[1]:
                 differences.setdefault(values, []).append(name)
         problems += [
-            f"tables: {key} is {now} for {listed(sorted(names))}, in {warm.folder} {then}"
+            f"tables: {key} is {now} for {listed(sorted(names))}, in {former.folder} {then}"
             for (now, then), names in differences.items()
         ]
     if config.warm_start.optimizer and not problems:
-        problems += _optimizer_problems(warm, config, tables)
+        problems += _optimizer_problems(former, config, tables)
     return problems
 
 
-def _optimizer_problems(warm: WarmStart, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+def _optimizer_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
     now = {"the dense part": config.optimizer.dense.kind}
-    then = {"the dense part": warm.config.optimizer.dense.kind}
+    then = {"the dense part": former.config.optimizer.dense.kind}
     now.update(optimizer_kinds(tables, config.optimizer.sparse))
-    then.update(optimizer_kinds(warm.tables, warm.config.optimizer.sparse))
+    then.update(optimizer_kinds(former.tables, former.config.optimizer.sparse))
     return [
-        f"the optimizer of {name} is {kind}, in {warm.folder} {then[name]}: take that one, or let every optimizer begin anew "
+        f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin anew "
         "with warm_start.optimizer=false"
         for name, kind in now.items()
         if kind != then[name]

@@ -40,15 +40,15 @@ def _with_settings_of(former: str, keys: Sequence[str], overrides: list[str]) ->
 
     But for groups that ``keys``, which are typed, choose anew, all of them by a recipe; and unless it cannot be read.
     """
-    from dlrm_app.checkpoint.warm_start import read_warm_start, settings_of
+    from dlrm_app.checkpoint.warm_start import read_former, settings_of
 
     if "experiment" in keys:
         return overrides
     try:
-        warm = read_warm_start(former)
+        trained = read_former(former)
     except DlrmError:  # told with all else that is wrong
         return overrides
     logger.info(
-        "what is not typed of model, tables, optimizer, schedule and batch is that of %s", warm.folder
+        "what is not typed of model, tables, optimizer, schedule and batch is that of %s", trained.folder
     )
-    return [*settings_of(warm.config, but_for=keys), *overrides]
+    return [*settings_of(trained.config, but_for=keys), *overrides]

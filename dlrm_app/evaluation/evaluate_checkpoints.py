@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, load_trained, open_trained
+from dlrm_app.checkpoint.load_trained import load_trained, open_trained
+from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.batch import BatchMaker, EvalBatches
 from dlrm_app.data.loading import choose_loading

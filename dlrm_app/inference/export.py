@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns, load_trained, open_trained
+from dlrm_app.checkpoint.load_trained import load_trained, open_trained
+from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import PLAIN_FORMATS, ExportConfig

@@ -12,14 +12,13 @@ from dlrm_app.checkpoint.load import Checkpoint, load_tensors, open_checkpoint
 from dlrm_app.checkpoint.marker import Marker, keeps_ema
 from dlrm_app.checkpoint.progress import Progress
 from dlrm_app.checkpoint.state import (
-    EMA,
     Tensors,
     collect_tensors,
     collect_weights,
     create_states,
     set_step,
 )
-from dlrm_app.checkpoint.warm_start import WarmStart
+from dlrm_app.checkpoint.trained_model import EMA, TrainedModel
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.data.columns import describe_columns
 from dlrm_app.data.manifest import Manifest
@@ -186,25 +185,25 @@ def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     )
 
 
-def begin_with(run: TrainingRun, warm: WarmStart) -> None:
+def begin_with(run: TrainingRun, former: TrainedModel) -> None:
     """Gives ``run``, before its first step, the weights of another one and, if they are wanted, its optimizers' states."""
-    open_checkpoint(warm.folder, run.runtime)
+    open_checkpoint(former.folder, run.runtime)
     if run.config.warm_start.optimizer:
         create_states(run.trainable.optimizer)
         tensors = {name: value for name, value in run_tensors(run).items() if not name.startswith(f"{EMA}/")}
-        run.progress.earlier_updates = warm.marker.progress.counted_updates
+        run.progress.earlier_updates = former.marker.progress.counted_updates
     else:
         tensors = collect_weights(run.trainable.model)
-    run.runtime.together(lambda: load_tensors(warm.folder, tensors))
+    run.runtime.together(lambda: load_tensors(former.folder, tensors))
     if run.config.warm_start.optimizer:
         set_step(run.trainable.optimizer, run.progress.counted_updates)
     if run.ema is not None:
         run.ema.start()
     logger.info(
         "beginning with the weights of %s, trained on %s: %s",
-        warm.folder,
-        warm.config.data.path,
-        count(warm.marker.progress.step, "step"),
+        former.folder,
+        former.config.data.path,
+        count(former.marker.progress.step, "step"),
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dlrm_app.checkpoint.format import checkpoint_name
+from dlrm_app.checkpoint.load_trained import open_trained
 from dlrm_app.checkpoint.marker import MARKER
-from dlrm_app.checkpoint.trained_model import open_trained
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, DlrmError

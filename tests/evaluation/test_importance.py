@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.checkpoint.trained_model import open_trained
+from dlrm_app.checkpoint.load_trained import open_trained
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.data.batch_order import COLUMN_ORDER, permutation

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.checkpoint.trained_model import check_columns, open_trained
+from dlrm_app.checkpoint.load_trained import open_trained
+from dlrm_app.checkpoint.trained_model import check_columns
 from dlrm_app.config.predict import PredictConfig
 from dlrm_app.data.batch import Batch
 from dlrm_app.data.manifest import Manifest, read_manifest

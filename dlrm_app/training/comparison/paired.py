@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.checkpoint.trained_model import check_columns, open_trained
+from dlrm_app.checkpoint.load_trained import open_trained
+from dlrm_app.checkpoint.trained_model import check_columns
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.report import ReportConfig
