@@ -20,11 +20,10 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
 
-KEY = "warm_start.checkpoint"
 _SECTIONS = ("model", "tables", "optimizer", "schedule")
 _TRAINER_KEYS = ("global_batch_size", "calibrate", "learn_val")
 """What a recipe sets: a run that says nothing of it takes that of the run whose weights it begins with."""
-_RULE = f"{KEY}: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
+_RULE = "warm_start.checkpoint: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
 _FREE = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that its weights do not depend on."""
 
