@@ -27,10 +27,10 @@ from train_models import Shapes
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.display.table import text_table
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import init_tables
+from dlrm_app.table import text_table
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.training.setup import begin_at_base_rate
 

@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.checkpoint.checkpoints import Checkpoints
-from dlrm_app.checkpoint.marker import Marker
-from dlrm_app.checkpoint.state import Tensors
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
+from dlrm_app.runs.checkpoint.marker import Marker
+from dlrm_app.runs.checkpoint.state import Tensors
 from dlrm_app.training import train as loop
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 
 BATCH, STEPS, SAVE_EVERY = 512, 150, 50
 take_step, save = loop.take_step, Checkpoints.save

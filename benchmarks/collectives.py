@@ -19,7 +19,7 @@ import numpy as np
 from dlrm_app.cli.launch import leave
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.display.table import text_table
+from dlrm_app.table import text_table
 from dlrm_app.training.train import train
 
 SETTINGS = [("fp32", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"), ("int8", "bf16"), ("int8", "int8")]

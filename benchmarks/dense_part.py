@@ -23,12 +23,12 @@ from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dlrm_app.display.table import text_table
-from dlrm_app.distributed.freed_memory import keep_freed_memory
+from dlrm_app.kernels.faster_layers import speed_up
+from dlrm_app.kernels.freed_memory import keep_freed_memory
+from dlrm_app.kernels.products import multiply
 from dlrm_app.model.dlrm import DotInteraction
-from dlrm_app.model.layers.faster_layers import speed_up
-from dlrm_app.model.layers.products import multiply
 from dlrm_app.model.precision import multiplies_bf16
+from dlrm_app.table import text_table
 
 Forward = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 FEATURES, DIM, NUM_DENSE = 26, 32, 13

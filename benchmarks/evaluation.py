@@ -21,15 +21,15 @@ from torch import nn
 from dlrm_app.bench.inputs import write_bench_inputs
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
-from dlrm_app.data.batch import EvalBatches
-from dlrm_app.data.loading import choose_loading
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.evaluation import evaluate as module
 from dlrm_app.evaluation.forward_passes import Scored, SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.batch import EvalBatches
+from dlrm_app.loader.loading import choose_loading
+from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.training.run import TrainingRun
-from dlrm_app.training.run_folder.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.train import prepare, train_batches
 

@@ -23,8 +23,6 @@ from serving import read_rows, served
 from torch import nn
 from torch.nn import functional as F
 
-from dlrm_app.checkpoint.load_trained import open_trained
-from dlrm_app.display.table import text_table
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.inference.exported_model import LOADERS, Run
 from dlrm_app.inference.proof import repeated
@@ -33,6 +31,8 @@ from dlrm_app.inference.reference import Inputs, read_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
 from dlrm_app.inference.serve.served_export import open_served
 from dlrm_app.inference.tables.quantized import table_types
+from dlrm_app.runs.checkpoint.load_trained import open_trained
+from dlrm_app.table import text_table
 
 BATCHES = (1, 16, 64, 512, 4096)
 Times = dict[int, tuple[float, float]]

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dlrm_app.data.batch import TrainBatches
-from dlrm_app.data.batch_order import Order, train_order
-from dlrm_app.data.loading import Loading
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.data.prefetch import map_in_order
-from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.rows import Bags
-from dlrm_app.display.table import text_table
-from dlrm_app.distributed.freed_memory import keep_freed_memory
+from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.kernels.freed_memory import keep_freed_memory
+from dlrm_app.loader.batch import TrainBatches
+from dlrm_app.loader.batch_order import Order, train_order
+from dlrm_app.loader.loading import Loading
+from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.loader.reader import SplitReader
+from dlrm_app.loader.rows import Bags
+from dlrm_app.table import text_table
 
 
 def main() -> None:

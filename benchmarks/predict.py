@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dlrm_app.checkpoint.load_trained import open_trained
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.predict import PredictConfig
-from dlrm_app.data.manifest import read_manifest
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.scoring_model import CheckpointWeights
+from dlrm_app.runs.checkpoint.load_trained import open_trained
 
 SECONDS = 5.0
 

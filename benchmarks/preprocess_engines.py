@@ -37,7 +37,7 @@ def this_project(inputs: Sequence[Path], output: Path) -> Job:
 
 
 def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> Job:
-    from dlrm_app.preprocess.read import gzip_text
+    from dlrm_app.preprocess.units import gzip_text
 
     class PythonGzip:
         IGzipFile = gzip.GzipFile

@@ -21,14 +21,14 @@ from preprocess import write_clicks
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.dataset.shards import ShardLayout, ShardWriter
 from dlrm_app.preprocess.encode.columns import dense_columns, hash_columns
 from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.job.passes import Cursor
+from dlrm_app.preprocess.passes.passes import Cursor
 from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.source import find_sources
 from dlrm_app.preprocess.read.spec import read_spec
-from dlrm_app.preprocess.read.units import TextFeed
-from dlrm_app.preprocess.write.shards import ShardLayout, ShardWriter
+from dlrm_app.preprocess.units.source import find_sources
+from dlrm_app.preprocess.units.units import TextFeed
 
 ROUNDS = 8
 NUM_ROWS = 200_000

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch import Batch, TrainBatches
 from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.loader.batch import Batch, TrainBatches
+from dlrm_app.training.instruments.step_parts import StepParts
 from dlrm_app.training.setup import build_trainable, open_dataset
-from dlrm_app.training.speed.step_parts import StepParts
 
 STEPS, PAIRS, NUM_BATCHES = 20, 16, 8
 

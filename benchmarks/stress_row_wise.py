@@ -23,7 +23,7 @@ from pathlib import Path
 
 import dlrm_app.cli.train
 import dlrm_app.training.train  # loads torch, torchrec and fbgemm for all forks
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 
 SMALL = [
     "tables.embedding_dim=8",

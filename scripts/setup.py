@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dlrm_app.doctor.driver import WHEELS_CUDA, Driver, find_driver  # noqa: E402  # not installed yet: found beside this script
+from dlrm_app.machine import WHEELS_CUDA, Driver, find_driver  # noqa: E402  # not installed yet: found beside this script
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.data.batch import Batch
+from dlrm_app.loader.batch import Batch
 from dlrm_app.tables.specs import Table
 
 NUM_DENSE = 5

@@ -6,7 +6,7 @@ from typing import Any
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.training.run_folder.events import RunResult
+from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
 
 SMALL = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.pages import ROOT, blocks_of
 from tests.small_run import losses
 

@@ -13,24 +13,50 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dlrm_app"
 
-# from the top down; a part imports from itself and from lower lines alone
+# from the top down; a folder imports from itself and from lower lines alone, the nested ones too
 LAYERS = [
     {"cli"},
-    {"bench", "tuning"},
-    {"inference"},  # encodes raw rows as preprocessing did
-    {"training", "preprocess"},
+    {"reports/comparison", "reports/run", "reports/dataset"},
+    {"reports"},
+    {"tuning"},
+    {"planning", "bench"},
+    {"inference/serve"},
+    {"inference/predict"},
+    {"inference"},
+    {"inference/tables"},
+    {"training"},
+    {"training/gpu_check", "training/recommendation", "training/memory"},
+    {"training/speed"},
+    {"training/instruments", "training/optimization", "training/table_health"},
+    {"check"},
+    {"preprocess/job"},
+    {"preprocess/passes"},
+    {"preprocess/encode"},
+    {"preprocess/read"},
+    {"preprocess/units"},
+    {"preprocess"},
     {"evaluation"},
-    {"checkpoint"},
+    {"runs"},
+    {"runs/checkpoint"},
     {"sharding"},
+    {"sharding/planner"},
+    {"sharding/plan"},
+    {"sharding/estimate"},
     {"model"},
     {"synthetic"},
-    {"data"},
+    {"loader"},
+    {"dataset"},
+    {"dataset/parquet"},
     {"tables"},
+    {"kernels"},
     {"distributed"},
+    {"distributed/shared_memory"},
     {"config"},
-    {"openmp"},
-    {"display", "doctor", "compiled"},
-    {"arrow", "files", "records"},
+    {"doctor"},
+    {"doctor/probes"},
+    {"machine", "progress", "table"},
+    {"text"},
+    {"files", "records"},
     {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
@@ -41,59 +67,106 @@ COMMANDS = sorted(
 )
 
 
-def part_of(path: Path) -> str | None:
-    """The layer's name that a module belongs to; None for the package itself."""
-    first = path.relative_to(PACKAGE).parts[0]
-    return None if first == "__init__.py" else first.removesuffix(".py")
+def part_of(module: str) -> str | None:
+    """The layer's name that a module (dlrm_app.a.b) belongs to: its folder, or its own name at the top."""
+    names = module.split(".")[1:]
+    if (PACKAGE / Path(*names)).is_dir():
+        return "/".join(names) or None
+    return "/".join(names[:-1]) or names[0]
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
-    """Every module imported anywhere in the file, and the line."""
+    """Every module imported anywhere in the file, and the line; strings given to import_module too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             assert node.module is not None
-            if node.module == "dlrm_app":
-                yield from ((f"dlrm_app.{alias.name}", node.lineno) for alias in node.names)
-            else:
-                yield node.module, node.lineno
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield (name if is_module(name) else node.module), node.lineno
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            name = node.args[0].value if isinstance(node.args[0], ast.Constant) else "?"
+            yield str(name), node.lineno
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / Path(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def offences(path: Path) -> Iterator[str]:
-    part = part_of(path)
+    part = part_of(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
     for module, line in imports_of(path):
-        names = module.split(".")
+        top = module.split(".")[0]
         where = f"{path.relative_to(ROOT)}:{line} imports {module}"
-        if names[0] in ("hydra", "omegaconf") and part not in ("cli", "config"):
+        if top in ("hydra", "omegaconf") and part not in ("cli", "config"):
             yield f"{where}: Hydra and OmegaConf stay in cli/ and config/"
-        if part == "doctor" and module == "dlrm_app.distributed.cgroup":
-            continue  # needs nothing but Python
-        if names[0] == "dlrm_app" and len(names) > 1 and not may_import(part, names[1]):
-            yield f"{where}: imports go down only, {part} stands beside or below {names[1]}"
+        if module == "?" and path.name not in BY_NAME:
+            yield f"{where}: imports that no reader and no test can follow: import it by name"
+        other = part_of(module) if top == "dlrm_app" else None
+        if other is not None and not may_import(part, other):
+            yield f"{where}: imports go down only, {part} stands beside or below {other}"
 
 
 def may_import(part: str | None, other: str) -> bool:
-    if part is None or other.startswith("__"):
-        return other.startswith("__")
-    if part == "doctor":  # works where nothing else does
-        return other in ("doctor", "errors", "files")
-    return part == other or DEPTH[part] < DEPTH.get(other, 0)
+    return part == other or (part is not None and DEPTH[part] < DEPTH[other])
+
+
+BY_NAME = {"load.py", "compiled.py", "build.py", "reference.py"}
+"""Modules that import what they are told to."""
+
+KNOTS = {
+    ("bench", "reports"),
+    ("check", "reports/dataset"),
+    ("dataset", "loader"),
+    ("dataset", "preprocess/encode"),
+    ("dataset", "preprocess/units"),
+    ("dataset/parquet", "dataset"),
+    ("dataset/parquet", "preprocess/units"),
+    ("distributed", "kernels"),
+    ("distributed/shared_memory", "distributed"),
+    ("distributed/shared_memory", "kernels"),
+    ("evaluation", "reports"),
+    ("inference", "inference/serve"),
+    ("planning", "reports"),
+    ("preprocess/encode", "preprocess/passes"),
+    ("preprocess/read", "preprocess/passes"),
+    ("preprocess/units", "preprocess/read"),
+    ("reports", "reports/comparison"),
+    ("reports/comparison", "reports/run"),
+    ("runs", "evaluation"),
+    ("sharding/estimate", "sharding"),
+    ("sharding/estimate", "sharding/planner"),
+    ("sharding/plan", "sharding"),
+    ("sharding/plan", "sharding/planner"),
+    ("sharding/planner", "sharding"),
+    ("training", "reports/run"),
+    ("training/gpu_check", "reports"),
+    ("training/gpu_check", "training"),
+    ("training/instruments", "training"),
+    ("training/memory", "training"),
+    ("training/optimization", "training"),
+    ("training/recommendation", "training"),
+    ("training/speed", "training"),
+    ("tuning", "reports"),
+}
+"""TEMPORARY: (folder, folder) that still import up; each owner cuts its own, and this set ends empty and goes."""
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
-    assert part_of(path) in {None, *DEPTH}, "a new part needs its place in LAYERS and in the design"
-    assert list(offences(path)) == []
+    knots = [f"only, {a} stands beside or below {b}" for a, b in KNOTS]
+    assert [offence for offence in offences(path) if not offence.endswith(tuple(knots))] == []
 
 
 def test_the_rules_would_catch_an_offence() -> None:
-    assert not may_import("data", "training")
-    assert not may_import("training", "preprocess")
+    assert not may_import("loader", "training")
+    assert not may_import("preprocess", "training")
     assert not may_import("errors", "config")
     assert not may_import(None, "errors")
-    assert may_import("training", "data")
+    assert may_import("training", "loader")
     assert may_import("cli", "errors")
 
 
@@ -103,7 +176,7 @@ def test_only_one_module_knows_both_arrow_and_jagged_tensors() -> None:
         for path in MODULES
         if {"pyarrow", "torchrec"} <= {module.split(".")[0] for module, _ in imports_of(path)}
     ]
-    assert set(both) <= {"data/batch.py"}
+    assert set(both) <= {"loader/batch.py"}
 
 
 def modules_after(code: str) -> set[str]:
@@ -134,7 +207,7 @@ def test_these_folders_import_no_torch_not_even_through_others(folder: str) -> N
 
 
 def test_the_manifest_is_read_without_torch() -> None:
-    assert modules_after("import dlrm_app.data.manifest") & HEAVY == set()
+    assert modules_after("import dlrm_app.dataset.manifest") & HEAVY == set()
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.data.manifest import Shard
+from dlrm_app.dataset.manifest import Shard
 from dlrm_app.errors import DataError
-from dlrm_app.preprocess.job.encode_pass import EncodedSplit, EncodedUnit
-from dlrm_app.preprocess.job.journal import Journal
-from dlrm_app.preprocess.read.units import TextRange
-from dlrm_app.preprocess.statistics.moments import Moments
-from dlrm_app.preprocess.statistics.study import StudiedUnit
+from dlrm_app.preprocess.passes.encode_pass import EncodedSplit, EncodedUnit
+from dlrm_app.preprocess.passes.moments import Moments
+from dlrm_app.preprocess.passes.study import StudiedUnit
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.units import TextRange
 from dlrm_app.records import from_json
 
 RANGE = TextRange(source=1, unit=2, size=3, file_bytes=4, crc=5, is_last=True)

@@ -13,18 +13,18 @@ import torch
 from dlrm_app.bench.beside_steps import measure_checkpoint, measure_evaluation, measure_loader
 from dlrm_app.bench.inputs import write_bench_inputs
 from dlrm_app.bench.result import BenchResult, Section
-from dlrm_app.bench.show import bench_page, bench_text
 from dlrm_app.bench.start import Start
 from dlrm_app.bench.step import measure_model, measure_whole, take_first_step
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.files import explained_disk_errors, write_json, write_text
+from dlrm_app.reports.bench import bench_page, bench_text
+from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.measure import measure_machine
 from dlrm_app.sharding.estimate.work import step_work
 from dlrm_app.training.run import TrainingRun
-from dlrm_app.training.run_folder.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.speed.shape import step_shape
 from dlrm_app.training.train import prepare

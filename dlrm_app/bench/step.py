@@ -5,10 +5,10 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 
 from dlrm_app.bench.result import Section, line
-from dlrm_app.data.batch import Batch
+from dlrm_app.loader.batch import Batch
+from dlrm_app.training.instruments.parts import PARTS, TITLES
+from dlrm_app.training.instruments.timed_steps import time_steps
 from dlrm_app.training.run import TrainingRun
-from dlrm_app.training.speed.parts import PARTS, TITLES
-from dlrm_app.training.speed.timed_steps import time_steps
 from dlrm_app.training.train import train_batches
 
 NUM_BATCHES = 16

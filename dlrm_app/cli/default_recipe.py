@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 def with_default_recipe(overrides: list[str]) -> list[str]:
     """``overrides`` after the settings of the dataset's recipe, unless they choose one or the dataset cannot be read."""
-    from dlrm_app.checkpoint.warm_start import goes_on
     from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.runs.checkpoint.warm_start import goes_on
     from dlrm_app.training.recommendation.default_recipe import default_recipe, leaves_the_choice
     from dlrm_app.training.validation import read_trainable
 
@@ -40,7 +40,7 @@ def _with_settings_of(former: str, keys: Sequence[str], overrides: list[str]) ->
 
     But for groups that ``keys``, which are typed, choose anew, all of them by a recipe; and unless it cannot be read.
     """
-    from dlrm_app.checkpoint.warm_start import read_former, settings_of
+    from dlrm_app.runs.checkpoint.warm_start import read_former, settings_of
 
     if "experiment" in keys:
         return overrides

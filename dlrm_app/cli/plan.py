@@ -14,7 +14,7 @@ def _plan(config: PlanConfig) -> None:
 
         calibrate(config)
         return
-    from dlrm_app.training.plan_cluster import plan_cluster
+    from dlrm_app.planning.plan_cluster import plan_cluster
 
     plan_cluster(config)
 

@@ -13,7 +13,7 @@ def main() -> None:
 
 def _preprocess(config: PreprocessConfig) -> None:
     if config.check is not None:
-        from dlrm_app.preprocess.check.check_dataset import check_dataset
+        from dlrm_app.check.check_dataset import check_dataset
 
         check_dataset(Path(config.check), num_threads=config.threads, memory_gib=config.memory_gib)
     elif config.dry_run:

@@ -12,13 +12,13 @@ def main() -> None:
 
 
 def _report(config: ReportConfig) -> None:
-    from dlrm_app.training.comparison.compare import report
+    from dlrm_app.reports.comparison.compare import report
 
     report(config)
 
 
 def _validate(config: ReportConfig) -> None:
-    from dlrm_app.training.comparison.runs import check_runs
+    from dlrm_app.reports.comparison.runs import check_runs
 
     check_runs(config)
 

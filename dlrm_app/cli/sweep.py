@@ -8,7 +8,7 @@ from typing import Any
 from dlrm_app.cli.launch import is_first_rank, or_explain, run_hydra
 from dlrm_app.config.compose import checked_config
 from dlrm_app.config.sweep import check_sweep, find_sweep, place_in_sweep
-from dlrm_app.display.text import listed
+from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ def _train(config: TrainConfig) -> float | None:
 
 
 def _recommend(config: TrainConfig) -> None:
-    from dlrm_app.display.command_line import typed_settings
     from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.text import typed_settings
     from dlrm_app.training.recommendation.recommend import recommend
 
     recommend(config, shlex.split(" ".join(typed_settings("recommend"))), started_ranks())

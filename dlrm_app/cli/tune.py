@@ -11,7 +11,7 @@ def main() -> None:
 
 
 def _tune(config: TuneConfig) -> None:
-    from dlrm_app.display.command_line import typed_settings
+    from dlrm_app.text import typed_settings
     from dlrm_app.tuning.study import tune
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # trials save themselves then too

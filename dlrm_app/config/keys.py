@@ -7,11 +7,13 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dlrm_app.display.text import listed
+from dlrm_app.text import listed
 
 RENAMED = {"model.members": "model.ensemble_size"}
 RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
+GONE: dict[str, str] = {}
+"""Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _trees: dict[type[Any], DictConfig] = {}
 
 
@@ -43,6 +45,8 @@ def is_free_form(node: Any) -> bool:
 
 def unknown_key(key: str, tree: DictConfig, groups: Sequence[str] = ()) -> str:
     """The refusal of ``key``, with its new name or the nearest one of ``tree`` or ``groups``."""
+    if key in GONE:
+        return f"{key} is gone: {GONE[key]}"
     if key in RENAMED:
         return f"{key} is now called {RENAMED[key]}"
     known = [*known_keys(tree), *groups]

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.group_files import has_key, register_file, register_nothing
 from dlrm_app.config.keys import is_free_form, is_known, schema_tree, unknown_key, wrong_value
-from dlrm_app.display.command_line import setting
+from dlrm_app.text import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of one in a list."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from dlrm_app.config.checks import batch_rows, one_of, threads_problems
-from dlrm_app.display.command_line import quoted
+from dlrm_app.text import quoted
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.compose import conf_dir
-from dlrm_app.config.keys import RENAMED, RENAMED_IN_SPECS, schema_tree
+from dlrm_app.config.keys import GONE, RENAMED, RENAMED_IN_SPECS, schema_tree
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 
@@ -52,6 +52,11 @@ def _with_new_names(values: dict[str, Any]) -> DictConfig:
         parent = OmegaConf.select(config, section)
         if isinstance(parent, DictConfig) and name in parent:
             OmegaConf.update(config, new, parent.pop(name))
+    for old in GONE:
+        section, _, name = old.rpartition(".")
+        parent = OmegaConf.select(config, section) if section else config
+        if isinstance(parent, DictConfig):
+            parent.pop(name, None)
     for spec in OmegaConf.select(config, "tables.specs") or []:
         for old in spec.keys() & RENAMED_IN_SPECS.keys():
             spec[RENAMED_IN_SPECS[old]] = spec.pop(old)

@@ -12,8 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, ValueType
 
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir
-from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError, DlrmError, refuse_if
+from dlrm_app.text import listed
 
 
 @dataclass(frozen=True)

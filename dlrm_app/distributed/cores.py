@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.distributed.cgroup import cpu_limits, read_text
 from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.machine import cpu_limits, read_text
 
 CORES_PER_GPU = 2
 

@@ -6,8 +6,8 @@ import sys
 import torch
 
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.doctor.capability import explain_missing
 from dlrm_app.errors import DlrmError
+from dlrm_app.machine import explain_missing
 
 _NO_MEMORY = re.compile(
     "can't allocate memory|out of memory|Unable to allocate|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from dlrm_app.doctor.driver import HIDDEN, Driver, find_driver
 from dlrm_app.errors import ConfigError
+from dlrm_app.machine import HIDDEN, Driver, find_driver
 
 
 @dataclass(frozen=True)

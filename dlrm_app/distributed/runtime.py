@@ -23,12 +23,12 @@ from torch.distributed import HashStore, TCPStore, distributed_c10d
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.cores import Binding, bind, core_problems, count_cores, keep_to
 from dlrm_app.distributed.failures import mendable, print_failure
-from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.distributed.network import name_interfaces
 from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
 from dlrm_app.distributed.rendezvous import fresh_store
-from dlrm_app.doctor.driver import find_driver
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
+from dlrm_app.kernels.freed_memory import keep_freed_memory
+from dlrm_app.machine import find_driver
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.distributed.cgroup import memory_limits
-from dlrm_app.doctor.capability import explain_missing, has_kernels
-from dlrm_app.doctor.driver import HIDDEN, Driver, find_driver
 from dlrm_app.doctor.finding import Finding, State
 from dlrm_app.doctor.probe import Answer, probe
 from dlrm_app.doctor.versions import (
@@ -20,6 +17,7 @@ from dlrm_app.doctor.versions import (
     requirements_of_app,
     wanted_versions,
 )
+from dlrm_app.machine import HIDDEN, Driver, explain_missing, find_driver, has_kernels, memory_limits
 
 GIB, MIB = 2**30, 2**20
 SHARED_MEMORY = 512 * MIB

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distributions, requires
 
-from dlrm_app.doctor.driver import WHEELS_CUDA
 from dlrm_app.doctor.finding import Finding, State
+from dlrm_app.machine import WHEELS_CUDA
 
 # torch's minor version: the fbgemm and torchrec built against it; any other pair ends in an undefined symbol
 FITTING = {"2.13": ("1.8.0", "1.8.0"), "2.12": ("1.7.0", "1.7.0"), "2.11": ("1.6.0", "1.6.1")}

@@ -7,11 +7,11 @@ from contextlib import closing
 import torch
 from torch import nn
 
-from dlrm_app.data.batch import Batch
-from dlrm_app.display.progress import progress_bar
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.forward_passes import SizedBatches, forward_passes
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.batch import Batch
+from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.fused_kernels import undisturbed
 
 

@@ -10,27 +10,27 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dlrm_app.checkpoint.load_trained import load_trained, open_trained
-from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.data.batch import BatchMaker, EvalBatches
-from dlrm_app.data.loading import choose_loading
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.shard_files import verify_shards
-from dlrm_app.display.command_line import setting
-from dlrm_app.display.table import text_table
+from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.evaluation_result import EvaluationResult, ModelResult
 from dlrm_app.evaluation.importance import Importance, SampleScorer, measure_importance
-from dlrm_app.evaluation.importance_page import evaluation_page, format_importance
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem, refuse_moved
 from dlrm_app.evaluation.row_sample import sample_rows
 from dlrm_app.files import explained_disk_errors, write_json, write_text
+from dlrm_app.loader.batch import BatchMaker, EvalBatches
+from dlrm_app.loader.loading import choose_loading
+from dlrm_app.loader.reader import SplitReader
+from dlrm_app.reports.evaluation import evaluation_page, format_importance
+from dlrm_app.runs.checkpoint.load_trained import load_trained, open_trained
+from dlrm_app.runs.checkpoint.trained_model import TrainedModel, check_columns
+from dlrm_app.table import text_table
+from dlrm_app.text import setting
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
-from dlrm_app.data.batch import Batch
+from dlrm_app.loader.batch import Batch
 
 Scored = tuple[Batch, torch.Tensor]
 """A batch on the device, and its logits [B]."""

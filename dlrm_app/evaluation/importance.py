@@ -15,15 +15,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.config.evaluate import PermutationsConfig
-from dlrm_app.data.batch import Batch, BatchMaker
-from dlrm_app.data.batch_order import COLUMN_ORDER, permutation
-from dlrm_app.data.rows import Columns, Ranges, Rows, arrange
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.delong import Interval, compare_aucs
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.row_sample import take
+from dlrm_app.loader.batch import Batch, BatchMaker
+from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
+from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
 
 
 @dataclass(frozen=True)

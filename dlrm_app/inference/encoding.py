@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from dlrm_app.data.manifest import Manifest, write_manifest
+from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
 
 ENCODING = "encoding"

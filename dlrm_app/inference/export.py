@@ -11,17 +11,11 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.checkpoint.load_trained import load_trained, open_trained
-from dlrm_app.checkpoint.trained_model import TrainedModel, check_columns
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import PLAIN_FORMATS, ExportConfig
-from dlrm_app.data.batch import EvalBatches
-from dlrm_app.data.loading import Loading
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.data.shard_files import verify_shards
-from dlrm_app.display.numbers import bytes_text
-from dlrm_app.display.table import text_table
+from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.files import explained_disk_errors, held_lock, sync_folder, temporary_name
@@ -44,7 +38,13 @@ from dlrm_app.inference.reference import Inputs, write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model, to_inputs
 from dlrm_app.inference.tables.quantized import row_bytes, table_types
 from dlrm_app.inference.triton import CONFIG, write_triton
+from dlrm_app.loader.batch import EvalBatches
+from dlrm_app.loader.loading import Loading
+from dlrm_app.runs.checkpoint.load_trained import load_trained, open_trained
+from dlrm_app.runs.checkpoint.trained_model import TrainedModel, check_columns
 from dlrm_app.sharding.fused_kernels import undisturbed
+from dlrm_app.table import text_table
+from dlrm_app.text import bytes_text
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64

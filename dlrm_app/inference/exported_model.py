@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.data.columns import describe_columns, refuse_other_columns
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.display.text import bullets
+from dlrm_app.dataset.columns import describe_columns, refuse_other_columns
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.encoding import ENCODING
 from dlrm_app.inference.record import ExportedFeature, ExportRecord, check_files, installed, read_record
 from dlrm_app.inference.reference import TOLERANCE, Inputs, read_reference
+from dlrm_app.text import bullets
 
 Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 LOADERS: dict[str, tuple[str, Callable[[Path], Run]]] = {

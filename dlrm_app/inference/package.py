@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.distributed.freed_memory import keep_freed_memory
 from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import ensure_room
 from dlrm_app.inference.reference import Inputs
+from dlrm_app.kernels.freed_memory import keep_freed_memory
 
 MODEL = "model.pt2"
 _CODE_BYTES = 2**18
@@ -98,8 +98,8 @@ def scored_bytes(model: torch.nn.Module) -> int:
 def _to_compile(model: torch.nn.Module) -> Iterator[None]:
     """Puts the interactions of ``model`` in the operators that are compiled best."""
     # they load torchrec, which a model that is but loaded does without
+    from dlrm_app.kernels.pair_products import PairProducts
     from dlrm_app.model.dlrm import DotInteraction
-    from dlrm_app.model.layers.pair_products import PairProducts
 
     replaced = [
         (parent, name, child)

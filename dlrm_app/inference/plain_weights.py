@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from dlrm_app.arrow import array_of, numbers_of
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.tables.specs import Table
 

@@ -4,18 +4,18 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from dlrm_app.checkpoint.format import list_checkpoints, refuse_no_checkpoint
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.extras import install_command
 from dlrm_app.config.predict import STANDARD_INPUT, PredictConfig
 from dlrm_app.config.serve import ServeConfig
-from dlrm_app.data.manifest import read_manifest
-from dlrm_app.display.command_line import setting
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
 from dlrm_app.files import is_program, write_problems
 from dlrm_app.inference.record import is_export
-from dlrm_app.preprocess.read.source import find_files
+from dlrm_app.preprocess.units.source import find_files
+from dlrm_app.runs.checkpoint.format import list_checkpoints, refuse_no_checkpoint
+from dlrm_app.text import setting
 
 
 def check_export(config: ExportConfig) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.data.batch import Batch, EvalBatches
-from dlrm_app.display.progress import progress_bar
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.delong import compare_aucs
 from dlrm_app.inference.exported_model import Run
 from dlrm_app.inference.record import Proof
 from dlrm_app.inference.reference import Inputs
 from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import Batch, EvalBatches
+from dlrm_app.progress import progress_bar
 
 TIMED_ROWS = (1, 64, 512)
 _SECONDS = 0.3

@@ -6,7 +6,7 @@ Whatever rows come in becomes lines, with separators that no value has, so that 
 from dataclasses import replace
 
 from dlrm_app.config.preprocess import DatasetConfig
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
 

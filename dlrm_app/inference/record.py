@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dlrm_app.display.text import bullets
 from dlrm_app.errors import DataError
 from dlrm_app.files import describe_files, differences, write_json
 from dlrm_app.records import from_json
+from dlrm_app.text import bullets
 
 RECORD = "export.json"
 FORMAT = "dlrm-export"

@@ -8,16 +8,16 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from dlrm_app.checkpoint.load import load_tensors
-from dlrm_app.checkpoint.state import Tensors, collect_weights
-from dlrm_app.checkpoint.trained_model import TrainedModel
-from dlrm_app.data.batch import Batch
 from dlrm_app.inference.reference import Inputs
 from dlrm_app.inference.tables.quantized import QuantizedTables
+from dlrm_app.kernels.perceptrons import LinearRelu
+from dlrm_app.loader.batch import Batch
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
-from dlrm_app.model.layers.perceptrons import LinearRelu
 from dlrm_app.model.loss import ClickTask
+from dlrm_app.runs.checkpoint.load import load_tensors
+from dlrm_app.runs.checkpoint.state import Tensors, collect_weights
+from dlrm_app.runs.checkpoint.trained_model import TrainedModel
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.inference.raw_text import raw_spec
 from dlrm_app.inference.serve.answers import RequestError
 from dlrm_app.inference.serve.served_export import open_served

@@ -13,10 +13,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
+from dlrm_app.kernels.faster_layers import speed_up
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
-from dlrm_app.model.layers.faster_layers import speed_up
-from dlrm_app.model.layers.regularization import regularize
+from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.specs import Table
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as differentiation
 
-from dlrm_app.model.layers.traced import is_traced
+from dlrm_app.kernels.traced import is_traced
 
 logger = logging.getLogger(__name__)
 

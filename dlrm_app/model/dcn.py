@@ -5,7 +5,7 @@ from torchrec.models.dlrm import DLRM_DCN
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.layers.sparse_arch import SparseFirst
+from dlrm_app.model.sparse_arch import SparseFirst
 
 
 class CrossModel(SparseFirst, DLRM_DCN):

@@ -5,10 +5,10 @@ from torch import nn
 from torchrec.models.dlrm import DLRM, InteractionArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dlrm_app import openmp
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.layers.sparse_arch import SparseFirst
-from dlrm_app.model.layers.traced import is_traced
+from dlrm_app.kernels import openmp
+from dlrm_app.kernels.traced import is_traced
+from dlrm_app.model.sparse_arch import SparseFirst
 
 
 class DotInteraction(InteractionArch):
@@ -18,7 +18,7 @@ class DotInteraction(InteractionArch):
         """([B, D], [B, F, D]) → [B, D + pairs]."""
         if not _are_compiled_for(dense_features, sparse_features):
             return super().forward(dense_features, sparse_features)
-        from dlrm_app.model.layers.pairwise_dots import PairwiseDots  # compiled when it is first needed
+        from dlrm_app.kernels.pairwise_dots import PairwiseDots  # compiled when it is first needed
 
         dense, sparse = dense_features.float().contiguous(), sparse_features.float().contiguous()
         return PairwiseDots.apply(dense, sparse)  # type: ignore[no-untyped-call]

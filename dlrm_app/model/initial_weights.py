@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
-from dlrm_app.data.prefetch import map_in_order
+from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 

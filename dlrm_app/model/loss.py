@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from dlrm_app.data.batch import Batch
+from dlrm_app.loader.batch import Batch
 from dlrm_app.model.micro_batches import MicroBatches
 from dlrm_app.model.precision import dense_autocast
 

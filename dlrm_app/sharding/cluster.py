@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlrm_app.config.sharding import TopologyConfig
-from dlrm_app.distributed.cgroup import memory_limits
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError
+from dlrm_app.machine import memory_limits
 
 if TYPE_CHECKING:  # what checks a configuration does not wait for torchrec
     from torchrec.distributed.planner import Topology

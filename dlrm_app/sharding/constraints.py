@@ -10,8 +10,8 @@ from fnmatch import filter as matching
 from typing import Any
 
 from dlrm_app.config.sharding import ShardingConfig
-from dlrm_app.display.text import listed
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import listed
 
 # These two train alike: row-wise Adagrad keeps one accumulator a row under both, while column-wise shards
 # would each keep their own.

@@ -24,7 +24,6 @@ from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
-from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.communication import quantized_collectives
@@ -32,6 +31,7 @@ from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
+from dlrm_app.text import listed
 
 KINDS = ("weights", "optimizer", "inputs and outputs", "cache")
 """What a shard keeps in its rank's memory, in the order of ``Option.memory``'s columns."""

@@ -14,10 +14,10 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.types import ShardingEnv
 
-from dlrm_app import openmp
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.distributed.shared_memory.group import machine_group
+from dlrm_app.kernels import openmp
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
@@ -67,7 +67,7 @@ def shard_model(
 ) -> DistributedModelParallel:
     """Allocates this rank's shards by ``plan`` and sets every table's weights from ``trainer.seed``."""
     if runtime.device.type == "cpu" and openmp.IS_AVAILABLE:
-        import_module("dlrm_app.tables.compiled_operators").replace_operators()
+        import_module("dlrm_app.kernels.compiled_operators").replace_operators()
     if runtime.is_first:
         warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
     group = machine_group(runtime)

@@ -7,8 +7,6 @@ from math import inf
 
 import numpy as np
 
-from dlrm_app.display.numbers import memory_text
-from dlrm_app.display.text import listed
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems
@@ -17,6 +15,7 @@ from dlrm_app.sharding.plan.table_classes import fold
 from dlrm_app.sharding.planner.placement import rank_loads
 from dlrm_app.sharding.planner.search import fits, largest_share, search
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import listed, memory_text
 
 MAX_NODES = 1024
 NUM_LARGEST = 5

@@ -8,7 +8,7 @@ puts a file together. Of models' ``inputs`` the tables are known; ``shards`` wri
 from collections.abc import Callable
 
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.synthetic.best import Best
 from dlrm_app.synthetic.clicks import write_clicks
 from dlrm_app.synthetic.dataset import write_inputs

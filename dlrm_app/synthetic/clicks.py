@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.data.prefetch import map_in_order
-from dlrm_app.display.command_line import setting
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import write_json, write_problems, written_whole
+from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.best import Best, Tally
 from dlrm_app.synthetic.disk_space import refuse_if_too_large
 from dlrm_app.synthetic.draw import draw_rows
 from dlrm_app.synthetic.shape import NUM_SPARSE, Shape, criteo_shape
 from dlrm_app.synthetic.signal import Signal, plant_signal, probability
 from dlrm_app.synthetic.text import format_rows
+from dlrm_app.text import setting
 
 BLOCK_ROWS = 1 << 14
 

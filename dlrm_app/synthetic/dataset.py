@@ -14,14 +14,14 @@ import yaml
 
 from dlrm_app.config.compose import conf_dir
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.data.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, Split, write_manifest
-from dlrm_app.display.command_line import setting, typed_settings
+from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, Split, write_manifest
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import sync_folder, write_problems
 from dlrm_app.synthetic.disk_space import refuse_if_too_large
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.synthetic.shards import Layout, choose_layout, open_writer, write_splits
 from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.text import setting, typed_settings
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from dlrm_app.display.numbers import bytes_text
 from dlrm_app.errors import ConfigError
+from dlrm_app.text import bytes_text
 
 
 def refuse_if_too_large(

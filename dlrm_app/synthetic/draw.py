@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.compiled import njit
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.power_law import power_law, power_law_span, uniform
 from dlrm_app.synthetic.shape import NEGATIVE_RATE, NUM_DENSE, NUM_SPARSE, Shape
 

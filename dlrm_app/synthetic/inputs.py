@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import array_of
-from dlrm_app.compiled import njit
+from dlrm_app.dataset.arrow import array_of
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.power_law import power_law, power_law_span, uniform
 
 LABEL = "label"

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from dlrm_app.compiled import njit
+from dlrm_app.kernels.compiled import njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

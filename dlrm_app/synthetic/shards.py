@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from dlrm_app.arrow import numbers_of
-from dlrm_app.data.manifest import Shard, Split
-from dlrm_app.data.prefetch import map_in_order
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.manifest import Shard, Split
 from dlrm_app.files import checksum, sync_folder
+from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.inputs import LABEL, Inputs
 
 GROUP_BYTES = 4 << 20

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.compiled import njit
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.best import expected_auc
 from dlrm_app.synthetic.draw import draw_rows
 from dlrm_app.synthetic.shape import NUM_DENSE, NUM_SPARSE, Shape

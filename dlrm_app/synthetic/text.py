@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.compiled import njit
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.synthetic.draw import MISSING, MISSING_VALUE
 from dlrm_app.synthetic.shape import NUM_DENSE, NUM_SPARSE
 

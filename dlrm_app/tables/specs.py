@@ -29,8 +29,8 @@ from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import constraint_problems
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.display.text import first_lines, listed
 from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.text import first_lines, listed
 
 POOLINGS = ("sum", "mean")
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
+from dlrm_app.runs.checkpoint.progress import Evaluation, Progress
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from dlrm_app.checkpoint.progress import LossSums
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.runs.checkpoint.progress import LossSums
 
 
 class LossMeter:

@@ -7,10 +7,7 @@ from datetime import timedelta
 import torch
 from torch import nn
 
-from dlrm_app.checkpoint.progress import Progress
 from dlrm_app.config.optimizer import OptimizerConfig
-from dlrm_app.data.batch import TrainBatches
-from dlrm_app.display.text import listed
 from dlrm_app.distributed.collectives import (
     all_gather_objects,
     all_reduce_min,
@@ -19,7 +16,10 @@ from dlrm_app.distributed.collectives import (
     new_group,
 )
 from dlrm_app.errors import SharedError
+from dlrm_app.loader.batch import TrainBatches
+from dlrm_app.runs.checkpoint.progress import Progress
 from dlrm_app.sharding.fused_kernels import uncount_step
+from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from torchrec.distributed.types import LazyNoWait, ShardedModule
 from torchrec.optim.keyed import CombinedOptimizer
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from dlrm_app.data.batch import Batch
+from dlrm_app.loader.batch import Batch
 from dlrm_app.model.loss import StepOutput
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.training.validation import early_lookup_problems

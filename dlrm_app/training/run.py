@@ -7,39 +7,39 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dlrm_app.checkpoint.checkpoints import Checkpoints
-from dlrm_app.checkpoint.load import Checkpoint, load_tensors, open_checkpoint
-from dlrm_app.checkpoint.marker import Marker, keeps_ema
-from dlrm_app.checkpoint.progress import Progress
-from dlrm_app.checkpoint.state import (
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.columns import describe_columns
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.problems import has_labelled_val
+from dlrm_app.loader.soft_labels import SoftLabels
+from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
+from dlrm_app.runs.checkpoint.load import Checkpoint, load_tensors, open_checkpoint
+from dlrm_app.runs.checkpoint.marker import Marker, keeps_ema
+from dlrm_app.runs.checkpoint.progress import Progress
+from dlrm_app.runs.checkpoint.state import (
     Tensors,
     collect_tensors,
     collect_weights,
     create_states,
     set_step,
 )
-from dlrm_app.checkpoint.trained_model import EMA, TrainedModel
-from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.columns import describe_columns
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.data.soft_labels import SoftLabels
-from dlrm_app.display.numbers import count
-from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.problems import has_labelled_val
+from dlrm_app.runs.checkpoint.trained_model import EMA, TrainedModel
+from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan.plan_file import plan_to_dict
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
+from dlrm_app.text import count
+from dlrm_app.training.instruments.bottleneck import Adviser
+from dlrm_app.training.instruments.step_parts import StepParts
+from dlrm_app.training.instruments.throughput import Throughput
+from dlrm_app.training.instruments.trace import Trace
 from dlrm_app.training.loop_decisions import reason_to_stop
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimization.ema import DenseEma
 from dlrm_app.training.optimization.schedules import LearningRates
-from dlrm_app.training.run_folder.folder import RunFolder
 from dlrm_app.training.seed import cuda_random_states, random_state, set_random_states
 from dlrm_app.training.setup import Trainable
-from dlrm_app.training.speed.bottleneck import Adviser
-from dlrm_app.training.speed.step_parts import StepParts
-from dlrm_app.training.speed.throughput import Throughput
-from dlrm_app.training.speed.trace import Trace
 from dlrm_app.training.table_health.health import TableHealth
 
 logger = logging.getLogger(__name__)

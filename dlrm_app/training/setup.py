@@ -12,14 +12,14 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import DistillationConfig, TrainConfig
-from dlrm_app.data.batch import TrainBatches
-from dlrm_app.data.loading import choose_loading
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.data.pooling_factors import with_pooling_factors
-from dlrm_app.data.shard_files import verify_shards
-from dlrm_app.data.soft_labels import SoftLabels, read_soft_labels
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.pooling_factors import with_pooling_factors
+from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import refuse_if
+from dlrm_app.loader.batch import TrainBatches
+from dlrm_app.loader.loading import choose_loading
+from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.plan.measured import Measured

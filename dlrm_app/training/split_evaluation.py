@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from dlrm_app.checkpoint.progress import Evaluation
-from dlrm_app.data.batch import Batch, EvalBatches
-from dlrm_app.data.loading import choose_loading
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.batch import Batch, EvalBatches
+from dlrm_app.loader.loading import choose_loading
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.events import HealthEvent
 from dlrm_app.training.run import TrainingRun
-from dlrm_app.training.run_folder.events import HealthEvent
 from dlrm_app.training.summary import log_evaluation
 
 EMA_METRICS = ("auc", "logloss", "calibration")

@@ -7,23 +7,31 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, NoReturn
 
-from dlrm_app.checkpoint.checkpoints import Checkpoints
-from dlrm_app.checkpoint.format import resume_hint
-from dlrm_app.checkpoint.progress import Progress
-from dlrm_app.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
-from dlrm_app.checkpoint.warm_start import check_warm_start
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch import Batch, TrainBatches
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.command_line import setting
-from dlrm_app.display.progress import progress_bar
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
 from dlrm_app.errors import DlrmError
+from dlrm_app.loader.batch import Batch, TrainBatches
+from dlrm_app.progress import progress_bar
+from dlrm_app.reports.run.page import write_report
+from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
+from dlrm_app.runs.checkpoint.format import resume_hint
+from dlrm_app.runs.checkpoint.progress import Progress
+from dlrm_app.runs.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
+from dlrm_app.runs.checkpoint.warm_start import check_warm_start
+from dlrm_app.runs.events import RunResult, SkipEvent, TrainEvent
+from dlrm_app.runs.folder import RunFolder, open_run_folder
+from dlrm_app.runs.mlperf_log import open_division_reasons
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import setting
 from dlrm_app.training.compile_choice import with_compile
+from dlrm_app.training.instruments.bottleneck import Adviser
+from dlrm_app.training.instruments.step_parts import StepParts
+from dlrm_app.training.instruments.throughput import Throughput
+from dlrm_app.training.instruments.trace import Trace
 from dlrm_app.training.loop_decisions import decide_after_step, has_reached_target, is_val_due, overfitting
 from dlrm_app.training.loss_meter import LossMeter
 from dlrm_app.training.memory.probe import probe_memory
@@ -36,11 +44,7 @@ from dlrm_app.training.nonfinite import (
 from dlrm_app.training.optimization.ema import DenseEma
 from dlrm_app.training.optimization.final_bias import fit_final_bias
 from dlrm_app.training.precision_choice import with_precision
-from dlrm_app.training.report.page import write_report
 from dlrm_app.training.run import TrainingRun, begin_with, restore, save
-from dlrm_app.training.run_folder.events import RunResult, SkipEvent, TrainEvent
-from dlrm_app.training.run_folder.folder import RunFolder, open_run_folder
-from dlrm_app.training.run_folder.mlperf_log import open_division_reasons
 from dlrm_app.training.seed import set_deterministic, set_seed, set_step_seed
 from dlrm_app.training.setup import (
     begin_at_base_rate,
@@ -49,10 +53,6 @@ from dlrm_app.training.setup import (
     epoch_batches,
     open_dataset,
 )
-from dlrm_app.training.speed.bottleneck import Adviser
-from dlrm_app.training.speed.step_parts import StepParts
-from dlrm_app.training.speed.throughput import Throughput
-from dlrm_app.training.speed.trace import Trace
 from dlrm_app.training.split_evaluation import evaluate_split
 from dlrm_app.training.summary import log_division, log_run_memory, log_start, log_step, print_end
 from dlrm_app.training.table_health.health import TableHealth

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dlrm_app.checkpoint.warm_start import check_warm_start, goes_on
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.checks import required
 from dlrm_app.config.optimizer import schedule_problems
@@ -16,19 +15,20 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.config.tune import TuneConfig
-from dlrm_app.data.batch_order import check_lanes, enough_lanes
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.display.numbers import count
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.files import folder_problems
+from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.model.architectures import model_problems, model_table_problems
+from dlrm_app.runs.checkpoint.warm_start import check_warm_start, goes_on
+from dlrm_app.runs.other_run import other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems
 from dlrm_app.sharding.kernels import dense_kernel_tables, table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.training.run_folder.other_run import other_run_problems
+from dlrm_app.text import count
 
 if TYPE_CHECKING:
     from dlrm_app.sharding.cost import Workload
@@ -255,7 +255,7 @@ class _Checks:
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
             self.add(lambda: plateau_problems(config, manifest), ["schedule", "trainer.pipeline"])
             if scores := config.distillation.scores:
-                from dlrm_app.data.soft_labels import soft_label_problems  # waits for pyarrow
+                from dlrm_app.loader.soft_labels import soft_label_problems  # waits for pyarrow
 
                 self.add(lambda: soft_label_problems(Path(scores), manifest))
 

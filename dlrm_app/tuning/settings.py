@@ -16,8 +16,8 @@ from optuna.distributions import (
 )
 
 from dlrm_app.config.tune import TuneConfig
-from dlrm_app.display.command_line import setting
 from dlrm_app.errors import DlrmError
+from dlrm_app.text import setting
 
 LEARNING_CURVE = "evaluation.per_epoch=8"
 """Where nothing says when to evaluate: without a curve there is nothing to give up by."""

@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 from dlrm_app.config.tune import TuneConfig, TuneSettings
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
-from dlrm_app.tuning.page import print_end, write_page
+from dlrm_app.reports.study import print_end, write_page
 from dlrm_app.tuning.settings import common_settings, propose, refuse_another_study, typed_values
 from dlrm_app.tuning.trial import TRAIN, run_trial
 

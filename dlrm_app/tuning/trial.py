@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
-from dlrm_app.training.run_folder.events import read_events
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.events import read_events
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60

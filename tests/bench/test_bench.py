@@ -12,16 +12,16 @@ import pytest
 from dlrm_app.bench import beside_steps
 from dlrm_app.bench.bench import bench
 from dlrm_app.bench.result import BenchResult, Line, Section, line
-from dlrm_app.bench.show import bench_page, bench_text
 from dlrm_app.config.bench import MEASURED, BenchConfig
 from dlrm_app.config.compose import compose_config
 from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.reports.bench import bench_page, bench_text
 from dlrm_app.sharding.estimate import measure
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import Work
-from dlrm_app.training.speed.parts import PARTS, TITLES
+from dlrm_app.training.instruments.parts import PARTS, TITLES
 from tests.commands import command, succeed
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL
 
 FAST = [*SMALL, "trainer.threads=1", "warm_up=2", "steps=3", "evaluation.batch_size=256"]

@@ -7,7 +7,7 @@ import pytest
 from dlrm_app.cli.default_recipe import with_default_recipe
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch import Batch
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.loader.batch import Batch
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.mean_pooling import ExactMeanCollection

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import command
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, train_here
 
 RANK = "from dlrm_app.distributed.launcher import stop_with_launcher; stop_with_launcher()"

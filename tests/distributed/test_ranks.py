@@ -5,8 +5,8 @@ import torch
 
 from dlrm_app.distributed import ranks
 from dlrm_app.distributed.ranks import has_gpu, started_ranks
-from dlrm_app.doctor.driver import Driver
 from dlrm_app.errors import ConfigError
+from dlrm_app.machine import Driver
 
 OLD = Driver("/proc/driver/nvidia is there", "535.183.01", (12, 2))
 NEW = Driver("/proc/driver/nvidia is there", "580.65.06", (13, 0))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.doctor import examine
-from dlrm_app.doctor.driver import Driver
 from dlrm_app.doctor.finding import State
 from dlrm_app.doctor.probe import PROBES, Answer
+from dlrm_app.machine import Driver
 from tests.bare_venv import make_bare_venv
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.checkpoint.marker import read_marker
-from dlrm_app.checkpoint.trained_model import TrainedModel
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import open_rows
-from tests.checkpoint.test_trained_model import write_marker
+from dlrm_app.runs.checkpoint.marker import read_marker
+from dlrm_app.runs.checkpoint.trained_model import TrainedModel
+from tests.runs.checkpoint.test_trained_model import write_marker
 
 
 def test_a_dataset_that_is_gone_is_told_with_the_key_that_names_its_new_place(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
-from dlrm_app.data.batch import Batch
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.evaluation.forward_passes import forward_passes
+from dlrm_app.loader.batch import Batch
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

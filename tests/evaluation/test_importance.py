@@ -8,21 +8,21 @@ import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
-from dlrm_app.checkpoint.load_trained import open_trained
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.data.batch_order import COLUMN_ORDER, permutation
-from dlrm_app.data.manifest import read_manifest
-from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.rows import Bags, Columns
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.importance import Importance, over_repeats
 from dlrm_app.evaluation.row_sample import sample_rows
 from dlrm_app.inference.scoring_model import build_scoring_model
 from dlrm_app.inference.tables.quantized import table_types
+from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
+from dlrm_app.loader.reader import SplitReader
+from dlrm_app.loader.rows import Bags, Columns
+from dlrm_app.runs.checkpoint.load_trained import open_trained
 from tests.commands import command, succeed
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import train_here
 
 ROWS, REPEATS, SEED = 701, 2, 5

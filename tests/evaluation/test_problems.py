@@ -10,8 +10,8 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
-from tests.checkpoint.test_trained_model import write_marker
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
+from tests.runs.checkpoint.test_trained_model import write_marker
 
 
 def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:

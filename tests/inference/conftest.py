@@ -13,8 +13,8 @@ from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.problems import check_predict
 from dlrm_app.inference.record import ExportRecord
-from tests.data.dataset_fixture import write_dataset
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
+from tests.loader.dataset_fixture import write_dataset
 from tests.preprocess.running import run as preprocess
 from tests.small_run import train_here
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm_app.data.batch import EvalBatches
-from dlrm_app.data.manifest import read_manifest
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.reference import to_lines
 from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import export_here
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"

@@ -13,8 +13,7 @@ import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.export import ExportConfig
-from dlrm_app.data.batch import EvalBatches
-from dlrm_app.data.manifest import read_manifest
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import exported_model
 from dlrm_app.inference.export import _named_at_the_end
@@ -23,6 +22,7 @@ from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import read_reference
 from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import EvalBatches
 from tests.commands import command, run
 from tests.inference.conftest import export_here
 from tests.ranks import train_on_ranks

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dlrm_app.data.batch import EvalBatches
-from dlrm_app.data.manifest import read_manifest
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import package, torchscript
 from dlrm_app.inference.exported_model import open_export
@@ -15,6 +14,7 @@ from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import from_lines, to_lines
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.inference.torchscript import Script
+from dlrm_app.loader.batch import EvalBatches
 
 
 def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path, trained: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, final_bytes, losses, train_here
 

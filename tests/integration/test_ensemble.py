@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.dataset_fixture import write_dataset
 from tests.integration.test_evaluate import evals, evaluated, train
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import final_bytes, losses
 
 MEMBERS = [

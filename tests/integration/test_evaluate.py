@@ -12,12 +12,12 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.report import ReportConfig
-from dlrm_app.data.manifest import Manifest, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.training.comparison.compare import report
+from dlrm_app.reports.comparison.compare import report
 from tests.commands import command, succeed
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, final_bytes
 
 pytestmark = pytest.mark.long

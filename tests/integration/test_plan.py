@@ -12,11 +12,11 @@ from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.plan.plan_table import plan_text
-from dlrm_app.training.plan_cluster import plan_cluster
 from tests.commands import command, run
-from tests.data.dataset_fixture import write_dataset
 from tests.integration.test_train import start
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import losses, train_here
 
 TINY = ["tables=merlin_tiny", "trainer.global_batch_size=65536"]

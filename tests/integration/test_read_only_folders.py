@@ -13,9 +13,9 @@ from dlrm_app.cli.launch import _schema_problems
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.reference import schema_of
 from dlrm_app.errors import ConfigError
-from tests.checkpoint.test_trained_model import write_marker
 from tests.commands import command, run
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
+from tests.runs.checkpoint.test_trained_model import write_marker
 from tests.training.run_fixture import write_run
 
 AS_ANYBODY = ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override"]

@@ -14,7 +14,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.commands import command, succeed
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 

@@ -11,7 +11,7 @@ import pytest
 
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from tests.commands import torchrun
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import events, final_bytes, losses
 
 NUM_STEPS = 30  # two epochs of 15

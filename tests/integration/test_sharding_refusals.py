@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import command, run
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL
 
 

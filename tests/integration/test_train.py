@@ -9,7 +9,7 @@ import yaml
 
 from dlrm_app.errors import ConfigError, DlrmError
 from tests.commands import command, run
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, losses, train_here
 from tests.training.run_fixture import read_report

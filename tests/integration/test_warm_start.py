@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.checkpoint.marker import read_marker
 from dlrm_app.cli.default_recipe import with_default_recipe
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
-from tests.data.dataset_fixture import write_dataset
+from dlrm_app.runs.checkpoint.marker import read_marker
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, final_bytes, losses, train_here
 

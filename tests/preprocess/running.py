@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import refuse_if
 from dlrm_app.preprocess.job.preprocess import preprocess
 from dlrm_app.preprocess.read.spec import Spec, read_spec

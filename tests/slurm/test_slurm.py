@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
 from tests.slurm.cluster import Cluster, send, wait_until

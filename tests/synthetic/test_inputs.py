@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.data.manifest import read_manifest
-from dlrm_app.data.reader import SplitReader
-from dlrm_app.data.shard_files import verify_shards
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.loader.reader import SplitReader
 from dlrm_app.synthetic import dataset, generate
 from dlrm_app.synthetic.inputs import Feature, make_inputs
 from dlrm_app.synthetic.power_law import power_law, power_law_span
 from dlrm_app.synthetic.shards import Layout, choose_layout, write_splits
-from tests.data.test_rows import copied, whole
+from tests.loader.test_rows import copied, whole
 
 LARGEST = 2_000_000_000  # rows of Colossal's largest table
 FEATURES = [

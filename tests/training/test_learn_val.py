@@ -13,14 +13,14 @@ import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.data.manifest import Split, write_manifest
+from dlrm_app.dataset.manifest import Split, write_manifest
 from dlrm_app.distributed.signals import Stopped
 from dlrm_app.errors import ConfigError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.training.report.page import write_report
+from dlrm_app.reports.run.page import write_report
 from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.train import take_step
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.config.train import CheckpointConfig, EvaluationConfig, TrainConfig
+from dlrm_app.runs.checkpoint.progress import Evaluation, Progress
 from dlrm_app.training.loop_decisions import (
     AfterStep,
     decide_after_step,

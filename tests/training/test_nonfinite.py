@@ -13,9 +13,9 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import checksum
-from dlrm_app.training.run_folder.events import RunResult
+from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 
 BATCH = 64
 IN_FILE_ORDER = ["data.shuffle=false", "data.lanes=1", "evaluation.batch_size=64"]

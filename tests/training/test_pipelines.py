@@ -11,7 +11,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.training.train import train
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.small_run import SMALL, events, final_bytes, losses
 

@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 import torch
 
-from dlrm_app.checkpoint.marker import read_marker
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.training import seed
 from dlrm_app.training.seed import cuda_random_states, set_deterministic, set_random_states, set_step_seed
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import final_bytes, train_here
 
 ON_GPU_1 = Runtime(rank=1, local_rank=1, world_size=2, local_world_size=2, device_type="cuda", num_threads=1)

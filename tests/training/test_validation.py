@@ -10,7 +10,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.training.validation import check_plan, check_training
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL
 
 TWO_RANKS = Runtime(rank=0, local_rank=0, world_size=2, local_world_size=2, device_type="cpu", num_threads=1)

@@ -27,7 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch.distributed import Store
 
-from dlrm_app.compiled import njit
+from dlrm_app.kernels.compiled import njit
 
 FOLDER = Path("/dev/shm")
 MOST_BYTES = 8 << 20

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.data.manifest import Manifest, Shard
-from dlrm_app.data.shard_files import row_group_difference, verify_shards
+from dlrm_app.dataset.manifest import Manifest, Shard
+from dlrm_app.dataset.shard_files import row_group_difference, verify_shards
 from dlrm_app.errors import DataError
 from dlrm_app.inference.predict.part import Chunk, Part, TableReader
 

@@ -6,11 +6,8 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.checkpoint.load_trained import open_trained
-from dlrm_app.checkpoint.trained_model import check_columns
 from dlrm_app.config.predict import PredictConfig
-from dlrm_app.data.batch import Batch
-from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.files import checksum
 from dlrm_app.inference.encoding import ENCODING
@@ -18,6 +15,9 @@ from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.record import RECORD, is_export
 from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
 from dlrm_app.inference.tables.quantized import table_types
+from dlrm_app.loader.batch import Batch
+from dlrm_app.runs.checkpoint.load_trained import open_trained
+from dlrm_app.runs.checkpoint.trained_model import check_columns
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import numbers_of
-from dlrm_app.data.column_rules import ColumnError, read_column, read_features
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.data.rows import Columns, Rows, arrange
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.column_rules import ColumnError, read_column, read_features
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
+from dlrm_app.loader.rows import Columns, Rows, arrange
 
 Chunk = tuple[pa.Table, NDArray[np.int64]]
 """Encoded rows, with the columns of a dataset, and where each stands within the part: its line or row, from 0 on."""

@@ -11,13 +11,9 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import numbers_of
 from dlrm_app.config.predict import PredictConfig
-from dlrm_app.data.batch import BatchMaker
-from dlrm_app.data.manifest import Manifest, read_manifest
-from dlrm_app.data.prefetch import prefetch_items
-from dlrm_app.data.rows import Ranges, Rows
-from dlrm_app.display.text import bullets
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -27,6 +23,10 @@ from dlrm_app.inference.predict.models import Model, encoding_of, open_model
 from dlrm_app.inference.predict.part import Part, TableReader
 from dlrm_app.inference.predict.raw_parts import RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, Tally
+from dlrm_app.loader.batch import BatchMaker
+from dlrm_app.loader.prefetch import prefetch_items
+from dlrm_app.loader.rows import Ranges, Rows
+from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
 MIB = 1 << 20

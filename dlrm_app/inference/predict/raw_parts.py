@@ -13,18 +13,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dlrm_app.config.predict import STANDARD_INPUT
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.part import Chunk, Part
 from dlrm_app.inference.predict.text_encoder import TextEncoder, without
 from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, raw_spec, text_spec
 from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.job.passes import Cursor
+from dlrm_app.preprocess.passes.passes import Cursor
 from dlrm_app.preprocess.read.first_line import first_line
 from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.source import Source, find_files
 from dlrm_app.preprocess.read.spec import Column, Spec
-from dlrm_app.preprocess.read.units import TextFeed, UnitText, pipe_units
+from dlrm_app.preprocess.units.source import Source, find_files
+from dlrm_app.preprocess.units.units import TextFeed, UnitText, pipe_units
 
 _CHUNK_ROWS = 1 << 15
 _BREAKING = f"[{''.join(sorted(BREAKING))}]"

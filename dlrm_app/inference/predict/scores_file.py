@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import array_of, numbers_of
+from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import held_lock, write_json, written_whole
 from dlrm_app.inference.problems import new_path_problems

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocess.read.lines import PADDING
 from dlrm_app.preprocess.read.parser import Parser

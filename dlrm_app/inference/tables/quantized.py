@@ -19,9 +19,9 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
 from fbgemm_gpu.tbe.utils.quantize import quantize_embs
 from torch import nn
 
-from dlrm_app.display.text import listed
 from dlrm_app.errors import refuse_if
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import listed
 
 TYPES = {
     "fp32": SparseType.FP32,

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.preprocess import EncodingConfig, PreprocessConfig
-from dlrm_app.data.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID
 from dlrm_app.preprocess.encode.targets import is_target
 from dlrm_app.preprocess.encode.vocabulary import VocabularySize, vocabulary_file
-from dlrm_app.preprocess.read.source import Source
+from dlrm_app.preprocess.passes.moments import Moments
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.statistics.moments import Moments
+from dlrm_app.preprocess.units.source import Source
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.compiled import njit
-from dlrm_app.preprocess.dictionary import Columns
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.units.dictionary import Columns
 
 _TABLE_SIZE = 1 << 16
 _ADDENDS = {"log1p": 1.0, "log3": 3.0}

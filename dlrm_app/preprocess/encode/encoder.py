@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import array_of, numbers_of
-from dlrm_app.data.manifest import DenseColumn, SparseColumn
-from dlrm_app.preprocess.dictionary import Columns, Indexed, Indexer
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess.encode.dense import DenseTransforms
 from dlrm_app.preprocess.encode.multi_hot import expand
 from dlrm_app.preprocess.encode.sparse import SparseEncoder
 from dlrm_app.preprocess.encode.targets import TargetEncoder, is_target
-from dlrm_app.preprocess.hashing import MISSING_KEY
 from dlrm_app.preprocess.read.parser import RawColumns
 from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.units.dictionary import Columns, Indexed, Indexer
+from dlrm_app.preprocess.units.hashing import MISSING_KEY
 
 _IDS = pa.int32()
 _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))

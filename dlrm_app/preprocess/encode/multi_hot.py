@@ -9,8 +9,8 @@ distribution without 34 GB of matrices.
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.compiled import njit
-from dlrm_app.preprocess.hashing import mix, reduce_hash
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.units.hashing import mix, reduce_hash
 
 
 def expand(ids: NDArray[np.int32], size: int, num_embeddings: int, column: int) -> NDArray[np.int32]:

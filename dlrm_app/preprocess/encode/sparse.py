@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import numbers_of
-from dlrm_app.compiled import njit
-from dlrm_app.data.manifest import SparseColumn
-from dlrm_app.preprocess.dictionary import Columns
-from dlrm_app.preprocess.hashing import MISSING_KEY, mix, next_slot, reduce_hash
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.manifest import SparseColumn
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.read.fields import parse_string
+from dlrm_app.preprocess.units.dictionary import Columns
+from dlrm_app.preprocess.units.hashing import MISSING_KEY, mix, next_slot, reduce_hash
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 """Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import array_of, numbers_of
-from dlrm_app.data.manifest import DenseColumn
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.manifest import DenseColumn
 
 KIND = "target"
 NUM_FOLDS = 10

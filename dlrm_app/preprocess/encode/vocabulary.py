@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.arrow import array_of
-from dlrm_app.display.numbers import memory_text
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, TABLE_BYTES, TABLE_FILL
-from dlrm_app.preprocess.job.executor import Finish
-from dlrm_app.preprocess.job.journal import Journal
-from dlrm_app.preprocess.job.work_plan import Plan
-from dlrm_app.preprocess.statistics.count_file import CountFile, Strings
-from dlrm_app.preprocess.statistics.counting import NUM_BUCKETS
-from dlrm_app.preprocess.statistics.study import StudiedUnit, count_file
+from dlrm_app.preprocess.passes.count_file import CountFile, Strings
+from dlrm_app.preprocess.passes.counting import NUM_BUCKETS
+from dlrm_app.preprocess.passes.study import StudiedUnit, count_file
+from dlrm_app.preprocess.units.executor import Finish
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.work_plan import Plan
+from dlrm_app.text import memory_text
 
 _BYTES_PER_COUNT = 64
 """Memory that adding up takes for one key of one unit, sorting included."""

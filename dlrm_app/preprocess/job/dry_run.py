@@ -15,22 +15,22 @@ from typing import TypeVar
 import numpy as np
 
 from dlrm_app.config.preprocess import PreprocessConfig, RejectsConfig
-from dlrm_app.display.numbers import bytes_text, count, duration, percent, short
 from dlrm_app.preprocess.encode.columns import check_columns, per_column
 from dlrm_app.preprocess.encode.sparse import TABLE_BYTES, TABLE_FILL
-from dlrm_app.preprocess.job.encode_pass import EncodedUnit
-from dlrm_app.preprocess.job.executor import Feed, LocalExecutor, Work
-from dlrm_app.preprocess.job.journal import R
 from dlrm_app.preprocess.job.stages import Stages
-from dlrm_app.preprocess.job.work_folder import open_journal
-from dlrm_app.preprocess.job.work_plan import Plan, make_plan
+from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
+from dlrm_app.preprocess.passes.growth import Growth, fit_growth
+from dlrm_app.preprocess.passes.study import StudiedUnit, count_file, has_strings
 from dlrm_app.preprocess.read.first_line import check_first_lines
-from dlrm_app.preprocess.read.gzip_text import estimate_text_bytes
-from dlrm_app.preprocess.read.source import Source, find_sources
 from dlrm_app.preprocess.read.spec import read_spec
-from dlrm_app.preprocess.read.units import TextFeed
-from dlrm_app.preprocess.statistics.growth import Growth, fit_growth
-from dlrm_app.preprocess.statistics.study import StudiedUnit, count_file, has_strings
+from dlrm_app.preprocess.units.executor import Feed, LocalExecutor, Work
+from dlrm_app.preprocess.units.gzip_text import estimate_text_bytes
+from dlrm_app.preprocess.units.journal import R
+from dlrm_app.preprocess.units.source import Source, find_sources
+from dlrm_app.preprocess.units.units import TextFeed
+from dlrm_app.preprocess.units.work_folder import open_journal
+from dlrm_app.preprocess.units.work_plan import Plan, make_plan
+from dlrm_app.text import bytes_text, count, duration, percent, short
 
 BLOCK_BYTES = 4 << 20
 _MIN_BLOCKS = 12

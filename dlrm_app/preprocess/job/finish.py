@@ -9,15 +9,15 @@ from typing import Any
 
 from isal import isal_zlib
 
-from dlrm_app.data.manifest import DenseColumn, Manifest, Shard, SparseColumn, Split, write_manifest
-from dlrm_app.data.manifest import Source as ManifestSource
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn, Split, write_manifest
+from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder, written_whole
-from dlrm_app.preprocess.job.encode_pass import EncodedUnit
-from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.reject_limit import rejects_of
-from dlrm_app.preprocess.job.work_plan import Plan
+from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.read.rejects import REJECTS, write_rejects
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.work_plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -10,23 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.compiled import compiling_seconds
 from dlrm_app.config.preprocess import PreprocessConfig
-from dlrm_app.data.manifest import MANIFEST, Manifest, read_manifest
-from dlrm_app.data.shard_files import verify_shards
+from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
 from dlrm_app.files import explained_disk_errors, is_file, write_problems
+from dlrm_app.kernels.compiled import compiling_seconds
 from dlrm_app.preprocess.encode.columns import (
     check_columns,
     refuse_known_clicks,
     refuse_missing_files,
     with_known_transform,
 )
-from dlrm_app.preprocess.job.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.job.reject_limit import refuse_too_many_rejects
 from dlrm_app.preprocess.job.stages import Stages
 from dlrm_app.preprocess.job.summary import report
-from dlrm_app.preprocess.job.work_folder import (
+from dlrm_app.preprocess.read.first_line import check_first_lines
+from dlrm_app.preprocess.read.spec import read_spec
+from dlrm_app.preprocess.units.executor import Executor, LocalExecutor
+from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
+from dlrm_app.preprocess.units.work_folder import (
     WORK,
     RunRecord,
     locked,
@@ -36,10 +39,7 @@ from dlrm_app.preprocess.job.work_folder import (
     remove_temporary_files,
     write_run,
 )
-from dlrm_app.preprocess.job.work_plan import Plan, identity, make_plan, refuse_other_config
-from dlrm_app.preprocess.read.first_line import check_first_lines
-from dlrm_app.preprocess.read.source import Source, find_sources, refuse_other_input
-from dlrm_app.preprocess.read.spec import read_spec
+from dlrm_app.preprocess.units.work_plan import Plan, identity, make_plan, refuse_other_config
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def _executor(config: PreprocessConfig) -> Iterator[Executor]:
     if config.executor == "local":
         yield LocalExecutor(config.threads)
         return
-    from dlrm_app.preprocess.job.dask_executor import open_cluster  # Dask is an extra
+    from dlrm_app.preprocess.units.dask_executor import open_cluster  # Dask is an extra
 
     with open_cluster(config.dask) as executor:
         yield executor

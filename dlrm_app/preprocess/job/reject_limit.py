@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.preprocess.job.encode_pass import EncodedUnit
-from dlrm_app.preprocess.job.journal import Journal
-from dlrm_app.preprocess.job.work_plan import Plan
-from dlrm_app.preprocess.read.gzip_text import MAX_RATIO
+from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.read.rejects import REJECTS, RejectedLine, read_rejects
+from dlrm_app.preprocess.units.gzip_text import MAX_RATIO
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.work_plan import Plan
 
 _SHOWN = 5
 

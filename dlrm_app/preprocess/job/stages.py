@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from tqdm import tqdm
 
 from dlrm_app.config.preprocess import PreprocessConfig
-from dlrm_app.data.manifest import DenseColumn, Manifest, Shard, SparseColumn, read_manifest
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.columns import (
@@ -25,27 +25,27 @@ from dlrm_app.preprocess.encode.columns import (
     vocab_columns,
 )
 from dlrm_app.preprocess.encode.vocabulary import BYTES_PER_VALUE, AddUp, VocabularySize, refuse_if_too_large
-from dlrm_app.preprocess.job.encode_pass import EncodedUnit, EncodeUnits
-from dlrm_app.preprocess.job.executor import Executor, Single, Work
 from dlrm_app.preprocess.job.finish import finish
-from dlrm_app.preprocess.job.journal import Journal, R
-from dlrm_app.preprocess.job.passes import CountedUnit, CountLines
 from dlrm_app.preprocess.job.reject_limit import RejectLimit, refuse_if_many_rejects
-from dlrm_app.preprocess.job.work_folder import expect_another_file, open_journal, passes_over
-from dlrm_app.preprocess.job.work_plan import Cuts, Plan, cut_lines, identity, refuse_empty_cuts
-from dlrm_app.preprocess.read.gzip_text import DamagedFileError
-from dlrm_app.preprocess.read.source import Source
-from dlrm_app.preprocess.read.units import TextFeed, TextRange
-from dlrm_app.preprocess.statistics.click_counts import (
+from dlrm_app.preprocess.passes.click_counts import (
     AddUpClicks,
     CountClicks,
     CountedClicks,
     refuse_if_clicks_are_too_many,
 )
-from dlrm_app.preprocess.statistics.distinct import CountDistinct, CountedFeatures
-from dlrm_app.preprocess.statistics.moments import join_moments
-from dlrm_app.preprocess.statistics.study import StudiedUnit, Study
-from dlrm_app.preprocess.write.shuffle import Gather, GatheredShard
+from dlrm_app.preprocess.passes.distinct import CountDistinct, CountedFeatures
+from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
+from dlrm_app.preprocess.passes.moments import join_moments
+from dlrm_app.preprocess.passes.passes import CountedUnit, CountLines
+from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
+from dlrm_app.preprocess.passes.study import StudiedUnit, Study
+from dlrm_app.preprocess.units.executor import Executor, Single, Work
+from dlrm_app.preprocess.units.gzip_text import DamagedFileError
+from dlrm_app.preprocess.units.journal import Journal, R
+from dlrm_app.preprocess.units.source import Source
+from dlrm_app.preprocess.units.units import TextFeed, TextRange
+from dlrm_app.preprocess.units.work_folder import expect_another_file, open_journal, passes_over
+from dlrm_app.preprocess.units.work_plan import Cuts, Plan, cut_lines, identity, refuse_empty_cuts
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,9 @@
 
 import logging
 
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.command_line import setting
-from dlrm_app.display.numbers import NONE, bytes_text
-from dlrm_app.display.table import text_table
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.table import text_table
+from dlrm_app.text import NONE, bytes_text, setting
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import types
 from numba.extending import intrinsic
 
-from dlrm_app.compiled import njit
-from dlrm_app.preprocess.hashing import FNV_PRIME, FNV_START, MISSING_KEY
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.units.hashing import FNV_PRIME, FNV_START, MISSING_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
 """What a column holds."""

@@ -6,12 +6,12 @@ from itertools import islice
 import numpy as np
 
 from dlrm_app.errors import refuse_if
-from dlrm_app.preprocess.job.passes import body
-from dlrm_app.preprocess.job.work_plan import Plan
+from dlrm_app.preprocess.passes.passes import body
 from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.source import Source
-from dlrm_app.preprocess.read.units import TextFeed
+from dlrm_app.preprocess.units.source import Source
+from dlrm_app.preprocess.units.units import TextFeed
+from dlrm_app.preprocess.units.work_plan import Plan
 
 _BYTES = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

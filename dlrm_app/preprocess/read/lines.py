@@ -5,8 +5,7 @@ Fields of 8 hex digits and short integers have a fast path; everything else goes
 
 import numpy as np
 
-from dlrm_app.compiled import njit
-from dlrm_app.preprocess.hashing import MISSING_KEY
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.read.fields import (
     BAD,
     CARRIAGE_RETURN,
@@ -27,6 +26,7 @@ from dlrm_app.preprocess.read.fields import (
     read_hex8,
 )
 from dlrm_app.preprocess.read.plain_lines import BATCH, BLOCK, make_room, read_batch
+from dlrm_app.preprocess.units.hashing import MISSING_KEY
 
 PADDING = BLOCK
 """Bytes that must be readable behind the text."""

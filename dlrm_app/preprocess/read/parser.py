@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.dictionary import Columns
 from dlrm_app.preprocess.read import fields, lines
 from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.units.dictionary import Columns
 
 _KEY_KINDS = {"integer": fields.KEY_INTEGER, "hex": fields.KEY_HEX, "string": fields.KEY_STRING}
 _DENSE_KINDS = {"integer": fields.DENSE_INTEGER, "float": fields.DENSE_FLOAT}

@@ -13,8 +13,7 @@ from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import types
 from numba.extending import intrinsic
 
-from dlrm_app.compiled import njit, njit_uncounted
-from dlrm_app.preprocess.hashing import MISSING_KEY
+from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocess.read.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
@@ -26,6 +25,7 @@ from dlrm_app.preprocess.read.fields import (
     number_of,
     trailing_zeros,
 )
+from dlrm_app.preprocess.units.hashing import MISSING_KEY
 
 BATCH = 128
 """Lines; their marks and text fit into the fastest cache."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.distributed.shared_memory.group import machine_group
-from dlrm_app.model.layers.products import is_for_onednn, multiply
+from dlrm_app.kernels.products import is_for_onednn, multiply
 from dlrm_app.sharding.estimate.machine import Machine
 
 PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}

@@ -12,7 +12,6 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
-from dlrm_app.display.text import first_lines, listed
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import write_text
 from dlrm_app.sharding.cluster import Cluster
@@ -21,6 +20,7 @@ from dlrm_app.sharding.cost import Option, Workload, estimate_options
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.planner.placement import ON_NODES, Assignment, Placed
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import first_lines, listed
 
 KEYS = ("sharding_type", "compute_kernel", "ranks", "shards", "cache_load_factor")
 

@@ -7,14 +7,14 @@ from textwrap import indent
 
 import numpy as np
 
-from dlrm_app.display.numbers import memory_text
-from dlrm_app.display.table import Cell, Column, Columns, Rows, share, text_table
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.plan.table_classes import Shape, label, shape
 from dlrm_app.sharding.planner.placement import Loads, Placed, imbalance
+from dlrm_app.table import Cell, Column, Columns, Rows, share, text_table
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import memory_text
 
 logger = logging.getLogger(__name__)
 MAX_TABLE_ROWS = 12

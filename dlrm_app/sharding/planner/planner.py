@@ -14,7 +14,6 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
-from dlrm_app.display.numbers import memory_text
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
@@ -29,6 +28,7 @@ from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.suggestions import can_fit, explain_misfit
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import memory_text
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

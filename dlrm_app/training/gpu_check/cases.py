@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dlrm_app.config.sharding import SHARDING_TYPES
-from dlrm_app.data.batch_order import enough_lanes
+from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 
 STEPS = 8

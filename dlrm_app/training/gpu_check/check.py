@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.gpu_check import GpuCheckConfig
@@ -18,6 +17,8 @@ from dlrm_app.distributed.ranks import started_ranks
 from dlrm_app.doctor.examine import examine
 from dlrm_app.errors import ConfigError, DlrmError, refuse_if
 from dlrm_app.files import write_text
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.events import TrainEvent, read_events
 from dlrm_app.synthetic.dataset import write_inputs
 from dlrm_app.training.gpu_check import speed
 from dlrm_app.training.gpu_check.cases import (
@@ -34,7 +35,6 @@ from dlrm_app.training.gpu_check.cases import (
 from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME, Findings, Outcome, Speed, State
 from dlrm_app.training.gpu_check.page import findings_markdown, findings_page
 from dlrm_app.training.gpu_check.processes import Job, Result, rank_command, run_jobs
-from dlrm_app.training.run_folder.events import TrainEvent, read_events
 
 SYNCS = "syncs of a step"
 DOCTOR_SECONDS = 60

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from html import escape
 
-from dlrm_app.display.numbers import NONE
-from dlrm_app.display.page import Tile, details, page, tiles
-from dlrm_app.display.table import Cell, Column, Columns, Rows, html_table, share
+from dlrm_app.reports.page import Tile, details, page, tiles
+from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
+from dlrm_app.text import NONE
 from dlrm_app.training.gpu_check.outcome import Findings, Outcome, Speed, State
 
 CASE_COLUMNS: Columns = (

@@ -10,8 +10,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch import Batch
 from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.loader.batch import Batch
 from dlrm_app.sharding.estimate.measure import measure_machine
 from dlrm_app.sharding.estimate.work import step_work
 from dlrm_app.tables.specs import Table, resolve_tables

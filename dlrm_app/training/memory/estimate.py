@@ -13,10 +13,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.optimizer import DENSE_STATES
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.display.numbers import memory_text
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import memory_text
 
 META = torch.device("meta")
 BATCHES = {"base": 2, "sparse_dist": 3, "fused_sparse_dist": 3, "prefetch": 4, "semi_sync": 4}

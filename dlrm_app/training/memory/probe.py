@@ -11,13 +11,13 @@ from itertools import islice
 import torch
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.numbers import memory_text
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import all_gather_stacked
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.plan.measured import peak_bytes, used_bytes
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import memory_text
 from dlrm_app.training.memory.estimate import RunMemory, estimate_run
 from dlrm_app.training.seed import cuda_random_states, random_state, set_random_states
 from dlrm_app.training.setup import Trainable, build_trainable, epoch_batches

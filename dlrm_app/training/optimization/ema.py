@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from dlrm_app.checkpoint.state import Tensors
-from dlrm_app.checkpoint.trained_model import EMA
+from dlrm_app.runs.checkpoint.state import Tensors
+from dlrm_app.runs.checkpoint.trained_model import EMA
 from dlrm_app.tables.names import table_of
 
 

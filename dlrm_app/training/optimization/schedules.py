@@ -10,8 +10,8 @@ from typing import Any
 from torchrec.optim.fused import FusedOptimizer
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
-from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
+from dlrm_app.runs.checkpoint.progress import Evaluation, Progress
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import table_settings
 from dlrm_app.tables.specs import Table

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.batch_order import enough_lanes
-from dlrm_app.display.numbers import count, memory_text
+from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
 from dlrm_app.tables.specs import Table
+from dlrm_app.text import count, memory_text
 from dlrm_app.training.recommendation.recipes import LARGE, Recipe, Setting
 
 LEAST_STEPS = 100

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.numbers import count
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.text import count
 from dlrm_app.training.recommendation.adjustments import batch_setting, training_bytes
 from dlrm_app.training.recommendation.facts import dataset_facts
 from dlrm_app.training.recommendation.recipes import KAGGLE_SMALL, LARGE, SMALL_CLICKS, Recipe, choose_recipe

@@ -8,10 +8,9 @@ from typing import Any
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.preprocess import PreprocessConfig
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.command_line import setting
-from dlrm_app.display.numbers import percent
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
+from dlrm_app.text import percent, setting
 from dlrm_app.training.recommendation.facts import DatasetFacts
 from dlrm_app.training.recommendation.recipes import KAGGLE_SMALL, Recipe
 

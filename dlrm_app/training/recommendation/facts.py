@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.numbers import NONE, percent, short
-from dlrm_app.display.table import Column, text_table
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.table import Column, text_table
+from dlrm_app.text import NONE, percent, short
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,12 @@ from functools import reduce
 from pathlib import Path
 
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.command_line import setting
-from dlrm_app.display.numbers import count
-from dlrm_app.display.table import Column, text_table
-from dlrm_app.display.text import bullets
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.cores import count_cores
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.sharding.cluster import running_cluster
+from dlrm_app.table import Column, text_table
+from dlrm_app.text import bullets, count, setting
 from dlrm_app.training.recommendation.encoding import better_encoding, encoding_problems, preprocess_command
 from dlrm_app.training.recommendation.facts import dataset_facts, facts_table
 from dlrm_app.training.recommendation.recipes import MEDIUM_ROWS, Recipe, Setting, choose_recipe, unknowns

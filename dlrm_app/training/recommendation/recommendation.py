@@ -6,12 +6,12 @@ from functools import lru_cache
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest
-from dlrm_app.display.numbers import memory_text
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.text import memory_text
 from dlrm_app.training.recommendation.adjustments import batch_setting, memory_settings, training_bytes
 from dlrm_app.training.recommendation.facts import dataset_facts
 from dlrm_app.training.recommendation.recipes import LARGE, Recipe, Setting, choose_recipe

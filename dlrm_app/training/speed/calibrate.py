@@ -19,23 +19,23 @@ from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.config.train import TablesConfig, TrainConfig
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.model.precision import set_tf32
+from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.measure import measure_machine
 from dlrm_app.sharding.estimate.work import Work, step_work
 from dlrm_app.synthetic import generate
 from dlrm_app.tables.specs import Table
+from dlrm_app.training.instruments.timed_steps import time_steps
 from dlrm_app.training.precision_choice import with_precision
-from dlrm_app.training.run_folder.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.speed.loader_rates import measure_loader_rates
 from dlrm_app.training.speed.shape import step_shape
-from dlrm_app.training.speed.timed_steps import time_steps
 from dlrm_app.training.train import prepare, train_batches
 
 logger = logging.getLogger(__name__)

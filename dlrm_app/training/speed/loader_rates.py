@@ -4,10 +4,10 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from dlrm_app.checkpoint.resume import with_lanes
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.runs.checkpoint.resume import with_lanes
 from dlrm_app.sharding.estimate.work import Loaded
 from dlrm_app.training.setup import epoch_batches
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from dlrm_app.data.batch import Batch
-from dlrm_app.data.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.loader.batch import Batch
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.table_health.changed_rows import InitialWeights
 from dlrm_app.training.table_health.lookups import LookupCounter

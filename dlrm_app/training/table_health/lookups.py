@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.data.manifest import Manifest, SparseColumn
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.tables.specs import Table
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from dlrm_app.data.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.encode.targets import NUM_FOLDS, STRONGEST, prior_strength

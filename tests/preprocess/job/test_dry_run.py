@@ -10,7 +10,7 @@ import pytest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.job import dry_run
 from dlrm_app.preprocess.job.dry_run import Estimate, estimate, warnings
-from dlrm_app.preprocess.statistics.growth import Growth
+from dlrm_app.preprocess.passes.growth import Growth
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import configure, run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.data.manifest import read_manifest
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run

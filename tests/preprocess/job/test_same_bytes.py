@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.preprocess.job import executor, work_folder
-from dlrm_app.preprocess.job import work_plan as plan
-from dlrm_app.preprocess.job.executor import LocalExecutor
-from dlrm_app.preprocess.job.journal import Journal
 from dlrm_app.preprocess.job.stages import Stages
-from dlrm_app.preprocess.job.work_folder import WORK
-from dlrm_app.preprocess.read import first_line, units
+from dlrm_app.preprocess.read import first_line
+from dlrm_app.preprocess.units import executor, units, work_folder
+from dlrm_app.preprocess.units import work_plan as plan
+from dlrm_app.preprocess.units.executor import LocalExecutor
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.work_folder import WORK
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
 

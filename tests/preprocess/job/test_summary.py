@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.data.manifest import Manifest, Split
+from dlrm_app.dataset.manifest import Manifest, Split
 from dlrm_app.preprocess.job.summary import next_command
 
 

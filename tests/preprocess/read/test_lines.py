@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
-from dlrm_app.preprocess.hashing import MISSING_KEY
 from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.parser import Parser
 from dlrm_app.preprocess.read.rejects import explain
 from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.units.hashing import MISSING_KEY
 from tests.preprocess import reference
 
 SPEC = Spec(

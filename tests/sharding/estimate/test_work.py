@@ -13,7 +13,7 @@ from dlrm_app.sharding.cost import Option
 from dlrm_app.sharding.estimate.work import Loaded, StepShape, loaded, matrices_of, pooled_share, step_work
 from dlrm_app.sharding.planner.placement import Placed
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.speed.parts import PARTS
+from dlrm_app.training.instruments.parts import PARTS
 
 BATCH, NUM_DENSE, DIM = 64, 5, 8
 TABLES = [Table(f"t_{index}", 100, DIM, (f"f_{index}",)) for index in range(6)]

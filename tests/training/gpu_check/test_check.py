@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.checkpoint.progress import Evaluation
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.gpu_check import GpuCheckConfig
 from dlrm_app.doctor.finding import Finding, State
 from dlrm_app.errors import ConfigError
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.events import TrainEvent, event_to_json
 from dlrm_app.training.gpu_check import check as module
 from dlrm_app.training.gpu_check.check import (
     Work,
@@ -22,7 +23,6 @@ from dlrm_app.training.gpu_check.check import (
 )
 from dlrm_app.training.gpu_check.outcome import OUT_OF_TIME
 from dlrm_app.training.gpu_check.processes import Result
-from dlrm_app.training.run_folder.events import TrainEvent, event_to_json
 
 
 def config(*overrides: str) -> GpuCheckConfig:

@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.model.layers.regularization import SyncedBatchNorm
+from dlrm_app.model.regularization import SyncedBatchNorm
 from dlrm_app.training.optimization.ema import DenseEma
 from tests.plain_training import compose_train
 

@@ -10,7 +10,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.training.optimization.final_bias import LARGEST, shift_to_labels
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.checkpoint.progress import Evaluation, Progress
 from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings, schedule_problems
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
+from dlrm_app.runs.checkpoint.progress import Evaluation, Progress
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimization.schedules import LearningRates, fit_to_run, lr_factor, plateau_factor
 from dlrm_app.training.setup import build_trainable

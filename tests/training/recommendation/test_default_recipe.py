@@ -7,11 +7,11 @@ import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest, Shard, Split, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, read_manifest, write_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.training.recommendation.default_recipe import default_recipe, leaves_the_choice
 from dlrm_app.training.validation import check_training
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest, Shard, Split, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, read_manifest, write_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster, running_cluster
@@ -25,7 +25,7 @@ from dlrm_app.training.recommendation.recipes import KAGGLE_SMALL, LARGE, MLPERF
 from dlrm_app.training.recommendation.recommend import next_command, recommendation_text
 from dlrm_app.training.recommendation.recommendation import find_recommendation
 from dlrm_app.training.validation import check_plan, check_recommendable, check_training
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 
 ONE_RANK = Ranks(0, 0, 1, 1, "cpu")
 SIX_RANKS = Ranks(0, 0, 6, 6, "cpu")

@@ -8,10 +8,10 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.estimate import measure
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import Work
-from dlrm_app.training.plan_cluster import plan_cluster
 from dlrm_app.training.speed import calibrate as calibration
 from dlrm_app.training.speed.calibrate import Probe, calibrate, fit
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.data.manifest import read_manifest
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import Loaded
 from dlrm_app.training.speed import loader_rates
 from dlrm_app.training.speed.loader_rates import fit_rates, read_epoch
-from tests.data.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
 
 

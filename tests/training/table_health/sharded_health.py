@@ -8,7 +8,7 @@ import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.data.manifest import Manifest, SparseColumn
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.training.setup import Trainable, build_trainable

@@ -5,7 +5,7 @@ from collections import Counter
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.data.manifest import Manifest, SparseColumn
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.table_health.lookups import MAX_BITS, LookupCounter
 

@@ -1,0 +1,1 @@
+"""The contract between preprocess/ and loader/: manifest, columns and their rules, shard files. No torch."""

@@ -1,0 +1,105 @@
+"""How a dataset's columns are encoded, as a checkpoint records it, and what keeps a model from reading others."""
+
+import logging
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum
+from dlrm_app.text import bullets, listed
+
+logger = logging.getLogger(__name__)
+
+
+def describe_columns(manifest: Manifest) -> dict[str, Any]:
+    """What decides which number a raw value becomes; of a vocabulary, the checksum of its file (None: not there)."""
+    return {
+        "dense": [{"name": c.name, "transform": c.transform} for c in manifest.dense],
+        "sparse": [
+            {
+                "name": c.name,
+                "num_embeddings": c.num_embeddings,
+                "encoding": c.encoding,
+                "multi_hot": c.multi_hot,
+                "vocabulary": _vocabulary(manifest, c.encoding),
+            }
+            for c in manifest.sparse
+        ],
+    }
+
+
+def _vocabulary(manifest: Manifest, encoding: dict[str, Any]) -> str | None:
+    if encoding["kind"] != "vocab" or manifest.path is None:
+        return None
+    path = manifest.path / encoding["file"]
+    return checksum(path) if path.is_file() else None
+
+
+def refuse_other_columns(
+    known: dict[str, Any], manifest: Manifest, features: Collection[str], model: Path, encoding: str
+) -> None:
+    """Raises DataError naming every column that ``manifest`` encodes in another way than the dataset of ``model``.
+
+    ``encoding``: what to preprocess with, so that it would not.
+    """
+    if problems := column_problems(known, manifest, features):
+        raise DataError(
+            f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
+            f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
+        )
+
+
+def column_problems(known: dict[str, Any], manifest: Manifest, features: Collection[str]) -> list[str]:
+    """Why rows of ``manifest`` do not mean what rows of a model's own dataset, ``known``, meant to it.
+
+    ``features``: the sparse columns that it reads. Warns of vocabularies that are not there to compare.
+    """
+    given = describe_columns(manifest)
+    names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
+    if names[0] != names[1]:
+        problems = _name_differences(*names)
+    else:
+        pairs = zip(known["dense"], given["dense"], strict=True)
+        problems = [problem for pair in pairs for problem in _differences(*pair, ["transform"])]
+    there = {column["name"]: column for column in given["sparse"]}
+    unchecked = []
+    for column in known["sparse"]:
+        name = column["name"]
+        if name not in features:
+            continue
+        if name not in there:
+            problems.append(f"it has no sparse column {name}")
+            continue
+        problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
+        if None in (vocabularies := {column["vocabulary"], there[name]["vocabulary"]}):
+            is_vocab = column["encoding"]["kind"] == there[name]["encoding"]["kind"] == "vocab"
+            unchecked += [name] if is_vocab else []
+        elif len(vocabularies) > 1:
+            problems.append(f"{name}: its vocabulary gives other ids")
+    if unchecked:
+        logger.warning(
+            "the vocabularies of %s are missing: whether their ids are the model's is not checked",
+            listed(unchecked),
+        )
+    return problems
+
+
+def _name_differences(known: Sequence[str], given: Sequence[str]) -> list[str]:
+    """How the dense columns ``given`` are others than those that a model knows."""
+    missing = [name for name in known if name not in given]
+    new = [name for name in given if name not in known]
+    problems = [f"it has no dense column {listed(missing)}"] if missing else []
+    problems += [f"the model knows no dense column {listed(new)}"] if new else []
+    return problems or [
+        f"its dense columns stand in another order: {listed(given)}, the model's {listed(known)}"
+    ]
+
+
+def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    return [
+        f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
+        for key in keys
+        if known[key] != given[key]
+    ]

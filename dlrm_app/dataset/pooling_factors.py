@@ -1,0 +1,50 @@
+"""How many ids a row of a dataset's multi-hot features holds: for plans, where table specs do not say."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import DataError
+from dlrm_app.tables.specs import Table
+
+
+def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Table]:
+    """``tables``, with the means of ``manifest``'s dataset where their specs give no ``pooling_factors``."""
+    means = mean_ids(manifest)
+    return [
+        replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
+        if not table.pooling_factors and means.keys() & set(table.features)
+        else table
+        for table in tables
+    ]
+
+
+def mean_ids(manifest: Manifest) -> dict[str, float]:
+    """Multi-hot feature → ids a row, to two digits that count; of one shard, from its footer.
+
+    An empty row counts as one id where the file has no count of those. Nothing is known, and nothing said, of a
+    manifest without its shards. Raises DataError for a shard that is no Parquet.
+    """
+    wanted = {column.name for column in manifest.sparse if column.multi_hot}
+    shards = [shard for shard in manifest.shards if shard.rows]
+    if not wanted or not shards or manifest.path is None:
+        return {}
+    path = manifest.path / shards[0].path
+    if not path.is_file():
+        return {}
+    try:
+        footer = pq.read_metadata(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} cannot be read ({error}): preprocess again") from error
+    counts = dict.fromkeys(wanted, 0)
+    for group in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            chunk = footer.row_group(group).column(index)
+            name = chunk.path_in_schema.split(".")[0]
+            if name in wanted:
+                has_nulls = chunk.statistics is not None and chunk.statistics.has_null_count
+                counts[name] += chunk.num_values - (chunk.statistics.null_count if has_nulls else 0)
+    return {name: max(float(f"{count / footer.num_rows:.2g}"), 0.01) for name, count in counts.items()}

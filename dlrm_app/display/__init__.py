@@ -1,1 +1,0 @@
-"""What people read: numbers in words, and the frame and common style of a page."""

@@ -1,0 +1,1 @@
+"""Everything compiled for CPUs. Importing this package imports nothing."""

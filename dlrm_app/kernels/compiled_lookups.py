@@ -1,0 +1,180 @@
+"""The pooled rows of tables on CPU in place of fbgemm's operator: compiled, by all of torch's threads.
+
+fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is dealt to the threads, and the rows of
+later ids are brought into the cache meanwhile. Bags are summed in their order, as fbgemm does: the bits are the same.
+
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
+int64, values are float32, weights that or float16.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from dlrm_app.kernels import openmp
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled_rows import ALL_WEIGHTS, LINE, bring_to_read, can_read
+
+_DISTANCE = 32
+"""Ids between the one whose row is brought into the cache and the one whose row is added."""
+LANES = 4
+"""What the width of every table of fbgemm's is a multiple of."""
+_POOLINGS = (PoolingMode.SUM.value, PoolingMode.MEAN.value)
+
+
+def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
+    """The operator, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
+
+    def look_up(keyset: Any, *arguments: Any) -> Tensor:
+        if _is_ours(arguments):
+            pooled = _look_up(arguments)
+            if pooled is not None:
+                return pooled
+        theirs: Tensor = of_fbgemm.call_boxed(keyset, *arguments)
+        return theirs
+
+    return look_up
+
+
+def _is_ours(arguments: Any) -> bool:
+    """Whether there are threads to share the work, and it is plain: ids int64, bags sums or means without weights."""
+    weights, ids, pooling, bag_weights, output_type = (arguments[k] for k in (0, 5, 7, 8, 9))
+    is_plain = bag_weights is None and pooling in _POOLINGS and output_type == SparseType.FP32.as_int()
+    return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain
+
+
+def _look_up(arguments: Any) -> Tensor | None:
+    """[B, W]; None if an id is outside of its table, which fbgemm's operator has words for."""
+    weights, weight_offsets, dim_offsets, width, row_offsets, ids, offsets, pooling = arguments[:8]
+    num_features = len(weight_offsets)
+    batch = (len(offsets) - 1) // num_features
+    pooled = torch.empty(batch, width)
+    is_outside = torch.zeros(1, dtype=torch.int64)
+    sizes = [len(ids), num_features, batch, width, pooling == PoolingMode.MEAN.value]
+    layout = [weight_offsets, dim_offsets.long(), row_offsets, ids.contiguous(), offsets.contiguous()]
+    run_lookup = _run_lookup if weights.dtype == torch.float32 else _run_lookup_of_halves
+    openmp.run(run_lookup, sizes, [*layout, weights, pooled, is_outside])
+    return None if is_outside.item() else pooled
+
+
+@njit(cache=True)
+def _rows_of_features(weight_offsets, row_offsets):  # type: ignore[no-untyped-def]  # compiled
+    """[F]; the features of a table are neighbours, and ``row_offsets`` has its rows for one of them."""
+    num_features = len(weight_offsets)
+    rows = np.empty(num_features, np.int64)
+    feature = 0
+    while feature < num_features:
+        end, most = feature, 0
+        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
+            most = max(most, row_offsets[end + 1] - row_offsets[end])
+            end += 1
+        rows[feature:end] = most
+        feature = end
+    return rows
+
+
+def _sum_of_rows(lanes: int) -> Any:
+    """A compiled function for ``lanes`` columns at once, which numba has no word for."""
+
+    @intrinsic
+    def add_up(typing_context, pooled, at, ids, start, end, weights, dim, column):  # type: ignore[no-untyped-def]
+        """``pooled[at:at + lanes]`` = the sum over k from ``start`` to ``end`` of those of row ``ids[k]`` from ``column`` on."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            result, its_ids, table = (
+                context.make_array(signature.args[k])(context, builder, arguments[k]).data for k in (0, 2, 5)
+            )
+            _, at, _, start, end, _, dim, column = arguments
+            lines = ir.VectorType(ir.FloatType(), lanes)
+            is_half = weights.dtype == types.uint16
+            stored = ir.VectorType(ir.HalfType(), lanes) if is_half else lines
+            total = cgutils.alloca_once_value(builder, ir.Constant(lines, None))
+            with cgutils.for_range_slice(builder, start, end, ir.Constant(start.type, 1)) as (k, _):
+                row = builder.load(builder.gep(its_ids, [k]))
+                begin = builder.gep(table, [builder.add(builder.mul(row, dim), column)])
+                values = builder.load(builder.bitcast(begin, stored.as_pointer()), align=2 if is_half else 4)
+                values = builder.fpext(values, lines) if is_half else values
+                builder.store(builder.fadd(builder.load(total), values), total)
+            target = builder.bitcast(builder.gep(result, [at]), lines.as_pointer())
+            builder.store(builder.load(total), target, align=4)
+            return context.get_dummy_value()
+
+        number = types.intp
+        return types.void(pooled, number, ids, number, number, weights, number, number), generate
+
+    return add_up
+
+
+_sum_line, _sum_lanes = _sum_of_rows(LINE), _sum_of_rows(LANES)
+
+
+@njit(cache=True, error_model="numpy")
+def _pool(ids, bags, num_rows, weights, dim, pooled, at, width, is_mean):  # type: ignore[no-untyped-def]  # compiled
+    """The rows of consecutive bags of a feature into ``pooled``, the first at ``at``; whether all ids are inside.
+
+    ``bags``: where each begins in ``ids``, and the last one's end.
+    """
+    last = bags[-1] - 1
+    for bag in range(len(bags) - 1):
+        start, end = bags[bag], bags[bag + 1]
+        for k in range(start, end):
+            if not 0 <= ids[k] < num_rows:
+                return False
+            next_row = ids[min(k + _DISTANCE, last)]
+            for d in range(0, dim, LINE):
+                bring_to_read(weights, next_row * dim + d)
+        whole = dim - dim % LINE
+        for d in range(0, whole, LINE):
+            _sum_line(pooled, at + d, ids, start, end, weights, dim, d)
+        for d in range(whole, dim, LANES):
+            _sum_lanes(pooled, at + d, ids, start, end, weights, dim, d)
+        if is_mean and end - start > 1:
+            factor = np.float32(1) / np.float32(end - start)
+            for d in range(dim):
+                pooled[at + d] *= factor
+        at += width
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
+    """Each thread has rows of the batch, with all their features."""
+    num_ids, num_features, batch, width, is_mean = openmp.sizes(arguments, 5)
+    weight_offsets = openmp.integers(arguments[1], num_features)
+    dim_offsets = openmp.integers(arguments[2], num_features + 1)
+    row_offsets = openmp.integers(arguments[3], num_features + 1)
+    ids = openmp.integers(arguments[4], num_ids)
+    offsets = openmp.integers(arguments[5], num_features * batch + 1)
+    pooled = openmp.carray(arguments[7], batch * width)
+    is_outside = openmp.integers(arguments[8], 1)
+    rows = _rows_of_features(weight_offsets, row_offsets)
+    first, last = openmp.share(batch)
+    for feature in range(num_features):
+        bags = offsets[feature * batch + first : feature * batch + last + 1]
+        table = weights[weight_offsets[feature] :]
+        dim = dim_offsets[feature + 1] - dim_offsets[feature]
+        at = first * width + dim_offsets[feature]
+        if not _pool(ids, bags, rows[feature], table, dim, pooled, at, width, is_mean):
+            is_outside[0] = 1
+            return
+
+
+@openmp.kernel
+def _run_lookup(arguments: openmp.Arguments) -> None:
+    """Of float32 tables."""
+    _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS))
+
+
+@openmp.kernel
+def _run_lookup_of_halves(arguments: openmp.Arguments) -> None:
+    """Of float16 tables."""
+    _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS).view(np.uint16))

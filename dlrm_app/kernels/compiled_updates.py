@@ -1,0 +1,305 @@
+"""Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
+
+fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which mixes SSE with AVX: on some
+of Intel's CPUs it takes ten times as long as on others. All else is a plain loop in one thread there (docs/experiments.md).
+Here the ids of each table are sorted with the bags that they lie in, then the rows are dealt to the threads: each row's
+gradient is summed in the order of the batch, by any number of threads.
+
+Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is
+int64, values are float32, weights that or float16. A key: the id, and 32 bits for the bag (feature · B + its row).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
+from torch import Tensor
+
+from dlrm_app.kernels import openmp
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled_rows import (
+    ALL_WEIGHTS,
+    LINE,
+    bring_to_write,
+    can_read,
+    read_weight,
+    write_weight,
+)
+
+_DIGIT = 11
+"""Bits that one pass over the keys sorts by."""
+_DISTANCE = 16
+"""Keys between the one whose row is brought into the cache and the one whose row is updated."""
+_BAG = 0xFFFFFFFF
+"""The bits of a key that are its bag."""
+_SGD, _ADAGRAD, _ROWWISE_ADAGRAD = range(3)
+"""The rules: of the last two the first keeps a sum of squares for each weight, the second one for a row."""
+
+
+def make_sgd(of_fbgemm: Any) -> Callable[..., None]:
+    """The operator, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
+
+    def update(keyset: Any, *arguments: Any) -> None:
+        if _is_ours(arguments):
+            lr = arguments[13]
+            _update(_SGD, arguments, arguments[1], arguments[3], torch.tensor([lr.item(), 0.0]))
+        else:
+            of_fbgemm.call_boxed(keyset, *arguments)
+
+    return update
+
+
+def make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
+    def update(keyset: Any, *arguments: Any) -> None:
+        if _is_ours(arguments):
+            state, _, state_offsets, lr, *defaults = arguments[13:]
+            eps = defaults[0] if defaults else 0.0
+            _update(_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
+        else:
+            of_fbgemm.call_boxed(keyset, *arguments)
+
+    return update
+
+
+def make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
+    def update(keyset: Any, *arguments: Any) -> None:
+        state, _, state_offsets, lr, *defaults = arguments[13:]
+        eps, weight_decay, _, max_norm = [*defaults, 0.0, 0.0, 0.0, 0.0][:4]
+        if _is_ours(arguments) and not weight_decay and not max_norm:
+            _update(_ROWWISE_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
+        else:
+            of_fbgemm.call_boxed(keyset, *arguments)
+
+    return update
+
+
+def _is_ours(arguments: Any) -> bool:
+    """Whether the tables can be read, the ids are int64, and the bags without weights."""
+    gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
+    is_plain = gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None
+    return can_read(weights) and is_plain
+
+
+def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
+    """Sums each row's gradient and steps it. ``rates``: [lr, eps]."""
+    gradient, weights, _, weight_offsets, dim_offsets, _, row_offsets, _, ids, offsets, pooling = arguments[
+        :11
+    ]
+    num_features = len(weight_offsets)
+    batch, width = gradient.shape
+    is_mean = pooling == PoolingMode.MEAN.value
+    sizes = [len(ids), num_features, batch, width, is_mean, rule]
+    keys, spare = torch.empty(2, len(ids), dtype=torch.int64)
+    ids, offsets, dim_offsets = ids.contiguous(), offsets.contiguous(), dim_offsets.long()
+    openmp.run(_run_sort, sizes, [weight_offsets, row_offsets, ids, offsets, keys, spare])
+    layout = [weight_offsets, state_offsets, dim_offsets, offsets, keys]
+    run_update = _run_update if weights.dtype == torch.float32 else _run_update_of_halves
+    openmp.run(run_update, sizes, [*layout, gradient.contiguous(), weights, state, rates])
+
+
+@njit(cache=True)
+def _sort(ids, bags, first_bag, num_rows, keys, spare):  # type: ignore[no-untyped-def]  # compiled
+    """``keys`` by id, those of an id by bag; ids outside the table, which no forward pass lets through, as -1 behind.
+
+    ``bags``: where the bags of the table's features begin in ``ids``, and the last one's end; ``first_bag``: their number.
+    """
+    count, largest = 0, 1
+    for bag in range(len(bags) - 1):
+        for k in range(bags[bag], bags[bag + 1]):
+            if 0 <= ids[k] < num_rows:
+                largest = max(largest, ids[k])
+                keys[count] = ids[k] << 32 | (first_bag + bag)
+                count += 1
+    keys[count:] = -1
+    num_bits = 0
+    while largest >> num_bits:
+        num_bits += 1
+    num_passes = (num_bits + _DIGIT - 1) // _DIGIT
+    digit = (num_bits + num_passes - 1) // num_passes
+    mask = (1 << digit) - 1
+    starts = np.empty((1 << digit) + 1, np.int64)
+    source, target = keys, spare
+    for number in range(num_passes):
+        shift = 32 + number * digit
+        starts[:] = 0
+        for k in range(count):
+            starts[(source[k] >> shift & mask) + 1] += 1
+        for bucket in range(mask):
+            starts[bucket + 1] += starts[bucket]
+        for k in range(count):
+            bucket = source[k] >> shift & mask
+            target[starts[bucket]] = source[k]
+            starts[bucket] += 1
+        source, target = target, source
+    if num_passes % 2:
+        keys[:count] = spare[:count]
+
+
+@openmp.kernel
+def _run_sort(arguments: openmp.Arguments) -> None:
+    """Each thread sorts the tables whose ids begin in its share; the features of a table are neighbours."""
+    num_ids, num_features, batch = openmp.sizes(arguments, 3)
+    weight_offsets = openmp.integers(arguments[1], num_features)
+    row_offsets = openmp.integers(arguments[2], num_features + 1)
+    ids = openmp.integers(arguments[3], num_ids)
+    offsets = openmp.integers(arguments[4], num_features * batch + 1)
+    keys, spare = openmp.integers(arguments[5], num_ids), openmp.integers(arguments[6], num_ids)
+    first, last = openmp.share(num_ids)
+    feature = 0
+    while feature < num_features:
+        end = feature + 1
+        num_rows = row_offsets[end] - row_offsets[feature]
+        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
+            end += 1
+            num_rows = max(num_rows, row_offsets[end] - row_offsets[feature])
+        start, stop = offsets[feature * batch], offsets[end * batch]
+        if first <= start < last:
+            bags = offsets[feature * batch : end * batch + 1]
+            _sort(ids, bags, feature * batch, num_rows, keys[start:stop], spare[start:stop])
+        feature = end
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+def _step_adagrad(gradient, weights, state, lr, eps):  # type: ignore[no-untyped-def]  # compiled
+    for d in range(len(gradient)):
+        moment = state[d] + gradient[d] * gradient[d]
+        state[d] = moment
+        write_weight(weights, d, read_weight(weights, d) - lr * gradient[d] / (np.sqrt(moment) + eps))
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+def _step_sgd(gradient, weights, lr):  # type: ignore[no-untyped-def]  # compiled
+    for d in range(len(gradient)):
+        write_weight(weights, d, read_weight(weights, d) - lr * gradient[d])
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"})
+def _mean_square(gradient):  # type: ignore[no-untyped-def]  # compiled
+    total = np.float32(0)
+    for d in range(len(gradient)):
+        total += gradient[d] * gradient[d]
+    return total / np.float32(len(gradient))
+
+
+@njit(cache=True, inline="always")
+def _begin_of_gradient(bag, width, batch, columns, feature):  # type: ignore[no-untyped-def]  # compiled
+    """Where a bag's part of the gradient [B, W] begins.
+
+    ``columns``: where that of a bag 0 would, for each feature of the table; ``feature``: the first of them.
+    """
+    column = columns[0] if len(columns) == 1 else columns[bag // batch - feature]
+    return bag * width + column
+
+
+@njit(cache=True, error_model="numpy", fastmath={"contract", "nsz"})
+def _add(total, gradient, factor):  # type: ignore[no-untyped-def]  # compiled
+    for d in range(len(total)):
+        total[d] += gradient[d] * factor
+
+
+@njit(cache=True, error_model="numpy")
+def _step_row(rule, gradient, weights, state, row, lr, eps):  # type: ignore[no-untyped-def]  # compiled
+    """``weights``: the row's; ``state``: the table's, its rows' squares or their weights'."""
+    dim = len(gradient)
+    if rule == _ADAGRAD:
+        _step_adagrad(gradient, weights, state[row * dim : (row + 1) * dim], lr, eps)
+    elif rule == _ROWWISE_ADAGRAD:
+        state[row] += _mean_square(gradient)
+        _step_sgd(gradient, weights, lr / (np.sqrt(state[row]) + eps))
+    else:
+        _step_sgd(gradient, weights, lr)
+
+
+@njit(cache=True, error_model="numpy")
+def _update_rows(  # type: ignore[no-untyped-def]  # compiled
+    rule, keys, first, last, batch, columns, feature, bags, gradient, width, weights, state, total, lr, eps
+):
+    """Steps the rows of a table whose first key is of ``first`` to ``last``.
+
+    ``keys``, ``weights``, ``state``: the table's; ``columns``, ``feature``: of its features; ``bags``: where all of them begin, if
+    means are taken; ``total``: [D], room for a row's gradient.
+    """
+    dim, k = len(total), first
+    while 0 < k < last and keys[k] >> 32 == keys[k - 1] >> 32:
+        k += 1
+    while k < last and keys[k] >= 0:
+        row, end = keys[k] >> 32, k + 1
+        while end < len(keys) and keys[end] >> 32 == row:
+            end += 1
+        total[:] = 0
+        for key in range(k, end):
+            next_key = keys[min(key + _DISTANCE, len(keys) - 1)]
+            if next_key >= 0:
+                at = _begin_of_gradient(next_key & _BAG, width, batch, columns, feature)
+                its_row = next_key >> 32
+                for d in range(0, dim, LINE):
+                    bring_to_write(gradient, at + d)
+                    bring_to_write(weights, its_row * dim + d)
+                    if rule == _ADAGRAD:
+                        bring_to_write(state, its_row * dim + d)
+                if rule == _ROWWISE_ADAGRAD:
+                    bring_to_write(state, its_row)
+            bag, factor = keys[key] & _BAG, np.float32(1)
+            if len(bags):
+                factor /= np.float32(bags[bag + 1] - bags[bag])
+            at = _begin_of_gradient(bag, width, batch, columns, feature)
+            _add(total, gradient[at : at + dim], factor)
+        _step_row(rule, total, weights[row * dim : (row + 1) * dim], state, row, lr, eps)
+        k = end
+
+
+@njit(cache=True, error_model="numpy")
+def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
+    """Each thread steps the rows whose first key lies in its share; the features of a table are neighbours."""
+    num_ids, num_features, batch, width, is_mean, rule = openmp.sizes(arguments, 6)
+    weight_offsets = openmp.integers(arguments[1], num_features)
+    state_offsets = openmp.integers(arguments[2], num_features)
+    dim_offsets = openmp.integers(arguments[3], num_features + 1)
+    offsets = openmp.integers(arguments[4], num_features * batch + 1)
+    keys = openmp.integers(arguments[5], num_ids)
+    gradient = openmp.carray(arguments[6], batch * width)
+    state = openmp.carray(arguments[8], ALL_WEIGHTS)
+    lr, eps = openmp.carray(arguments[9], 2)
+    bags = offsets if is_mean else offsets[:0]
+    columns = dim_offsets[:-1] - np.arange(num_features) * batch * width
+    total = np.empty(width, np.float32)
+    first, last = openmp.share(num_ids)
+    feature = 0
+    while feature < num_features:
+        end = feature + 1
+        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
+            end += 1
+        start, stop = offsets[feature * batch], offsets[end * batch]
+        dim = dim_offsets[feature + 1] - dim_offsets[feature]
+        _update_rows(
+            rule,
+            keys[start:stop],
+            max(first - start, 0),
+            min(last, stop) - start,
+            batch,
+            columns[feature:end],
+            feature,
+            bags,
+            gradient,
+            width,
+            weights[weight_offsets[feature] :],
+            state[state_offsets[feature] :],
+            total[:dim],
+            lr,
+            eps,
+        )
+        feature = end
+
+
+@openmp.kernel
+def _run_update(arguments: openmp.Arguments) -> None:
+    """Of float32 tables."""
+    _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS))
+
+
+@openmp.kernel
+def _run_update_of_halves(arguments: openmp.Arguments) -> None:
+    """Of float16 tables."""
+    _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS).view(np.uint16))

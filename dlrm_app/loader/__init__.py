@@ -1,0 +1,1 @@
+"""Parquet shards → batches: their order, reading, rows, KeyedJaggedTensor. Importing this package imports no torch."""

@@ -1,0 +1,272 @@
+"""Decoded rows → the model's input: the only module that knows both the arrays and KeyedJaggedTensor."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.loader.batch_order import Order, eval_order, train_order
+from dlrm_app.loader.loading import PLAIN, Loading
+from dlrm_app.loader.prefetch import prefetch_items
+from dlrm_app.loader.reader import SplitReader
+from dlrm_app.loader.rows import Ranges, side_by_side
+from dlrm_app.loader.soft_labels import SoftLabels
+
+CPU = torch.device("cpu")
+
+
+class OneHotLengths:
+    """The lengths of ``size`` bags of one id: made once for each device, and shared by all batches there."""
+
+    def __init__(self, size: int) -> None:
+        self._copies = {CPU: torch.ones(size, dtype=torch.int32)}
+
+    def on(self, device: torch.device) -> torch.Tensor:
+        """[size] int32."""
+        if device not in self._copies:
+            self._copies[device] = self._copies[CPU].to(device)
+        return self._copies[device]
+
+
+@dataclass
+class Batch(Pipelineable):
+    """``dense_features`` [B, N] float32, ``sparse_features`` with a key per feature, ``labels`` [B] float32.
+
+    Rows from ``num_valid`` on are padding: dense 0, empty bags, label 0. ``one_hot_lengths``: whose lengths
+    ``sparse_features`` has, if every bag holds one id.
+    """
+
+    dense_features: torch.Tensor
+    sparse_features: KeyedJaggedTensor
+    labels: torch.Tensor
+    num_valid: int
+    one_hot_lengths: OneHotLengths | None = None
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
+        """A copy on ``device``; the same batch where it is there already."""
+        return Batch(
+            self.dense_features.to(device, non_blocking=non_blocking),
+            self._sparse_features_on(device, non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
+            self.num_valid,
+            self.one_hot_lengths,
+        )
+
+    def _sparse_features_on(self, device: torch.device, non_blocking: bool) -> KeyedJaggedTensor:
+        sparse = self.sparse_features
+        if self.one_hot_lengths is None:
+            return sparse.to(device, non_blocking=non_blocking)
+        return KeyedJaggedTensor(
+            keys=sparse.keys(),
+            values=sparse.values().to(device, non_blocking=non_blocking),
+            lengths=self.one_hot_lengths.on(device),
+            stride=sparse.stride(),
+            length_per_key=sparse.length_per_key(),
+            offset_per_key=sparse.offset_per_key(),
+        )
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Tells the allocator that ``stream`` uses the tensors."""
+        self.dense_features.record_stream(stream)
+        self.sparse_features.record_stream(stream)
+        self.labels.record_stream(stream)
+
+
+class BatchMaker:
+    """Copies rows into the tensors of Batches of ``batch_size`` rows with ``features`` as keys.
+
+    For a GPU the tensors lie in page-locked memory. torch uses that again once the batches in it are forgotten and their
+    copies to the device, if any are under way, are done.
+    """
+
+    def __init__(
+        self, manifest: Manifest, features: Sequence[str], batch_size: int, device: torch.device = CPU
+    ) -> None:
+        multi_hot = {column.name for column in manifest.sparse if column.multi_hot}
+        self._features = list(features)
+        self._num_dense = len(manifest.dense)
+        self._batch_size = batch_size
+        self._device = device
+        self._pinned = device.type == "cuda"
+        # one-hot batches differ in their values alone: the rest is made once and shared
+        self._one_hot = None if multi_hot & set(features) else OneHotLengths(len(features) * batch_size)
+
+    def make(self, rows: Ranges) -> list[Batch]:
+        """The batches that follow each other in ``rows``, padded where they have fewer rows than their size."""
+        num_rows, num_ids = rows.count(len(self._features))
+        num_batches, size = len(num_rows), self._batch_size
+        shared = self._one_hot if num_rows.min() == size else None
+        dense = self._empty((num_batches, size, self._num_dense), torch.float32)
+        labels = self._empty((num_batches, size), torch.float32)
+        ids = self._empty((int(num_ids.sum()),), torch.int32)
+        lengths = self._empty((num_batches, len(self._features), 0 if shared else size), torch.int32)
+        ends = np.cumsum(num_ids).reshape(num_ids.shape)
+        arrays = (dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy())
+        rows.copy_to(*arrays)
+        counts = num_ids.tolist()
+        bags = torch.split(ids, num_ids.sum(1).tolist())
+        batches = []
+        for k, num_valid in enumerate(num_rows.tolist()):
+            if num_valid < size:
+                for padding in (dense[k, num_valid:], labels[k, num_valid:], lengths[k, :, num_valid:]):
+                    padding.zero_()
+            sparse = KeyedJaggedTensor(
+                keys=self._features,
+                values=bags[k],
+                lengths=shared.on(CPU) if shared else lengths[k].view(-1),
+                stride=size,
+                length_per_key=counts[k],
+                offset_per_key=[0, *accumulate(counts[k])],
+            )
+            batches.append(Batch(dense[k], sparse, labels[k], num_valid, shared))
+        return batches
+
+    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
+
+    def make_all(self, source: Generator[Ranges, None, None]) -> Generator[Batch, None, None]:
+        """The batches of ``source``, made in the thread that asks for them. Closes ``source``."""
+        if self._pinned:
+            # a thread begins with GPU 0 as its own, where page-locking would make a context on every rank's behalf
+            torch.cuda.set_device(self._device)
+        with closing(source):
+            for rows in source:
+                yield from self.make(rows)
+
+
+def _read_beside(
+    reader: SplitReader, orders: Sequence[Order], start_step: int, num_workers: int
+) -> Generator[Ranges, None, None]:
+    """The rows of all ``orders``, which take as many steps: those of one step one behind the other."""
+    with ExitStack() as stack:
+        streams = [
+            stack.enter_context(closing(reader.read(order, start_step, num_workers))) for order in orders
+        ]
+        yield from map(side_by_side, zip(*streams, strict=True))
+
+
+class _Batches:
+    """Iterates over the batches of orders side by side, made beforehand in threads. Leaving ``with`` ends those."""
+
+    def __init__(
+        self,
+        reader: SplitReader,
+        orders: Sequence[Order],
+        maker: BatchMaker,
+        start_step: int,
+        loading: Loading,
+    ) -> None:
+        self._reader = reader
+        self._orders = orders
+        self._maker = maker
+        self._start_step = start_step
+        self._loading = loading
+        self._running: list[Generator[Batch, None, None]] = []
+
+    def __len__(self) -> int:
+        return max(0, self._orders[0].num_steps - self._start_step)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
+        rows = _read_beside(self._reader, self._orders, self._start_step, self._loading.num_workers)
+        stream = prefetch_items(self._maker.make_all(rows), self._loading.prefetch)
+        self._running.append(stream)
+        return stream
+
+    def __enter__(self) -> "_Batches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads of all iterations begun."""
+        while self._running:
+            self._running.pop().close()
+
+
+class TrainBatches(_Batches):
+    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on; ``split``: whose rows.
+
+    With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k follows an order of its own: that
+    of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
+    ``soft_labels`` take the labels' place. ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
+    What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        features: Sequence[str],
+        *,
+        global_batch_size: int,
+        lanes: int = 64,
+        seed: int = 0,
+        epoch: int = 0,
+        ensemble_size: int = 1,
+        start_batch: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        loading: Loading = PLAIN,
+        soft_labels: SoftLabels | None = None,
+        split: str = "train",
+    ) -> None:
+        reader = SplitReader(manifest, split, features, soft_labels)
+        orders = [
+            train_order(
+                reader.group_rows,
+                global_batch_size=global_batch_size,
+                lanes=lanes,
+                seed=seed,
+                epoch=epoch * ensemble_size + k,
+                rank=rank,
+                world_size=world_size,
+                shuffle=shuffle,
+            )
+            for k in range(ensemble_size)
+        ]
+        self.dense_columns = [column.name for column in manifest.dense]
+        self.num_dropped = sum(reader.group_rows) - orders[0].num_steps * global_batch_size
+        maker = BatchMaker(manifest, features, orders[0].batch_size * ensemble_size, loading.device)
+        super().__init__(reader, orders, maker, start_batch, loading)
+
+    def read(self, batch: int) -> Batch:
+        """Batch number ``batch`` of the epoch alone."""
+        with closing(_read_beside(self._reader, self._orders, batch, num_workers=1)) as rows:
+            return self._maker.make(next(rows))[0]
+
+    def describe(self, batch: int) -> list[str]:
+        """Where the rows of batch number ``batch`` lie: a shard and row group each."""
+        groups = dict.fromkeys(piece.group for order in self._orders for piece in order.pieces(batch))
+        return [self._reader.describe(group) for group in groups]
+
+
+class EvalBatches(_Batches):
+    """Every row of ``split`` once over all ranks, in the order of the files, ``batch_size`` rows per rank.
+
+    All ranks get the same number of batches; the last ones are padded. Raises DataError if the split is missing
+    or has no labels.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        split: str,
+        features: Sequence[str],
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        loading: Loading = PLAIN,
+    ) -> None:
+        reader = SplitReader(manifest, split, features)
+        order = eval_order(reader.group_rows, batch_size=batch_size, rank=rank, world_size=world_size)
+        maker = BatchMaker(manifest, features, batch_size, loading.device)
+        super().__init__(reader, [order], maker, 0, loading)

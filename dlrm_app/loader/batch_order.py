@@ -1,0 +1,255 @@
+"""Which rows make which batch: pure arithmetic, no I/O.
+
+A split is a list of row groups. Training puts the groups in the epoch's order, one behind the other, and cuts
+that sequence of N rows into L lanes of ``steps * p`` rows, where p = B / L and steps = N // B for a global
+batch of B rows. Global batch t takes rows [t * p, (t + 1) * p) of every lane, in the order of the lanes.
+Rank r of R serves lanes [r * L / R, (r + 1) * L / R): its local batch is the r-th piece of the global one, so
+any R gives the same global batches, and a rank only ever touches the row groups under its own lanes.
+
+Evaluation is one lane per rank, unshuffled, that ends where the rank's rows end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.text import count
+
+USUAL_LANES = 64
+GROUP_ORDER, ROW_ORDER, COLUMN_ORDER = 0, 1, 2
+"""What a permutation is for: no two may share random numbers."""
+
+
+class Piece(NamedTuple):
+    """Rows [``start``, ``stop``) of row group ``group``, counted as the epoch orders the group's rows."""
+
+    group: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """The rows that one rank reads in one epoch.
+
+    ``groups[i]`` is the row group at index i of the epoch's sequence, which holds the sequence's rows
+    [``starts[i]``, ``starts[i + 1]``). ``lanes`` are ranges of rows of the sequence; every step takes
+    ``rows_per_lane`` rows of each. ``shuffle_key`` is (seed, epoch), or None for the order of the files.
+    """
+
+    groups: Sequence[int]
+    starts: Sequence[int]
+    lanes: Sequence[range]
+    rows_per_lane: int
+    num_steps: int
+    shuffle_key: tuple[int, int] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per step of this rank, padding included."""
+        return self.rows_per_lane * len(self.lanes)
+
+    def pieces(self, step: int) -> list[Piece]:
+        """The rows of this rank's batch number ``step``; at the end of an evaluation fewer than a batch."""
+        return [Piece(*piece) for piece in self.piece_array(step, 1)[:, :3].tolist()]
+
+    def piece_array(self, step: int, num_steps: int) -> NDArray[np.int64]:
+        """[P, 4] the rows of ``num_steps`` batches, lane by lane: of each piece its group, start, stop and ``before``.
+
+        Before it, its lane gives ``before`` rows to these batches.
+        """
+        firsts, ends = self._rest_of_lanes(step)
+        lanes, indices, starts, stops = self._cut(
+            firsts, np.minimum(firsts + num_steps * self.rows_per_lane, ends)
+        )
+        first = self._starts[indices]
+        return np.stack(
+            [self._groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1
+        )
+
+    def groups_by_need(self, start_step: int = 0, num_steps: int = 1) -> list[int]:
+        """The row groups that the steps from ``start_step`` on need, ``num_steps`` at a time, in the order of need."""
+        rest, ends = self._rest_of_lanes(start_step)
+        lanes, indices, firsts, _ = self._cut(rest, ends)
+        times = (firsts - rest[lanes]) // (self.rows_per_lane * num_steps)
+        by_need = np.lexsort((indices, lanes, times))
+        return list(dict.fromkeys(self._groups[indices[by_need]].tolist()))
+
+    def last_steps(self) -> dict[int, int]:
+        """The last step that needs each row group, for every group that this rank needs at all."""
+        lanes, indices, _, ends = self._cut(*self._bounds)
+        steps = (ends - 1 - self._bounds[0][lanes]) // self.rows_per_lane
+        by_step = np.argsort(steps, kind="stable")
+        return dict(zip(self._groups[indices[by_step]].tolist(), steps[by_step].tolist(), strict=True))
+
+    def _rest_of_lanes(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The sequence's rows that each lane still has at ``step``: [first, end)."""
+        firsts, ends = self._bounds
+        return np.minimum(firsts + step * self.rows_per_lane, ends), ends
+
+    def _cut(
+        self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Ranges [firsts[i], ends[i]) of the sequence's rows, cut where row groups end.
+
+        Of each piece: the range i that it is of, the index of its row group in the sequence, its first row and its end.
+        """
+        low = np.searchsorted(self._starts, firsts, side="right") - 1
+        high = np.searchsorted(self._starts, ends, side="left")
+        counts = np.where(firsts < ends, high - low, 0)
+        ranges = np.repeat(np.arange(len(counts)), counts)
+        indices = np.arange(len(ranges)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+        firsts = np.maximum(firsts[ranges], self._starts[indices])
+        ends = np.minimum(ends[ranges], self._starts[indices + 1])
+        kept = firsts < ends  # an empty row group gives nothing
+        return ranges[kept], indices[kept], firsts[kept], ends[kept]
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.array(self.starts, np.int64)
+
+    @cached_property
+    def _groups(self) -> NDArray[np.int64]:
+        return np.array(self.groups, np.int64)
+
+    @cached_property
+    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[L] the first row of each lane, and the row after its last."""
+        return (
+            np.array([lane.start for lane in self.lanes], np.int64),
+            np.array([lane.stop for lane in self.lanes], np.int64),
+        )
+
+    def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
+        """The order in which the epoch reads the ``rows`` rows of ``group``; None is the file's."""
+        if self.shuffle_key is None:
+            return None
+        return permutation(rows, *self.shuffle_key, ROW_ORDER, group)
+
+
+def train_order(
+    group_rows: Sequence[int],
+    *,
+    global_batch_size: int,
+    lanes: int,
+    seed: int,
+    epoch: int,
+    rank: int = 0,
+    world_size: int = 1,
+    shuffle: bool = True,
+) -> Order:
+    """The training rows of ``rank`` in ``epoch``; ``group_rows`` is the size of every row group of the split.
+
+    The last N % global_batch_size rows of the epoch's sequence are left out; another epoch leaves out others.
+    What ``check_lanes`` refuses must not come here.
+    """
+    groups = list(range(len(group_rows)))
+    if shuffle:
+        groups = permutation(len(groups), seed, epoch, GROUP_ORDER).tolist()
+    starts = _starts([group_rows[group] for group in groups])
+    steps = starts[-1] // global_batch_size
+    rows_per_lane = global_batch_size // lanes
+    span = steps * rows_per_lane
+    local = range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
+    return Order(
+        groups,
+        starts,
+        [range(lane * span, (lane + 1) * span) for lane in local],
+        rows_per_lane,
+        steps,
+        (seed, epoch) if shuffle else None,
+    )
+
+
+def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, world_size: int = 1) -> Order:
+    """The rows of ``rank`` in an evaluation: its contiguous share, one row more or less than another's.
+
+    Every rank takes the same number of steps; the last may give it fewer than ``batch_size`` rows, or none.
+    """
+    starts = _starts(group_rows)
+    total = starts[-1]
+    local = range(rank * total // world_size, (rank + 1) * total // world_size)
+    largest_share = -(-total // world_size)
+    return Order(list(range(len(group_rows))), starts, [local], batch_size, -(-largest_share // batch_size))
+
+
+def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) -> NDArray[np.int64]:
+    """A random order of range(``size``), a pure function of its arguments in every version of numpy.
+
+    Sorts the words of Philox4x64-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed
+    by (seed, epoch), in the part of its counter given by (purpose, group). The low bits of each word carry
+    its index: that makes the words distinct, so that any sorting algorithm gives the same order.
+    """
+    # here, for a configuration is checked with this module before numba is loaded
+    from dlrm_app.loader.bucket_sort import sort_random
+
+    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, group, purpose], np.uint64)
+    words = np.random.Philox(key=key, counter=counter).random_raw(size)
+    mask = np.uint64((1 << size.bit_length()) - 1)
+    words &= ~mask
+    words |= np.arange(size, dtype=np.uint64)
+    return (sort_random(words) & mask).astype(np.int64)
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+
+def enough_lanes(world_size: int) -> int:
+    """The least multiple of ``world_size`` from USUAL_LANES on: USUAL_LANES for whoever divides it."""
+    return -(-USUAL_LANES // world_size) * world_size
+
+
+def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:
+    """What keeps ``rows`` training rows from being dealt so; every problem with its cure."""
+    problems = []
+    if rows < global_batch_size:  # whatever else is wrong with it: one size is named, and it fits the lanes
+        smaller = _smaller_batch(lanes, world_size, rows)
+        problems.append(
+            f"the train split has {count(rows, 'row')}, fewer than one trainer.global_batch_size "
+            f"({global_batch_size}): use {smaller}"
+        )
+    elif global_batch_size % lanes:
+        below = global_batch_size // lanes * lanes
+        choices = f"{below} or {below + lanes}" if below else f"{lanes}"
+        problems.append(
+            f"trainer.global_batch_size must be a multiple of data.lanes ({lanes}), got {global_batch_size}: "
+            f"use {choices}"
+        )
+    if lanes % world_size:
+        ranks = _dividing_ranks(lanes, world_size)
+        other_lanes = _lanes_for(global_batch_size, lanes, world_size)
+        problems.append(
+            f"{world_size} ranks do not divide data.lanes ({lanes}): use {ranks}, or {other_lanes}"
+        )
+    return problems
+
+
+def _dividing_ranks(lanes: int, world_size: int) -> str:
+    divisors = [number for number in range(1, lanes + 1) if lanes % number == 0]
+    below = [number for number in divisors if number < world_size][-2:]
+    above = [number for number in divisors if number > world_size][:1]
+    *most, last = [str(number) for number in below + above]
+    return f"{', '.join(most)} or {last} ranks" if most else f"{last} rank"
+
+
+def _lanes_for(global_batch_size: int, lanes: int, world_size: int) -> str:
+    """The nearest number of lanes that this many ranks divide, with a batch size to go with it if need be."""
+    fitting = [n for n in range(world_size, 4 * lanes + 1, world_size) if global_batch_size % n == 0]
+    if fitting:
+        return f"data.lanes={min(fitting, key=lambda n: abs(n - lanes))}"
+    nearest = max(1, round(lanes / world_size)) * world_size
+    batch_size = max(1, round(global_batch_size / nearest)) * nearest
+    return f"data.lanes={nearest} with trainer.global_batch_size={batch_size}"
+
+
+def _smaller_batch(lanes: int, world_size: int, rows: int) -> str:
+    if rows >= lanes:
+        return f"{rows // lanes * lanes}"
+    if rows >= world_size:
+        return f"{rows // world_size * world_size} with data.lanes={world_size}"
+    return "a larger dataset"

@@ -1,0 +1,154 @@
+"""Parquet row groups → Rows: the checks that make a damaged or foreign file an error, never a wrong batch."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.column_rules import ColumnError, read_column, read_features
+from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn, label_of
+from dlrm_app.dataset.shard_files import SUGGESTION, file_difference, row_group_difference
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.loader.batch_order import Order
+from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
+from dlrm_app.loader.soft_labels import SoftLabels
+
+ROWS_TOGETHER = 256
+"""A lane's rows that are copied at a time, where batches take fewer: a few rows here and a few there are mostly waiting for
+memory."""
+
+
+class SplitReader:
+    """Decodes the row groups of one split, numbered through all its shards.
+
+    ``features`` are the sparse columns wanted, in the order wanted; dense columns are always all read. ``soft_labels`` take
+    the labels' place.
+
+    Raises DataError if the split is missing or has no labels, ConfigError for features it does not have.
+    """
+
+    def __init__(
+        self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
+    ) -> None:
+        self._label = label_of(manifest, split)
+        self._folder = manifest.folder
+        self._dense = [column.name for column in manifest.dense]
+        self._sparse = _wanted(manifest, features)
+        shards = manifest.splits[split].shards
+        self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
+        self._metadata: dict[str, pq.FileMetaData] = {}
+        self.group_rows: list[int] = [rows for shard in shards for rows in shard.row_groups]
+        self._first_rows = [0, *accumulate(self.group_rows)]
+        self._soft_labels = soft_labels
+
+    def describe(self, group: int) -> str:
+        """The shard and row group of number ``group``."""
+        shard, index = self._groups[group]
+        return f"{shard.path} (row group {index})"
+
+    def read(self, order: Order, start_step: int = 0, num_workers: int = 1) -> Generator[Ranges, None, None]:
+        """The rows of the batches of ``order`` from ``start_step`` on; fewer, or none, at the end of an evaluation.
+
+        Several small batches come together. Each lot must be done with before the next is asked for. ``num_workers``
+        threads decode row groups in the order in which they are needed, a few beforehand; a row group is kept until its
+        last row is given. A lane holds the one that it is in and one that it shares with the lane before or behind it,
+        and batches may span more.
+        """
+        done_after = order.last_steps()
+        kept: dict[int, Rows] = {}
+        spare: list[NDArray[np.int32]] = []  # of row groups done with, for others: fresh memory costs time
+        decode = self._decode_into(spare, order)
+        lot = max(1, ROWS_TOGETHER // order.rows_per_lane)
+        decoded = map_in_order(decode, order.groups_by_need(start_step, lot), num_workers, 2 * num_workers)
+        with closing(decoded):
+            for step in range(start_step, order.num_steps, lot):
+                num_steps = min(lot, order.num_steps - step)
+                pieces = order.piece_array(step, num_steps)
+                groups = pieces[:, 0].tolist()
+                for group in dict.fromkeys(groups):
+                    if group not in kept:
+                        kept[group] = next(decoded)
+                yield Ranges([kept[group] for group in groups], pieces[:, 1:], order.rows_per_lane, num_steps)
+                for group in set(groups):
+                    if done_after[group] < step + num_steps:
+                        spare.append(kept.pop(group).memory)
+
+    def _decode_into(self, spare: list[NDArray[np.int32]], order: Order) -> Callable[[int], Rows]:
+        def decode(group: int) -> Rows:
+            try:
+                memory = spare.pop()
+            except IndexError:
+                memory = None
+            return self.decode(group, order.row_order(group, self.group_rows[group]), memory)
+
+        return decode
+
+    def decode(
+        self,
+        group: int,
+        row_order: NDArray[np.int64] | None = None,
+        memory: NDArray[np.int32] | None = None,
+    ) -> Rows:
+        """The rows of ``group``, in ``row_order`` where one is given, and in ``memory`` where they fit into it.
+
+        Raises DataError, naming the file, if it is missing or damaged, if its columns are not what the
+        manifest says, if a value is missing or an id lies outside its table.
+        """
+        shard, index = self._groups[group]
+        table = self._read_table(shard, index)
+        try:
+            columns = self._columns(table, self._first_rows[group])
+        except ColumnError as error:
+            raise DataError(f"{self._folder / shard.path}: {error}: preprocess again") from error
+        return arrange(columns, row_order, memory)
+
+    def _columns(self, table: pa.Table, first_row: int) -> Columns:
+        labels = numbers_of(read_column(table, self._label, pa.uint8()))
+        return Columns(
+            *read_features(table, self._dense, self._sparse),
+            labels if self._soft_labels is None else self._soft_labels.mixed(first_row, labels),
+        )
+
+    def _read_table(self, shard: Shard, index: int) -> pa.Table:
+        path = self._folder / shard.path
+        columns = [*self._dense, *(column.name for column in self._sparse), self._label]
+        try:
+            known = self._metadata.get(shard.path)
+            with pq.ParquetFile(path, metadata=known, page_checksum_verification=True) as file:
+                if known is None:
+                    if difference := row_group_difference(file.metadata, path, shard):
+                        raise DataError(f"{difference}: preprocess again")
+                    self._metadata[shard.path] = file.metadata
+                # row groups are decoded side by side, each by one thread: Arrow's own threads would be as many as
+                # OMP_NUM_THREADS says, and that is 1 under torchrun
+                return file.read_row_group(index, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(_what_is_wrong(path, shard, error)) from error
+
+
+def _wanted(manifest: Manifest, features: Sequence[str]) -> list[SparseColumn]:
+    columns = {column.name: column for column in manifest.sparse}
+    unknown = [name for name in features if name not in columns]
+    repeated = sorted({name for name in features if list(features).count(name) > 1})
+    problems = [f"feature {name} is not in the dataset, which has {', '.join(columns)}" for name in unknown]
+    problems += [f"feature {name} is asked for twice: one table reads a feature" for name in repeated]
+    if problems:
+        raise ConfigError(problems)
+    return [columns[name] for name in features]
+
+
+def _what_is_wrong(path: Path, shard: Shard, error: Exception) -> str:
+    try:
+        difference = file_difference(path, shard, checksums=True)
+    except OSError as read_error:
+        return f"{path} cannot be read: {read_error}; {SUGGESTION}"
+    if difference:
+        return f"{difference}; {SUGGESTION}"
+    return f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"

@@ -1,0 +1,80 @@
+"""A student's labels: a share of what a teacher said of each training row, and the rest of what happened.
+
+Distillation (Hinton et al. 2015, arXiv:1503.02531) with one class: the cross-entropy with the mixed label is the mix of the
+cross-entropies with the teacher's probability and with the label.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import DataError
+from dlrm_app.text import setting
+
+KEY = "distillation.scores"
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """``scores`` [rows] of the train split, in [0, 1], and the ``labels`` [rows] that they were written beside."""
+
+    path: Path
+    scores: NDArray[np.float32]
+    labels: NDArray[np.uint8]
+    share: float
+
+    def mixed(self, first_row: int, labels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """share · score + (1 - share) · label of the rows from ``first_row`` on, whose ``labels`` are these.
+
+        Raises DataError where the scores are of other rows.
+        """
+        rows = slice(first_row, first_row + len(labels))
+        if not np.array_equal(self.labels[rows], labels):
+            raise DataError(
+                f"{KEY}={self.path} has other labels than the rows from {first_row:,} on of the train split: it was made of "
+                "another dataset, or of this one before it was made again; score it again with dlrm-predict"
+            )
+        return (self.share * self.scores[rows] + (1 - self.share) * labels).astype(np.float32)
+
+
+def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels:
+    """What dlrm-predict wrote of the train split of ``manifest``. Raises DataError, naming the file, for anything else."""
+    if problems := soft_label_problems(path, manifest):
+        raise DataError("; ".join(problems))
+    table = pq.read_table(path, columns=["score", "label"])
+    if any(column.null_count for column in table.columns):
+        raise DataError(f"{KEY}={path} lacks scores or labels: {_command(path, manifest)}")
+    scores = numbers_of(table.column("score")).astype(np.float32)
+    if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
+        raise DataError(f"{KEY}={path} holds scores that are no probabilities: {_command(path, manifest)}")
+    return SoftLabels(path, scores, numbers_of(table.column("label")).astype(np.uint8), share)
+
+
+def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
+    """Why the file at ``path`` cannot hold a score for every training row, as far as its last bytes tell."""
+    command = _command(path, manifest)
+    if not path.is_file():
+        return [f"{KEY}={path}: there is no such file: {command}"]
+    try:
+        metadata = pq.read_metadata(path)
+    except (pa.ArrowException, OSError) as error:
+        return [f"{KEY}={path} is no Parquet file ({str(error).splitlines()[0]}): {command}"]
+    if missing := [name for name in ("score", "label") if name not in metadata.schema.names]:
+        return [f"{KEY}={path} has no column {missing[0]}: {command}"]
+    rows = manifest.splits["train"].rows
+    if metadata.num_rows != rows:
+        return [f"{KEY}={path} has {metadata.num_rows:,} rows, the train split {rows:,}: {command}"]
+    return []
+
+
+def _command(path: Path, manifest: Manifest) -> str:
+    return (
+        f"make it with dlrm-predict model=TEACHER {setting('data.path', manifest.folder)} split=train "
+        f"{setting('output', path)}"
+    )

@@ -1,0 +1,167 @@
+"""What a container or a Slurm job allows this process: the limits of its Linux control group and of all above it.
+
+Files are read below ``root``, so that a test can lay out any machine. Needs nothing but Python.
+"""
+
+from __future__ import (
+    annotations,
+)  # setup.py is to refuse old Pythons with a message, not with a syntax error
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+UNLIMITED = 1 << 62
+"""cgroup v1 says "no limit" with the largest whole number of pages below 2^63 bytes."""
+
+
+def cpu_limits(root: Path) -> list[float]:
+    """Limits of CPU time, in cores; empty without any."""
+    limits = []
+    for group, is_v2 in _groups(root, "cpu"):
+        if is_v2:
+            quota, period = [*read_text(group / "cpu.max").split(), "max", ""][:2]
+        else:
+            quota, period = (
+                read_text(group / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            )
+        if quota.isdigit() and period.isdigit():
+            limits.append(int(quota) / int(period))
+    return limits
+
+
+def memory_limits(root: Path) -> list[int]:
+    """Limits of memory, in bytes; empty without any."""
+    texts = [
+        read_text(group / ("memory.max" if is_v2 else "memory.limit_in_bytes")).strip()
+        for group, is_v2 in _groups(root, "memory")
+    ]
+    return [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """(folder, whether it is of cgroup v2) of each of this process's groups that ``controller`` limits, inside out."""
+    for line in read_text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        group = Path(path.lstrip("/"))
+        for each in (group, *group.parents):
+            yield root / "sys/fs/cgroup" / controllers / each, not controllers
+
+
+def read_text(path: Path) -> str:
+    """A file's text; empty where this kernel or container has no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+WHEELS_CUDA = (13, 0)
+"""What torch 2.13's and fbgemm-gpu 1.8's CUDA wheels are built for (their libraries link libcudart.so.13)."""
+OLDEST_DRIVER = 580
+"""The first whose CUDA is 13.0 (NVIDIA's CUDA 13.0 release notes, table 3)."""
+
+HIDDEN = ("", "-1")
+"""Values of CUDA_VISIBLE_DEVICES that ask for the CPU."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """``seen``: how it shows itself. ``version``: as 580.65.06. ``cuda``: the newest that it runs, as (13, 0)."""
+
+    seen: str
+    version: str | None = None
+    cuda: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        parts = [self.version, f"CUDA up to {_dotted(self.cuda)}" if self.cuda else None, self.seen]
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def fault(self) -> str | None:
+        """Why the CUDA wheels don't run on it; None if they do, or if that cannot be told."""
+        major = int(self.version.split(".")[0]) if self.version else None
+        is_old = self.cuda < WHEELS_CUDA if self.cuda else major is not None and major < OLDEST_DRIVER
+        if is_old:
+            known = f"driver {self.version}" if self.version else "the NVIDIA driver"
+            runs = f" runs CUDA up to {_dotted(self.cuda)}" if self.cuda else " is older"
+            return f"{known}{runs}; the CUDA wheels need CUDA {_dotted(WHEELS_CUDA)}, a driver of at least {OLDEST_DRIVER}"
+        return None
+
+
+def find_driver(root: Path = Path("/")) -> Driver | None:
+    """The NVIDIA driver; None where there is none."""
+    cuda = library_cuda()
+    version = kernel_version(root) or (None if cuda else _asked_version())
+    if (root / "proc/driver/nvidia").is_dir():
+        return Driver("/proc/driver/nvidia is there", version, cuda)
+    if shutil.which("nvidia-smi"):
+        return Driver("nvidia-smi is on the path", version, cuda)
+    if cuda is not None:
+        return Driver("libcuda.so.1 can be loaded", version, cuda)
+    return None
+
+
+def kernel_version(root: Path = Path("/")) -> str | None:
+    """The version of the loaded kernel module, by its own file; None where there is none."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return match.group(1) if match else None
+
+
+def _asked_version() -> str | None:
+    """What nvidia-smi says, where neither /proc nor the driver's library says it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.match(r"\d+\.\d+(?:\.\d+)?", done.stdout.strip())
+    return match.group(0) if match else None
+
+
+def library_cuda() -> tuple[int, int] | None:
+    """The newest CUDA that the driver's library runs, by itself (cuDriverGetVersion); None where it cannot be loaded.
+
+    A container may have a newer library than the machine's driver (NVIDIA's forward compatibility): the library counts.
+    """
+    number = ctypes.c_int(0)
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return number.value // 1000, number.value % 1000 // 10
+
+
+def _dotted(version: tuple[int, int] | None) -> str:
+    return ".".join(map(str, version or ()))
+
+
+KERNELS = ((8, 0), (9, 0), (10, 0))
+"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and no PTX to compile for others."""
+ANY_MINOR = (8,)
+"""Code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide, binary compatibility), but not sm_90a's and sm_100a's."""
+
+
+def has_kernels(capability: tuple[int, int]) -> bool:
+    """Whether fbgemm's wheels run on a GPU of this compute capability."""
+    return capability in KERNELS or capability[0] in ANY_MINOR
+
+
+def explain_missing(capability: tuple[int, int]) -> str:
+    """What to say of a GPU without kernels."""
+    major, minor = capability
+    return (
+        f"compute capability {major}.{minor}: fbgemm-gpu's wheels have kernels for 8.x (A100, A10, L4, L40), 9.0 (H100, H200) "
+        "and 10.0 (B200) alone"
+    )

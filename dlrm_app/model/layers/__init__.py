@@ -1,1 +1,0 @@
-"""Layers that architectures are made of, fast on CPU."""

@@ -1,0 +1,1 @@
+"""dlrm-plan's job."""

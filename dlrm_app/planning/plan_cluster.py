@@ -1,0 +1,122 @@
+"""dlrm-plan: where the tables of a model would lie on a cluster that need not be there."""
+
+import time
+from pathlib import Path
+
+from torch import nn
+
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.dataset.pooling_factors import with_pooling_factors
+from dlrm_app.distributed.runtime import quiet_libraries
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import explained_disk_errors, write_text
+from dlrm_app.model.architectures import model_problems, model_table_problems
+from dlrm_app.reports.plan import plan_page
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.cost import Workload
+from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
+from dlrm_app.sharding.plan.plan_file import write_plan
+from dlrm_app.sharding.plan.plan_table import plan_text
+from dlrm_app.sharding.planner.planner import find_assignment
+from dlrm_app.sharding.suggestions import smallest_cluster
+from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
+from dlrm_app.tables.specs import Table
+from dlrm_app.text import count, setting, typed_settings
+from dlrm_app.training.memory.estimate import estimate_run, shortage
+from dlrm_app.training.pipelines import plan_problems
+from dlrm_app.training.speed.estimate import estimate_text
+from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
+
+
+def plan_cluster(config: PlanConfig) -> EstimatedPlan:
+    """Plans, prints the plan, and writes plan.yaml and plan.html if ``output`` names a folder.
+
+    Needs neither GPUs nor process groups. Raises DlrmError if the tables do not fit, with what would make them.
+    """
+    quiet_libraries()
+    cluster, manifest, tables = check_plan(config)
+    if manifest is not None:
+        tables = with_pooling_factors(tables, manifest)
+    work = plan_workload(config, tables, cluster.device)
+    started = time.perf_counter()
+    assignment, options = find_assignment(work, cluster, lambda: _on_paper(config, tables))
+    seconds = time.perf_counter() - started
+    plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
+    refuse_if(plan_problems(config.trainer.pipeline, plan))
+    print(plan_text(plan))
+    num_dense = config.num_dense if manifest is None else len(manifest.dense)
+    print(estimate_text(config, plan, tables, num_dense))
+    _print_run_memory(config, tables, num_dense, cluster)
+    if options:
+        num_classes = len(set(map(id, options.values())))
+        print(f"found in {seconds:.1f} s: {count(len(tables), 'table')} of {count(num_classes, 'kind')}")
+    if config.smallest:
+        _print_smallest(work, cluster)
+    if config.output is not None:
+        _write(Path(config.output), plan)
+    _print_next(config, cluster)
+    return plan
+
+
+def train_command(config: PlanConfig, cluster: Cluster) -> str:
+    """What trains with the plan in ``output`` on the cluster that it is for."""
+    meet = "--standalone"
+    if cluster.nodes > 1:
+        meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+    settings = [each for each in typed_settings("output", "smallest", "topology") if "topology." not in each]
+    if config.data.path is None:
+        settings.append("data.path=DATASET")
+    settings.append(setting("sharding.plan", Path(config.output or "") / "plan.yaml"))
+    return " ".join(
+        [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli.train", *settings]
+    )
+
+
+def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, cluster: Cluster) -> None:
+    """What the run needs beside its tables, if the model fits them: a plan may be asked for without it."""
+    if model_problems(config.model) or model_table_problems(config.model, tables, num_dense):
+        return
+    needed = estimate_run(config, tables, num_dense, cluster.num_ranks, cluster.device)
+    print(needed)
+    if problem := shortage(needed, cluster):
+        print(f"warning: {problem}")
+
+
+def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
+    """The tables as torchrec's planner reads them, without weights."""
+    model = nn.Module()
+    model.sparse = meta_bags(tables)
+    attach_fused_optimizers(model, tables, config.optimizer.sparse)
+    return model
+
+
+def _print_smallest(work: Workload, cluster: Cluster) -> None:
+    if work.sharding.plan is not None:
+        return  # a plan from a file is for its own ranks alone
+    smallest = smallest_cluster(work, cluster)
+    if smallest is not None:
+        print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
+
+
+def _write(folder: Path, plan: EstimatedPlan) -> None:
+    with explained_disk_errors(folder, "then plan again"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_plan(folder / "plan.yaml", plan)
+        write_text(folder / "plan.html", plan_page(plan, folder.absolute().name))
+    print(f"wrote {folder / 'plan.yaml'} and {folder / 'plan.html'}")
+
+
+def _print_next(config: PlanConfig, cluster: Cluster) -> None:
+    if config.output is None:
+        print(
+            "output=… keeps the plan as plan.yaml, which dlrm-train takes, and a chart of every rank's load"
+        )
+        print(f"next: {' '.join(['dlrm-plan', *typed_settings('output'), 'output=plan'])}")
+        return
+    print(f"next: {train_command(config, cluster)}")
+    if cluster.nodes > 1:
+        print("      on each machine, with the first one's name for HOST")
+    # no reason not to plan: rows and ranks do not change the plan
+    for problem in batch_problems(config, cluster.num_ranks, rows=config.trainer.global_batch_size):
+        print(f"      dlrm-train will want more: {problem}")

@@ -1,1 +1,0 @@
-"""Looking at a finished dataset: is it whole, do its splits overlap, what is in it."""

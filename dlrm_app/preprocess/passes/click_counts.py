@@ -1,0 +1,165 @@
+"""The passes behind target encoding: how often each id is clicked in the training rows of each fold, and what follows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import checksum, written_whole
+from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.encode.targets import (
+    KIND,
+    NUM_FOLDS,
+    folded_file,
+    log_odds,
+    prior_strength,
+    share_of,
+    target_file,
+    write_values,
+)
+from dlrm_app.preprocess.passes.count_file import CountFile, write_counts
+from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, Counts
+from dlrm_app.preprocess.passes.passes import Cursor, segments
+from dlrm_app.preprocess.passes.shuffle import row_keys
+from dlrm_app.preprocess.read.parser import Parser
+from dlrm_app.preprocess.units.executor import Finish
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.units import TextRange, UnitText
+from dlrm_app.preprocess.units.work_plan import Cuts, Plan
+from dlrm_app.text import memory_text
+
+_ROWS = 1 << 14
+_NO_SPANS = np.empty((0, 2), np.int64)
+_BYTES_PER_ID = 40 * NUM_FOLDS
+"""Memory that adding up takes for one id: two counts and a value for each fold, and what is made on the way."""
+
+
+@dataclass(frozen=True)
+class CountedClicks:
+    """``entries``: how many (id, fold, clicked or not) of each column are in the unit's counts."""
+
+    text: TextRange
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CountClicks:
+    """Counts the training rows of a unit by id, fold and label, into ``<unit>.counts`` in the journal's folder.
+
+    columns: those of ``sparse`` that get a twin, whose vocabularies are in the output.
+    """
+
+    title: ClassVar[str] = "counting clicks"
+    plan: Plan
+    cuts: Cuts | None
+    dense: tuple[DenseColumn, ...]
+    sparse: tuple[SparseColumn, ...]
+    columns: tuple[int, ...]
+    journal: Journal[CountedClicks]
+
+    def __call__(self, text: UnitText) -> Finish[CountedClicks]:
+        counts = [Counts() for _ in self.columns]
+        cursor = Cursor(text, self.plan.spec)
+        for segment in segments(self.plan, self.cuts, text):
+            spec = self.plan.spec_of(segment.split)
+            encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
+            first = 0
+            for raw in cursor.rows(Parser(spec, _ROWS), segment.stop):
+                if segment.split != "train":
+                    continue
+                encoded = encoder.encode(raw)
+                folds = folds_of(self.plan.seed, text, first, len(encoded))
+                offsets = (2 * folds + raw.labels).astype(np.uint64)
+                for count, column in zip(counts, self.columns, strict=True):
+                    ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
+                    count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets, _NO_SPANS)
+                first += len(encoded)
+        text_range = text.finish()
+        unit = self.journal.unit(text.source, text.unit)
+        features = [count.sorted() for count in counts]
+        with unit.write(".counts") as temporary:
+            write_counts(temporary, features, None)
+        return unit.finish(CountedClicks(text_range, tuple(len(part.keys) for part in features)))
+
+
+def folds_of(seed: int, text: UnitText, first: int, num_rows: int) -> NDArray[np.uint8]:
+    """The folds [num_rows] of the training rows of a unit from number ``first`` on."""
+    keys = row_keys(seed, text.source, text.unit, num_rows, first)
+    return (keys % np.uint64(NUM_FOLDS)).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class AddUpClicks:
+    """Makes the file of one target column, and its values by fold in the journal's folder; lands as unit ``number``."""
+
+    title: ClassVar[str] = "adding up clicks"
+    plan: Plan
+    counted: Journal[CountedClicks]
+    units: tuple[CountedClicks, ...]
+    sources: tuple[SparseColumn, ...]
+    journal: Journal[DenseColumn]
+
+    def __call__(self, number: int) -> Finish[DenseColumn]:
+        source = self.sources[number]
+        rows, clicks = self._add(number, source.num_embeddings)
+        all_rows, all_clicks = rows.sum(1), clicks.sum(1)
+        rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))
+        strength = prior_strength(all_rows, all_clicks, rate)
+        path = self.plan.output / target_file(source.name)
+        path.parent.mkdir(exist_ok=True)
+        with written_whole(path) as temporary:
+            write_values(temporary, all_rows, all_clicks, log_odds(all_rows, all_clicks, strength, rate))
+        self._write_folded(source.name, rows, clicks, strength)
+        transform = {
+            "kind": KIND,
+            "column": source.name,
+            "file": target_file(source.name),
+            "checksum": checksum(path),
+            "rate": rate,
+            "strength": strength,
+            "folds": NUM_FOLDS,
+        }
+        return self.journal.unit(0, number).finish(DenseColumn(f"{source.name}_target", transform))
+
+    def _add(self, number: int, num_ids: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows, clicks) [ids, NUM_FOLDS] of all units."""
+        counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
+        for unit in self.units:
+            path = self.counted.path(unit.text.source, unit.text.unit, ".counts")
+            file = CountFile(path, len(unit.entries), sum(unit.entries))
+            keys, numbers = file.counts(number, 0, NUM_BUCKETS)
+            counts.reshape(-1)[keys.astype(np.int64)] += numbers  # each key is there once
+        by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
+        return by_label.sum(2), by_label[:, :, 1]
+
+    def _write_folded(
+        self, name: str, rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float
+    ) -> None:
+        """The values of rows of each fold, by the rows of the others."""
+        values = np.empty(rows.shape, np.float32)
+        for fold in range(NUM_FOLDS):
+            others = rows.sum(1) - rows[:, fold], clicks.sum(1) - clicks[:, fold]
+            rate = share_of(int(others[1].sum()), int(others[0].sum()))
+            values[:, fold] = log_odds(*others, strength, rate)
+        with (
+            written_whole(folded_file(self.journal.folder, name)) as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.save(file, values)
+
+
+def refuse_if_clicks_are_too_many(sources: Sequence[SparseColumn], memory_bytes: int) -> None:
+    """Raises ConfigError if counting the clicks of all ids of ``sources`` takes more than ``memory_bytes``."""
+    needed = sum(source.num_embeddings for source in sources) * _BYTES_PER_ID
+    if needed > memory_bytes:
+        raise ConfigError(
+            [
+                f"dense.target_columns counts the clicks of {sum(s.num_embeddings for s in sources):,} ids, which takes "
+                f"{memory_text(needed)} of memory, more than memory_gib allows ({memory_text(memory_bytes)}): raise "
+                "memory_gib, name fewer columns, or give fewer ids (encoding.min_count, encoding.num_embeddings)"
+            ]
+        )

@@ -1,0 +1,168 @@
+"""The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
+from dlrm_app.dataset.shards import open_shard
+from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocess.passes.click_counts import folds_of
+from dlrm_app.preprocess.passes.passes import Cursor, segments
+from dlrm_app.preprocess.passes.shuffle import row_keys, write_run
+from dlrm_app.preprocess.passes.sketch import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
+from dlrm_app.preprocess.read.parser import Parser
+from dlrm_app.preprocess.read.rejects import RejectedLine, write_rejects
+from dlrm_app.preprocess.units.executor import Finish
+from dlrm_app.preprocess.units.journal import Journal, Unit
+from dlrm_app.preprocess.units.units import TextRange, UnitText
+from dlrm_app.preprocess.units.work_plan import Cuts, Plan, Segment
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """Rows of a unit that go to one split; ``missing`` [N + F]: how many values of each column are.
+
+    ``shard`` is None where rows are left in a run for a full shuffle; its path is relative to the journal's folder.
+    """
+
+    rows: int
+    positives: int | None
+    rejects: int
+    missing: tuple[int, ...]
+    shard: Shard | None
+
+
+@dataclass(frozen=True)
+class EncodedUnit:
+    """``lines``: of the unit, rejected ones too; ``splits`` by name."""
+
+    text: TextRange
+    lines: int
+    splits: dict[str, EncodedSplit]
+
+    @property
+    def rows(self) -> int:
+        return sum(split.rows for split in self.splits.values())
+
+    @property
+    def rejects(self) -> int:
+        return sum(split.rejects for split in self.splits.values())
+
+
+@dataclass
+class _Tally:
+    """What is counted while rows of one split go by."""
+
+    missing: NDArray[np.int64]
+    rows: int = 0
+    positives: int = 0
+
+
+@dataclass(frozen=True)
+class EncodeUnits:
+    """Encodes units into the journal's folder.
+
+    ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
+    values of the studied rows, where ``wants_sketch``; ``<unit>.rejects``: lines left out.
+    """
+
+    title: ClassVar[str] = "encoding"
+    plan: Plan
+    cuts: Cuts | None
+    dense: tuple[DenseColumn, ...]
+    sparse: tuple[SparseColumn, ...]
+    vocabularies: Path
+    """The dataset folder that holds them."""
+    wants_sketch: bool
+    journal: Journal[EncodedUnit]
+    folded: Path | None = None
+    """Where the values of target columns by fold lie."""
+
+    def __call__(self, text: UnitText) -> Finish[EncodedUnit]:
+        unit = self.journal.unit(text.source, text.unit)
+        cursor = Cursor(text, self.plan.spec)
+        max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
+        sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
+        rejects: list[RejectedLine] = []
+        splits = {}
+        for segment in segments(self.plan, self.cuts, text):
+            splits[segment.split] = self._encode(unit, segment, cursor, sketches, rejects)
+        text_range = text.finish()
+        if text.unit or not text_range.is_last:
+            sketches.keep(UNIT_KEYS)
+        if rejects:
+            with unit.write(".rejects") as temporary:
+                write_rejects(temporary, rejects)
+        if self.wants_sketch:
+            with unit.write(".sketch") as temporary:
+                SketchFile(temporary, len(sketches)).write(sketches)
+        return unit.finish(EncodedUnit(text_range, cursor.line, splits))
+
+    def _encode(
+        self,
+        unit: Unit[EncodedUnit],
+        segment: Segment,
+        cursor: Cursor,
+        sketches: Sketches,
+        rejects: list[RejectedLine],
+    ) -> EncodedSplit:
+        """Encodes the segment; adds the lines left out to ``rejects``."""
+        spec = self.plan.spec_of(segment.split)
+        tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
+        folded = self.folded if segment.split == "train" else None
+        encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies, folded)
+        is_studied = self.wants_sketch and segment.split in self.plan.studied
+        parts = self._parts(cursor, segment, encoder, tally, sketches if is_studied else None)
+        if segment.split == "train" and self.plan.shuffle != "none":
+            table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts)])
+            shard = self._write_shuffled(unit, cursor.text, table.combine_chunks())
+        else:
+            with open_shard(unit, f".{segment.split}.parquet", self.plan.layout, encoder.schema) as writer:
+                for part in parts:
+                    writer.write(part)
+                shard = writer.finish()
+        rejected = cursor.take_rejects()
+        rejects += rejected
+        return EncodedSplit(
+            tally.rows,
+            tally.positives if spec.label else None,
+            len(rejected),
+            tuple(tally.missing.tolist()),
+            shard,
+        )
+
+    def _parts(
+        self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: Sketches | None
+    ) -> Iterator[Encoded]:
+        """The segment's rows, a row group at a time; they are counted on the way."""
+        parser = Parser(self.plan.spec_of(segment.split), self.plan.layout.row_group_rows)
+        for raw in cursor.rows(parser, segment.stop):
+            folds = None
+            if self.folded is not None and segment.split == "train":
+                folds = folds_of(self.plan.seed, cursor.text, tally.rows, len(raw.labels))
+            encoded = encoder.encode(raw, folds)
+            tally.rows += len(encoded)
+            tally.positives += int(raw.labels.sum())
+            tally.missing += encoded.missing
+            if sketches is not None:
+                for keys, features in encoded.keys:
+                    sketches.add(keys, features)
+            yield encoded
+
+    def _write_shuffled(self, unit: Unit[EncodedUnit], text: UnitText, table: pa.Table) -> Shard | None:
+        """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
+        keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
+        if self.plan.shuffle == "full":
+            with unit.write(".run") as temporary:
+                write_run(temporary, table, keys)
+            return None
+        with open_shard(unit, ".train.parquet", self.plan.layout, table.schema) as writer:
+            writer.write_table(table.take(array_of(np.argsort(keys))))
+            return writer.finish()

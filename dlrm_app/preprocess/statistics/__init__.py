@@ -1,1 +1,0 @@
-"""What must be known of the input before it is encoded: counts, moments, distinct values."""

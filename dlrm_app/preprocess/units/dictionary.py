@@ -1,0 +1,201 @@
+"""The distinct values of columns, numbered: what a row group's values have in common is then done once for all.
+
+Encoding, counting and writing all work on distinct values where there are few; see docs/how-to/preprocessing.md. All columns
+are numbered in one compiled call: threads that leave and enter Python at every column would wait for one another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.kernels.compiled import njit
+
+_OCCURRENCES = 4
+_MAX_DISTINCT = (1 << 16) - 1
+"""Numbering pays where a value occurs so many times on average, and up to so many distinct ones."""
+
+_SAMPLE = 256
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: multiplied by it, neighbours lie far apart
+_0, _1, _64 = np.uint64(0), np.uint64(1), np.uint64(64)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """C columns in one array: column c is ``values[begins[c]:ends[c]]``."""
+
+    values: NDArray[Any]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def __getitem__(self, column: int) -> NDArray[Any]:
+        return self.values[self.begins[column] : self.ends[column]]
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def part(self, start: int, stop: int) -> "Columns":
+        """The columns from ``start`` to ``stop``, exclusive."""
+        return Columns(self.values, self.begins[start:stop], self.ends[start:stop])
+
+    def where(self, wanted: NDArray[np.bool_]) -> "Columns":
+        """The columns as they are, but those not ``wanted`` [C] without values."""
+        return Columns(self.values, self.begins, np.where(wanted, self.ends, self.begins))
+
+    def view(self, kind: type) -> "Columns":
+        """The same bits as values of another type of the same width."""
+        return Columns(self.values.view(kind), self.begins, self.ends)
+
+    @classmethod
+    def joined(cls, columns: Sequence[NDArray[Any]]) -> "Columns":
+        """Copies of ``columns``, of one type, one behind the other."""
+        lengths = np.array([len(column) for column in columns], np.int64)
+        ends = np.cumsum(lengths)
+        return cls(np.concatenate(columns), ends - lengths, ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """C columns numbered: ``distinct[c][codes[c]]`` are the values of column c, ``num_missing[c]`` of them missing.
+
+    Codes are uint16. Distinct values stand in the order of their first occurrences; a column with too many has none.
+    """
+
+    codes: Columns
+    distinct: Columns
+    num_missing: NDArray[np.int64]
+
+    def has(self, column: int) -> bool:
+        """Whether the column is numbered."""
+        return bool(self.distinct.begins[column] < self.distinct.ends[column])
+
+
+class Indexer:
+    """Numbers the values of the same columns, row group by row group.
+
+    Once a row group of a column has too many distinct ones that column is not tried again, so what is done depends on
+    the values alone.
+    """
+
+    def __init__(self, missing: NDArray[Any]) -> None:
+        """``missing`` [C]: the value that stands for none, of the type of the values: integers of 32 or 64 bits."""
+        self._missing = missing
+        self._has_given_up = np.zeros(len(missing), np.bool_)
+
+    def index(self, columns: Columns) -> Indexed:
+        limits = np.minimum((columns.ends - columns.begins) // _OCCURRENCES, _MAX_DISTINCT)
+        limits[self._has_given_up] = 0
+        indexed = index_columns(columns, limits, self._missing)
+        self._has_given_up |= (indexed.distinct.begins == indexed.distinct.ends) & (
+            columns.begins < columns.ends
+        )
+        return indexed
+
+
+def index_columns(columns: Columns, limits: NDArray[np.int64], missing: NDArray[Any]) -> Indexed:
+    """Numbers the columns that have at most ``limits`` [C] distinct values, each less than 2^16."""
+    lengths = columns.ends - columns.begins
+    codes_ends = np.cumsum(lengths)
+    codes = Columns(np.empty(int(lengths.sum()), np.uint16), codes_ends - lengths, codes_ends)
+    distinct = np.empty(int(limits.sum()) + len(limits), columns.values.dtype)
+    bounds, num_missing = np.zeros(len(limits) + 1, np.int64), np.zeros(len(limits), np.int64)
+    table = np.empty(_table_size(int(limits.max(initial=0))), np.uint16)
+    _number_columns(
+        columns.values,
+        columns.begins,
+        columns.ends,
+        limits,
+        missing,
+        table,
+        codes.values,
+        codes.begins,
+        distinct,
+        bounds,
+        num_missing,
+    )
+    return Indexed(codes, Columns(distinct[: bounds[-1]], bounds[:-1], bounds[1:]), num_missing)
+
+
+def repeating(columns: Columns) -> NDArray[np.int64]:
+    """[C]: how many values those columns have in whose last values some are equal, 0 for the others.
+
+    A guess: it takes a fraction of the time that numbering all of them does.
+    """
+    lengths = np.zeros(len(columns), np.int64)
+    _find_repeating(columns.values, columns.begins, columns.ends, lengths)
+    return lengths
+
+
+@njit(nogil=True, cache=True)
+def _find_repeating(values, begins, ends, lengths):  # type: ignore[no-untyped-def]  # compiled
+    table = np.empty(_table_size(_SAMPLE), np.uint16)
+    codes, distinct = np.empty(_SAMPLE, np.uint16), np.empty(_SAMPLE + 1, values.dtype)
+    for c in range(len(begins)):
+        sample = values[max(begins[c], ends[c] - _SAMPLE) : ends[c]]
+        count, _ = _number(sample, values.dtype.type(0), table, codes, distinct)
+        if count < len(sample):
+            lengths[c] = ends[c] - begins[c]
+
+
+@njit(nogil=True, cache=True)
+def _table_size(limit):  # type: ignore[no-untyped-def]  # compiled
+    """A power of two, at least four times ``limit``: values that meet in one slot cost more than zeroing more slots."""
+    size = 4
+    while size < 4 * limit:
+        size *= 2
+    return size
+
+
+@njit(nogil=True, cache=True)
+def _number_columns(  # type: ignore[no-untyped-def]  # compiled
+    values, begins, ends, limits, missing, table, codes, codes_begins, distinct, bounds, num_missing
+):
+    """Fills the four last; the distinct values of column c go to distinct[bounds[c]:bounds[c + 1]]."""
+    for c in range(len(begins)):
+        at, count = bounds[c], 0
+        if limits[c] > 0:
+            column_codes = codes[codes_begins[c] : codes_begins[c] + ends[c] - begins[c]]
+            column_distinct = distinct[at : at + limits[c] + 1]
+            column_table = table[: _table_size(limits[c])]
+            count, num_missing[c] = _number(
+                values[begins[c] : ends[c]], missing[c], column_table, column_codes, column_distinct
+            )
+        bounds[c + 1] = at + max(count, 0)
+
+
+@njit(nogil=True, cache=True)
+def _number(values, missing, table, codes, distinct):  # type: ignore[no-untyped-def]  # compiled
+    """(how many distinct values there are, or -1 once they fill ``distinct``; how many are missing).
+
+    ``table`` gets numbers from 1 on, 0 where it is free.
+    """
+    table[:] = 0
+    mask = np.uint64(len(table) - 1)
+    shift = _64
+    size = len(table)
+    while size > 1:
+        size >>= 1
+        shift -= _1
+    count = num_missing = 0
+    for i in range(len(values)):
+        value = values[i]
+        slot = (
+            np.uint64(value) * _SPREAD
+        ) >> shift  # unsigned, as indices are that need no test for being negative
+        distinct[count] = value  # in case it is new: a branch on that would be guessed wrong too often
+        taken = np.uint64(table[slot])
+        number = taken if taken != _0 else np.uint64(count + 1)
+        while distinct[number - _1] != value:
+            slot = (slot + _1) & mask
+            taken = np.uint64(table[slot])
+            number = taken if taken != _0 else np.uint64(count + 1)
+        table[slot] = number
+        count += taken == _0
+        if count == len(distinct):
+            return -1, 0
+        codes[i] = number - _1
+        num_missing += value == missing
+    return count, num_missing

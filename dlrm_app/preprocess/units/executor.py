@@ -1,0 +1,151 @@
+"""Who does the units: threads of this process.
+
+An executor takes ``work``, which is called with each item (a unit's text, mostly), and the feeds that give the items.
+It gives back records as they come, in any order; what ``work`` must leave behind is on disk by then.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, ClassVar, Protocol
+
+from dlrm_app.preprocess.units.journal import Journal, R
+
+Finish = Callable[[], R]
+"""The end of an item's work: waits for the disk and gives the item's record."""
+
+
+class Work(Protocol[R]):
+    """A pass: what is to be done with each item. Picklable."""
+
+    title: ClassVar[str]
+    """What a progress bar calls it."""
+
+    @property
+    def journal(self) -> Journal[R]:
+        """Where the records land."""
+
+    def __call__(self, item: Any, /) -> Finish[R]: ...
+
+
+class Feed(Protocol):
+    """Gives items one after the other, wherever it is sent; ``dlrm_app.preprocess.units.units.TextFeed`` is one."""
+
+    def items(self) -> Iterator[Any]: ...
+
+
+@dataclass(frozen=True)
+class Single:
+    """A feed of one item that is at hand."""
+
+    item: Any
+
+    def items(self) -> Iterator[Any]:
+        yield self.item
+
+
+class Executor(Protocol):
+    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
+        """Does ``work`` on every item of ``feeds``; raises the first error met.
+
+        No work goes on once the generator is closed.
+        """
+
+
+class _Stream:
+    """A feed that threads read in turn."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.lock = threading.Lock()
+        self._items = feed.items()
+
+    @contextmanager
+    def next_item(self, others_wait: bool) -> Iterator[Any]:
+        """The next item, None at the end. The caller holds the lock, which this releases.
+
+        Items are read while they are worked on: nobody else may read on until that is done, unless the item, as
+        ``others_wait``, is detached: then one thread decompresses a file while the others work.
+        """
+        is_held = True
+        try:
+            item = next(self._items, None)
+            if others_wait and item is not None and getattr(item, "detach", bool)():
+                self.lock.release()
+                is_held = False
+            yield item
+        finally:
+            if is_held:
+                self.lock.release()
+
+    def close(self) -> None:
+        self._items.close()  # type: ignore[attr-defined]  # a generator
+
+
+class LocalExecutor:
+    """``num_threads`` threads; each holds one item at a time. The caller's own finishes the items."""
+
+    def __init__(self, num_threads: int | None = None) -> None:
+        self.num_threads = num_threads or num_cores()
+
+    def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
+        streams = [_Stream(feed) for feed in feeds]
+        guard, stop = threading.Lock(), threading.Event()
+        done: SimpleQueue[Finish[R] | BaseException | None] = SimpleQueue()
+
+        def work_on() -> None:
+            try:
+                while not stop.is_set() and (stream := _lock_stream(streams, guard)) is not None:
+                    with stream.next_item(len(streams) < self.num_threads) as item:
+                        if item is not None:
+                            done.put(work(item))
+                            continue
+                    with guard:
+                        if stream in streams:
+                            streams.remove(stream)
+                done.put(None)
+            except BaseException as error:  # handed to the caller's thread, which raises it
+                stop.set()
+                done.put(error)
+
+        threads = [threading.Thread(target=work_on, daemon=True) for _ in range(self.num_threads)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield from _finish(done, len(threads))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            for stream in streams:
+                stream.close()
+
+
+def _finish(done: "SimpleQueue[Finish[R] | BaseException | None]", running: int) -> Iterator[R]:
+    """Finishes what threads have done, in the thread of the caller, which waits anyway."""
+    while running:
+        finish = done.get()
+        if finish is None:
+            running -= 1
+        elif isinstance(finish, BaseException):
+            raise finish
+        else:
+            yield finish()
+
+
+def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | None:
+    """The first stream that nobody is reading, or the first one once it is free; None if there is none left."""
+    with guard:
+        stream = next((stream for stream in streams if stream.lock.acquire(blocking=False)), None)
+        first = streams[0] if streams else None
+    if stream is None and first is not None:
+        first.lock.acquire()
+        return first
+    return stream
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

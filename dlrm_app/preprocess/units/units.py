@@ -1,0 +1,257 @@
+"""Units of work: fixed ranges of a source's text, each with the lines that start in it.
+
+A unit's lines depend only on the text and the size of units, not on compression, threads or who reads it. Plain
+files are read at any unit; gzip files from their start on, unit after unit.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from dlrm_app.preprocess.read.fields import MAX_LINE
+from dlrm_app.preprocess.read.lines import PADDING
+from dlrm_app.preprocess.units.gzip_text import explained_damage, open_gzip
+from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source
+
+_PIECE = 1 << 20
+"""Bytes to read at a time: few enough to be still in a cache when they are parsed, and enough that threads seldom meet."""
+_NEWLINE = b"\n"
+_local = threading.local()
+
+
+class Block(NamedTuple):
+    """Whole lines, text[start:stop]."""
+
+    text: NDArray[np.uint8]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class TextRange:
+    """What a unit turned out to be, once it was read.
+
+    ``size`` and ``crc`` are those of its text, ``file_bytes`` is its size in the file, and ``is_last`` says whether
+    the source ends with it.
+    """
+
+    source: int
+    unit: int
+    size: int
+    file_bytes: int
+    crc: int
+    is_last: bool
+
+
+class UnitText:
+    """The lines that start in unit ``unit`` of a source, to be read once.
+
+    Its one state is the iterator of the blocks not asked for yet: it is made by the first call, a piece of the file
+    a block, or all of it in one block if that call is ``load``. ``finish`` may be called at any time.
+    """
+
+    def __init__(self, rest: "_Rest", unit: int, unit_bytes: int) -> None:
+        self.source, self.unit = rest.source.index, unit
+        self._rest = rest
+        self._unit_bytes = unit_bytes
+        self._blocks: Iterator[Block] | None = None
+        self._loaded: Block | None = None
+        self._size = self._crc = 0
+        self._range: TextRange | None = None
+
+    @property
+    def may_be_last(self) -> bool:
+        """False where the source is known to go on before the unit is read."""
+        slack = 1.01 if self._rest.source.is_gzip else 1  # what cannot be compressed grows a little
+        return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
+
+    def blocks(self) -> Iterator[Block]:
+        """The lines that were not given yet, some at a time; a block is good until the next one is asked for.
+
+        Raises DataError if the file is damaged.
+        """
+        if self._blocks is None:
+            self._blocks = self._read(_PIECE)
+        return self._blocks
+
+    def load(self) -> Block:
+        """All lines in one block, good until the same thread reads another unit; ``blocks`` then gives it too.
+
+        Raises RuntimeError if blocks were asked for already, DataError if the file is damaged.
+        """
+        if self._loaded is None:
+            if self._blocks is not None:
+                raise RuntimeError(f"unit {self.unit} is being read in blocks: load it before that")
+            self._loaded = Block(np.zeros(PADDING, np.uint8), 0, 0)
+            for block in self._read(self._unit_bytes):
+                self._loaded = block
+            self._blocks = iter([self._loaded])
+        return self._loaded
+
+    def detach(self) -> bool:
+        """Loads a gzip file's unit, so that another thread may read on; tells whether all has been read."""
+        if self._rest.source.is_gzip:
+            self.load()
+        return self._range is not None
+
+    def finish(self) -> TextRange:
+        """Reads what was not read yet, and tells what the unit is."""
+        if self._range is None:
+            for _ in self.blocks():
+                pass
+        assert self._range is not None, "a damaged unit has no range"
+        return self._range
+
+    def _read(self, step: int) -> Iterator[Block]:
+        rest = self._rest
+        begin = rest.position()
+        text = _thread_buffer(step + 2 * (MAX_LINE + 2) + PADDING)
+        view, array = memoryview(text), np.frombuffer(text, np.uint8)
+        filled, is_inside = 0, rest.before != _NEWLINE  # of a line that began in an earlier unit
+        while True:
+            wanted = min(step, self._unit_bytes - self._size)
+            count = self._take(view[filled : filled + wanted])
+            start, filled = 0, filled + count
+            if is_inside:
+                start = text.find(_NEWLINE, filled - count, filled) + 1
+                is_inside = start == 0
+                filled = 0 if is_inside else filled
+            if count < wanted or self._size == self._unit_bytes:
+                break
+            stop = text.rfind(_NEWLINE, start, filled) + 1
+            if stop:
+                yield Block(array, start, stop)
+                start = stop
+            view[: filled - start] = view[start:filled]
+            filled = min(filled - start, MAX_LINE + 1)  # no more is needed to reject a line
+        following = rest.peek_line()
+        if filled > start and text[filled - 1 : filled] != _NEWLINE:
+            end = following.find(_NEWLINE)
+            tail = following[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
+            text[filled : filled + len(tail)] = tail
+            filled += len(tail)
+        file_bytes = rest.position() - begin if rest.source.is_gzip else self._size
+        self._range = TextRange(self.source, self.unit, self._size, file_bytes, self._crc, not following)
+        if filled > start:
+            yield Block(array, start, filled)
+
+    def _take(self, view: memoryview) -> int:
+        """Fills ``view`` as far as there is text; tells how far, and counts it."""
+        filled = 0
+        while filled < len(view):
+            count = self._rest.readinto(view[filled : filled + _PIECE])
+            if not count:
+                break
+            self._crc = isal_zlib.crc32(view[filled : filled + count], self._crc)
+            filled += count
+        self._size += filled
+        return filled
+
+
+class _File(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Rest:
+    """The text of a source from some position on; ``before`` is the byte before that.
+
+    ``position`` tells how far the file has been read.
+    """
+
+    def __init__(self, source: Source, file: _File, before: bytes, position: Callable[[], int]) -> None:
+        self.source = source
+        self.before = before
+        self.position = position
+        self._file = file
+        self._peeked = b""
+
+    def readinto(self, view: memoryview) -> int:
+        """Bytes read into ``view``: 0 only at the end."""
+        count = len(self._peeked[: len(view)])
+        if count:
+            view[:count] = self._peeked[:count]
+            self._peeked = self._peeked[count:]
+        else:
+            with explained_damage(self.source):
+                count = self._file.readinto(view)
+        if count:
+            self.before = bytes(view[count - 1 : count])
+        return count
+
+    def peek_line(self) -> bytes:
+        """What comes next, as far as the next line end, or farther than any line goes; it remains to be read."""
+        pieces = [self._peeked]
+        while _NEWLINE not in pieces[-1] and sum(map(len, pieces)) <= MAX_LINE:
+            with explained_damage(self.source):
+                pieces.append(self._file.read(_PIECE))
+            if not pieces[-1]:
+                break
+        self._peeked = b"".join(pieces)
+        return self._peeked
+
+
+@dataclass(frozen=True)
+class TextFeed:
+    """Units ``first`` to ``last`` (exclusive) of a source, to be read one after the other."""
+
+    source: Source
+    unit_bytes: int
+    first: int = 0
+    last: int | None = None
+    skip: frozenset[int] = frozenset()
+    """Units of a gzip file that need not be given, only passed."""
+
+    def items(self) -> Iterator[UnitText]:
+        """The units in order; each must be read, or detached, before the next one is asked for, else it is lost.
+
+        Raises DataError if the file is damaged.
+        """
+        with Path(self.source.path).open("rb", buffering=0) as raw:
+            if self.source.is_gzip:
+                with open_gzip(raw) as file:
+                    yield from self.cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
+            elif self.first:
+                raw.seek(self.first * self.unit_bytes - 1)
+                yield from self.cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
+            else:
+                yield from self.cut(_Rest(self.source, raw, _NEWLINE, raw.tell), 0)
+
+    def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
+        """The units of ``rest``, which begins with number ``unit``."""
+        while self.last is None or unit < self.last:
+            text = UnitText(rest, unit, self.unit_bytes)
+            if unit not in self.skip:
+                yield text
+            unit += 1
+            if text.finish().is_last:
+                return
+
+
+def pipe_units(stream: Any, unit_bytes: int) -> Iterator[UnitText]:
+    """The units of what comes through a pipe, plain or gzip, as ``TextFeed.items`` gives those of a file.
+
+    ``stream``: an io.BufferedReader, as sys.stdin.buffer is.
+    """
+    is_gzip = stream.peek(2)[:2] == GZIP_MAGIC
+    source = Source(0, "/dev/stdin", "", 1 << 62, 0, is_gzip)
+    feed = TextFeed(source, unit_bytes)
+    if not is_gzip:
+        yield from feed.cut(_Rest(source, stream, _NEWLINE, lambda: 0), 0)
+        return
+    with open_gzip(stream) as file:
+        yield from feed.cut(_Rest(source, file, _NEWLINE, lambda: 0), 0)
+
+
+def _thread_buffer(size: int) -> bytearray:
+    """The calling thread's buffer: fresh memory for every unit would cost as much time as reading it."""
+    buffer: bytearray | None = getattr(_local, "buffer", None)
+    if buffer is None or len(buffer) != size:
+        buffer = _local.buffer = bytearray(size)
+    return buffer

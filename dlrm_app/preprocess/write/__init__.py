@@ -1,1 +1,0 @@
-"""Encoded rows → Parquet shards, in the order of the shuffle."""

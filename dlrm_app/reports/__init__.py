@@ -1,0 +1,1 @@
+"""Pages, made from the files that jobs leave; no job knows them. No torch."""

@@ -1,0 +1,71 @@
+"""The findings as a text table and as a page with a bar a part."""
+
+from collections.abc import Iterable
+from html import escape
+
+from dlrm_app.bench.result import BenchResult, Line, Section
+from dlrm_app.reports.page import configuration, facts, page
+from dlrm_app.table import Cell, Column, Columns, html_table, share, text_table
+from dlrm_app.text import NONE, fixed, percent
+
+MEANING = {
+    "ms": "median of the repetitions",
+    "quartiles": "half of the repetitions lie between",
+    "share": "of all",
+    "least": "the part's matrix products or its bytes of memory at the rates measured here, whichever takes longer, and what is sent",
+    "reached": "least over measured: 100% is as fast as the machine",
+}
+COLUMNS: Columns = ["", *(Column(title, meaning) for title, meaning in MEANING.items())]
+
+
+def bench_text(result: BenchResult) -> str:
+    """Tables under their names, the machine first."""
+    facts_lines = [f"{name}: {value}" for name, value in result.machine.items()]
+    blocks = ["\n".join(facts_lines)]
+    blocks += [f"{_title(section)}\n{text_table(COLUMNS, _rows(section))}" for section in result.sections]
+    return "\n\n".join(blocks)
+
+
+def bench_page(result: BenchResult, title: str, config: dict[str, object]) -> str:
+    """The page."""
+    sections = "\n".join(
+        f"<section><h2>{escape(_title(section))}</h2>{html_table(COLUMNS, _rows(section))}</section>"
+        for section in result.sections
+    )
+    return page(
+        title,
+        "benchmark",
+        summary="Medians on this machine; bars are shares of a section's time, and of what the machine could reach.",
+        content=f"{facts(result.machine)}\n{sections}\n{configuration(config)}",
+    )
+
+
+def _title(section: Section) -> str:
+    speed = section.rows_per_second
+    words = (
+        [section.name]
+        + ([f"{speed:,.0f} rows/s"] if speed else [])
+        + ([section.note] if section.note else [])
+    )
+    return ", ".join(words)
+
+
+def _rows(section: Section) -> list[list[str | Cell]]:
+    return [_cells(line, section.all.ms) for line in _shown(section)]
+
+
+def _shown(section: Section) -> Iterable[Line]:
+    yield from (line for line in section.parts if line.ms >= 0.0005)
+    yield section.all
+
+
+def _cells(line: Line, whole: float) -> list[str | Cell]:
+    reached = line.reached
+    return [
+        line.name,
+        Cell(fixed(line.ms, 2), line.ms),
+        f"{fixed(line.low, 2)} – {fixed(line.high, 2)}",
+        share(line.ms / whole if whole else None),
+        Cell(NONE if line.floor_ms is None else fixed(line.floor_ms, 2), line.floor_ms),
+        Cell(percent(reached), reached, reached) if reached is not None else Cell(NONE),
+    ]

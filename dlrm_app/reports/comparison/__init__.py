@@ -1,0 +1,1 @@
+"""Several runs side by side: curves, configurations, speeds, and whether their AUCs differ."""

@@ -1,0 +1,1 @@
+"""dataset.html: what a dataset holds, on one page."""

@@ -1,0 +1,67 @@
+"""A page that needs nothing from elsewhere: its style and script stand within it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from string import Template
+
+import yaml
+
+from dlrm_app.table import Cell
+
+
+def page(title: str, kind: str, *, summary: str, content: str) -> str:
+    """The HTML of ``title``, a ``kind`` of page; ``summary`` and ``content`` are HTML."""
+    return Template(_text("page.html")).substitute(
+        title=escape(title),
+        kind=escape(kind),
+        summary=summary,
+        content=content,
+        style=_text("style.css"),
+        script=_text("hover.js"),
+    )
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number that stands out, with a remark below it."""
+
+    name: str
+    value: Cell
+    remark: str = ""
+
+
+def tiles(shown: Sequence[Tile]) -> str:
+    """Tiles side by side."""
+    parts = (
+        f'<div class="tile"><h3>{escape(tile.name)}</h3><p class="value">{tile.value.html()}</p>'
+        f"<p>{escape(tile.remark)}</p></div>"
+        for tile in shown
+    )
+    return f'<div class="tiles">{"".join(parts)}</div>'
+
+
+def facts(values: Mapping[str, str]) -> str:
+    """Names and values in two columns."""
+    items = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in values.items()
+    )
+    return f'<dl class="facts">{items}</dl>'
+
+
+def details(title: str, content: str) -> str:
+    """HTML that is shown once its ``title`` is clicked."""
+    return f"<details><summary>{escape(title)}</summary>{content}</details>"
+
+
+def configuration(config: Mapping[str, object]) -> str:
+    """A configuration as YAML, to unfold."""
+    text = yaml.safe_dump(
+        dict(config), sort_keys=False, default_flow_style=None, width=100, allow_unicode=True
+    )
+    return details("Configuration", f"<pre>{escape(text)}</pre>")
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,119 @@
+"""The numbers that a run is judged by, large, and every evaluation as a table."""
+
+import math
+
+from dlrm_app.reports.page import Tile, tiles
+from dlrm_app.reports.run.run_record import RunRecord
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.table import Cell, Rows, html_table
+from dlrm_app.text import count, duration, fixed, short
+
+METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
+REMARKS = {
+    "auc": "0.5 is chance",
+    "logloss": "nats a row",
+    "ne": "1 is the mean rate alone",
+    "calibration": "predicted over observed clicks",
+}
+MAX_EVALS = 60
+
+
+def headline(record: RunRecord) -> str:
+    """Tiles: metrics of the last evaluation on test (or val), throughput, time, steps."""
+    return tiles([*_metric_tiles(record), *_best_tile(record), *_cost_tiles(record)])
+
+
+def _metric_tiles(record: RunRecord) -> list[Tile]:
+    event = record.main_eval
+    best = record.dataset.get("best") or {}
+    return [
+        Tile(
+            f"{event.split} {name}",
+            _metric(event, key, decimals),
+            f"best reachable {best[key]:.{decimals}f}" if key in best else REMARKS[key],
+        )
+        for key, (name, decimals) in METRICS.items()
+        if event
+    ]
+
+
+def _best_tile(record: RunRecord) -> list[Tile]:
+    """The highest AUC on val, where there were several evaluations and it was not the last."""
+    val = [event for event in record.evals if event.split == "val"]
+    best = max(val, key=lambda event: event.comparable_auc, default=None)
+    if best is None or best is val[-1]:
+        return []
+    return [Tile("best val AUC", _metric(best, "auc", 5), f"after step {best.step:,}")]
+
+
+def _cost_tiles(record: RunRecord) -> list[Tile]:
+    shown = []
+    train = record.train
+    if record.result:
+        speed, seconds = record.result["samples_per_second"], record.result["train_seconds"]
+        wall_time = record.result.get("wall_seconds")
+        remark = f"the last start took {duration(wall_time)} in all" if wall_time else ""
+        shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of training"))
+        shown.append(Tile("training time", Cell(duration(seconds), seconds), remark))
+    elif train:
+        speed = train[-1].samples_per_second
+        shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of the last steps"))
+    if record.last_step:
+        remark = f"last training loss {fixed(train[-1].loss, 5)}" if train else ""
+        if record.skipped:
+            remark = f"{count(len(record.skipped), 'step')} skipped; {remark}"
+        shown.append(Tile("steps", Cell(f"{record.last_step:,}", record.last_step), remark))
+    return shown
+
+
+def evaluations(record: RunRecord) -> str:
+    """All evaluations, the latest MAX_EVALS of them where there are more, with every number they have."""
+    if not record.evals:
+        return ""
+    shown = record.evals[-MAX_EVALS:]
+    columns = {
+        **METRICS,
+        "num_samples": ("rows", 0),
+        "positives": ("positives", 0),
+        "seconds": ("seconds", 2),
+    }
+    for key in [key for event in shown for key in event.metrics]:
+        columns.setdefault(key, (key.replace("_", " "), 5))
+    rows: Rows = [
+        [
+            f"{event.split}, step {event.step:,}",
+            *(_metric(event, key, decimals) for key, (_, decimals) in columns.items()),
+        ]
+        for event in shown
+    ]
+    left_out = f"<p>The last {MAX_EVALS} of {len(record.evals)}.</p>" if len(record.evals) > MAX_EVALS else ""
+    headings = ["split", *(name for name, _ in columns.values())]
+    return f"<h2>Evaluations</h2>{left_out}{_note_on_val(record)}{html_table(headings, rows)}"
+
+
+def _note_on_val(record: RunRecord) -> str:
+    """That val was learnt from, and when."""
+    trainer, val = record.config["trainer"], record.last_eval("val")
+    has_begun = bool(record.train) and record.train[-1].epoch >= trainer.get("epochs", math.inf)
+    if val is None or not trainer.get("learn_val") or not has_begun:
+        return ""
+    return (
+        f"<p>After step {val.step:,} the rows of val were learnt from (trainer.learn_val=true): of the final model its "
+        "evaluation tells too little, and evaluating on val again too much.</p>"
+    )
+
+
+def _metric(event: Evaluation, key: str, decimals: int) -> Cell:
+    return Cell(fixed(event.metrics.get(key), decimals), event.metrics.get(key))
+
+
+def status(record: RunRecord) -> str:
+    """One sentence: how far the run has come, and on what."""
+    environment = record.environment
+    device = environment.get("device", "an unknown device")
+    where = f"{count(environment.get('world_size', 1), 'rank')} on {device}"
+    started = str(environment.get("started", ""))[:16].replace("T", " ")
+    begun = f", started {started}" if started else ""
+    if record.result:
+        return f"Finished after {count(record.last_step, 'step')}; {where}{begun}."
+    return f"Not finished: the last event is of step {record.last_step:,}; {where}{begun}."

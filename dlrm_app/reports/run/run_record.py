@@ -1,0 +1,121 @@
+"""What a run's folder tells, read without torch and without the dataset."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from dlrm_app.config.saved import changed_keys
+from dlrm_app.errors import DataError
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.events import (
+    Event,
+    HealthEvent,
+    SkipEvent,
+    TrainEvent,
+    read_events,
+)
+
+WHAT_TO_DO = "take it from a copy of the run, or delete it"
+Kind = TypeVar("Kind", TrainEvent, Evaluation, HealthEvent, SkipEvent)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The files of a run folder; ``result`` is None while the run has not come to its end. Events are in order."""
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    dataset: dict[str, Any]
+    plan: dict[str, Any]
+    curves: dict[str, Any]
+    result: dict[str, Any] | None
+    train: list[TrainEvent]
+    evals: list[Evaluation]
+    health: list[HealthEvent]
+    skipped: list[SkipEvent]
+    last_step: int
+    changes: list[tuple[int, list[str]]]
+    """(step, keys with their values before and after) of every start that changed the configuration."""
+
+    def last_eval(self, split: str) -> Evaluation | None:
+        """The latest evaluation on ``split``."""
+        return next((event for event in reversed(self.evals) if event.split == split), None)
+
+    @property
+    def main_eval(self) -> Evaluation | None:
+        """The evaluation that a run is judged by: the latest on test, else the latest on val."""
+        return self.last_eval("test") or self.last_eval("val")
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The record of the run in ``folder``, finished or not. Raises DataError if there is none."""
+    if not (folder / "config.yaml").is_file():
+        raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
+    config, dataset = _read(folder / "config.yaml"), _read(folder / "dataset.json")
+    if not _is_of_training(config):
+        raise DataError(
+            f"{folder} holds no run (its config.yaml is another program's): name the folder that dlrm-train wrote"
+        )
+    if dataset and not (isinstance(dataset.get("splits"), dict) and "fingerprint" in dataset):
+        raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {WHAT_TO_DO}")
+    events = read_events(folder)
+    result = _read(folder / "result.json")
+    last_step = max((event.step for event in events), default=0)
+    is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one goes on from
+    return RunRecord(
+        path=folder,
+        config=config,
+        environment=_read(folder / "environment.json"),
+        dataset=dataset,
+        plan=_read(folder / "plan.yaml"),
+        curves=_read(folder / "curves.json"),
+        result=result if result and not is_stale else None,
+        train=_of_kind(TrainEvent, events),
+        evals=_of_kind(Evaluation, events),
+        health=_of_kind(HealthEvent, events),
+        skipped=_of_kind(SkipEvent, events),
+        last_step=last_step,
+        changes=_read_changes(folder),
+    )
+
+
+def _is_of_training(config: dict[str, Any]) -> bool:
+    """Whether what reports read of a configuration has dlrm-train's types; other keys may be of another version."""
+    data, logging, trainer = (config.get(name, {}) for name in ("data", "logging", "trainer"))
+    if "trainer" not in config or not all(isinstance(section, dict) for section in (data, logging, trainer)):
+        return False
+    batch_size = trainer.get("global_batch_size", 1)
+    return type(batch_size) is int and batch_size > 0 and isinstance(data.get("path", ""), str)
+
+
+def _read_changes(folder: Path) -> list[tuple[int, list[str]]]:
+    paths = sorted(folder.glob("config-until-step-*.yaml"))
+    steps = [int(path.stem.rpartition("-")[2]) for path in paths]
+    configs = [_read(path) for path in [*paths, folder / "config.yaml"]]
+    return [(step, changed_keys(*pair)) for step, pair in zip(steps, pairwise(configs), strict=True)]
+
+
+def _of_kind(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON or YAML file's mapping; empty where the run did not come far enough to write it."""
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path} was damaged after it was written ({error}): {WHAT_TO_DO}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is not what dlrm-train wrote: {WHAT_TO_DO}")
+    return value

@@ -1,0 +1,118 @@
+"""What a run tells while it goes on, a line of metrics.jsonl each, and at its end in result.json."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.errors import DataError
+from dlrm_app.records import from_json
+from dlrm_app.runs.checkpoint.progress import Evaluation
+
+
+@dataclass(frozen=True)
+class TrainEvent:
+    """The steps since the last: mean loss over all ranks, throughput, and the learning rates of the last step.
+
+    step_ms: what the milliseconds of a step went into, see PARTS; the mean over steps and ranks.
+    """
+
+    epoch: int
+    step: int
+    loss: float
+    samples_per_second: float
+    lr: dict[str, float]
+    step_ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SkipEvent:
+    """A step that was skipped, for its loss was no finite number: its rows, and its dense columns that are not."""
+
+    epoch: int
+    step: int
+    rows: list[str]
+    columns: list[str]
+
+
+@dataclass(frozen=True)
+class HealthEvent:
+    """What becomes of each table, by name; measured with an evaluation of ``split``."""
+
+    split: str
+    epoch: int
+    step: int
+    tables: dict[str, dict[str, float | None]]
+
+
+Event = TrainEvent | Evaluation | HealthEvent | SkipEvent
+KINDS: dict[type, str] = {
+    TrainEvent: "train",
+    Evaluation: "eval",
+    HealthEvent: "health",
+    SkipEvent: "skip",
+}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """A line of metrics.jsonl, but for the time."""
+    values = event.to_json() if isinstance(event, Evaluation) else asdict(event)
+    return {"event": KINDS[type(event)], **values}
+
+
+def event_from_json(value: Mapping[str, Any]) -> Event:
+    """What ``event_to_json`` gave, with the time or without. Raises KeyError, TypeError or ValueError."""
+    if not isinstance(value, Mapping):
+        raise TypeError("no JSON object")
+    values = {key: part for key, part in value.items() if key not in ("event", "time")}
+    kind = {name: kind for kind, name in KINDS.items()}[value["event"]]
+    event: Event = Evaluation.from_json(values) if kind is Evaluation else from_json(kind, values)
+    return event
+
+
+def read_events(folder: Path) -> list[Event]:
+    """What the run in ``folder`` has told so far. Raises DataError, naming the line that is no event."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    # bytes of another program's file are no UTF-8, and so no event
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    events = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            events.append(event_from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):  # the last one may be half written, or cut off in a run that was killed
+                raise DataError(
+                    f"{path}:{number} is not an event of a run ({error}): remove that line"
+                ) from error
+    return events
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model."""
+
+    evals: dict[str, Evaluation]
+    ended_because: str | None
+    best_epoch: int | None
+    best_val_auc: float | None
+    best_reachable: dict[str, float] | None
+    steps: int
+    skipped_steps: list[int]
+    train_loss: list[float]
+    train_seconds: float
+    wall_seconds: float
+    samples_per_second: float
+    world_size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in result.json."""
+        return {**asdict(self), "evals": {split: each.to_json() for split, each in self.evals.items()}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
+        """What ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
+        evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
+        return cls(**{**value, "evals": evals})

@@ -1,0 +1,149 @@
+"""RUN/mlperf.txt: the lines that MLPerf Training's compliance and RCP checkers read (mlperf-logging 4.1, ruleset 6.0.0).
+
+Their text is that of mlperf_logging.mllog; a line each, written at once, so that a run that is killed leaves what it did.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.saved import changed_keys
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.manifest import Manifest
+
+BENCHMARK, RECIPE = "dlrm_dcnv2", "mlperf_dcnv2"
+TRAIN_SAMPLES, EVAL_SAMPLES = 4_195_197_692, 89_137_319
+"""Criteo 1TB's days 0 to 22, and the first half of day 23."""
+
+
+def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
+    """What of a run is not allowed in MLPerf's closed division; nothing for experiment=mlperf_dcnv2 on its dataset.
+
+    Free are the batch size, the learning rate, which is one for tables and dense part, the seed, and how it is computed.
+    """
+    recipe = compose_config("train", TrainConfig, [f"experiment={RECIPE}", "data.path=unused"])
+    for settings in (recipe.optimizer.sparse, recipe.optimizer.dense):
+        settings.lr = config.optimizer.dense.lr
+    reasons = []
+    for section in ("tables", "model", "optimizer", "schedule"):
+        reasons += changed_keys(
+            asdict(getattr(recipe, section)), asdict(getattr(config, section)), f"{section}."
+        )
+    for section, key in (
+        ("trainer", "epochs"),
+        ("trainer", "calibrate"),
+        ("distillation", "scores"),
+        ("warm_start", "checkpoint"),
+        ("evaluation", "per_epoch"),
+        ("evaluation", "target_auc"),
+    ):
+        expected, value = (getattr(getattr(each, section), key) for each in (recipe, config))
+        reasons += [f"{section}.{key} {expected} → {value}"] if expected != value else []
+    for split, rows in (("train", TRAIN_SAMPLES), ("val", EVAL_SAMPLES)):
+        count = manifest.splits[split].rows if split in manifest.splits else 0
+        reasons += [f"rows of {split} {rows:,} → {count:,}"] if count != rows else []
+    return reasons
+
+
+class MlperfLog:
+    """Writes ``path``; None: nothing is written, and every call does nothing."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._is_running = False
+        if path is not None:
+            path.unlink(missing_ok=True)
+            self._event("cache_clear", True)
+            self._start("init_start")
+
+    def start_run(self, config: TrainConfig, manifest: Manifest, reasons: Sequence[str]) -> None:
+        """The run's settings, the end of initialisation, and the start of the clock.
+
+        ``reasons``: why it is of the open division; nothing: it is of the closed one.
+        """
+        if self._path is None:
+            return
+        submission = config.logging.mlperf
+        settings = {
+            "submission_benchmark": BENCHMARK,
+            "submission_org": submission.org,
+            "submission_division": "open" if reasons else "closed",
+            "submission_status": submission.status,
+            "submission_platform": submission.platform,
+            "seed": config.trainer.seed,
+            "global_batch_size": config.trainer.global_batch_size,
+            "gradient_accumulation_steps": config.trainer.micro_batches,
+            "train_samples": manifest.splits["train"].rows,
+            "eval_samples": manifest.splits["val"].rows,
+            **_optimizer_settings(config),
+        }
+        for key, value in settings.items():
+            self._event(key, value)
+        self._end("init_stop")
+        self._start("run_start")
+        self._is_running = True
+
+    def start_epoch(self, epoch: int) -> None:
+        """``epoch``: of which the first is 0."""
+        self._start("epoch_start", epoch_num=epoch)
+
+    def end_epoch(self, epoch: int) -> None:
+        """``epoch``: that which is done."""
+        self._end("epoch_stop", epoch_num=epoch)
+
+    def start_evaluation(self, epoch: float) -> None:
+        """``epoch``: how many were trained until now, 0.05 after a twentieth of the first."""
+        self._start("eval_start", epoch_num=epoch)
+
+    def end_evaluation(self, epoch: float, auc: float) -> None:
+        """``auc``: on all rows of val."""
+        self._event("eval_accuracy", auc, epoch_num=epoch)
+        self._end("eval_stop", epoch_num=epoch)
+
+    def end_run(self, has_reached_target: bool) -> None:
+        """Stops the clock."""
+        if self._is_running:
+            self._end("run_stop", status="success" if has_reached_target else "aborted")
+            self._is_running = False
+
+    def _start(self, key: str, **metadata: float | str) -> None:
+        self._write("INTERVAL_START", key, None, metadata)
+
+    def _end(self, key: str, **metadata: float | str) -> None:
+        self._write("INTERVAL_END", key, None, metadata)
+
+    def _event(self, key: str, value: float | str, **metadata: float | str) -> None:
+        self._write("POINT_IN_TIME", key, value, metadata)
+
+    def _write(self, kind: str, key: str, value: object, metadata: dict[str, float | str]) -> None:
+        if self._path is None:
+            return
+        line = {
+            "namespace": "",
+            "time_ms": int(1000 * time.time()),
+            "event_type": kind,
+            "key": key,
+            "value": value,
+            "metadata": {"file": "dlrm-train", "lineno": 0, **metadata},
+        }
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f":::MLLOG {json.dumps(line)}\n")
+
+
+def _optimizer_settings(config: TrainConfig) -> dict[str, float | str]:
+    sparse, dense, schedule = config.optimizer.sparse, config.optimizer.dense, config.schedule.sparse
+    decays = schedule.kind != "constant"
+    return {
+        "opt_name": dense.kind if sparse.kind == dense.kind else f"{sparse.kind}, {dense.kind}",
+        "opt_base_learning_rate": sparse.lr,
+        "opt_adagrad_learning_rate_decay": 0,
+        "opt_adagrad_initial_accumulator_value": 0,
+        "opt_adagrad_epsilon": sparse.eps,
+        "opt_weight_decay": max(sparse.weight_decay, dense.weight_decay),
+        "opt_learning_rate_warmup_steps": schedule.warmup_steps,
+        "opt_learning_rate_decay_start_step": schedule.first_decay_step if decays else 0,
+        "opt_learning_rate_decay_steps": (schedule.decay_steps or 0) if decays else 0,
+    }

@@ -1,0 +1,132 @@
+"""Lists in messages that name a few and count the rest."""
+
+import math
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+
+
+def listed(names: Sequence[object], most: int = 3) -> str:
+    """``a, b, c and 7 more``: the first ``most`` names, and how many are left out."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
+def first_lines(lines: Sequence[str], most: int) -> list[str]:
+    """The first ``most`` lines, and one that counts those left out."""
+    return [*lines[:most], *([f"… and {len(lines) - most:,} more"] if len(lines) > most else [])]
+
+
+def bullets(lines: Sequence[str], most: int | None = None) -> str:
+    """A line each, of the first ``most``."""
+    return "\n".join(f"  - {line}" for line in first_lines(lines, len(lines) if most is None else most))
+
+
+NONE = "–"
+"""What stands for an undefined or unknown value."""
+
+
+def fixed(value: float | None, decimals: int) -> str:
+    """``0.76543``; a dash for what is undefined."""
+    return NONE if value is None or math.isnan(value) else f"{value:,.{decimals}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share as ``42%``, ``4.2%`` or ``0.042%``: two digits that count."""
+    if share is None or math.isnan(share):
+        return NONE
+    value = 100 * share
+    if value == 0 or abs(value) >= 9.95:
+        return f"{value:.0f}%"
+    decimals = min(4, 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}%" if abs(value) >= 0.0001 else "<0.0001%"
+
+
+def percent_tick(share: float, decimals: int) -> str:
+    """A tick's share, as all ticks of an axis with ``decimals`` (of the share) are written."""
+    return f"{100 * share:.{max(0, decimals - 2)}f}%"
+
+
+def short(value: float | None) -> str:
+    """``950``, ``12.3k``, ``4.56M``, ``1.2B``: three digits that count."""
+    if value is None or math.isnan(value):
+        return NONE
+    for size, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def bytes_text(num_bytes: float) -> str:
+    """``3.1 MB``: in powers of ten, as files and disks are measured."""
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def memory_text(num_bytes: float) -> str:
+    """``1,234.5 GiB``, ``12 MiB``, ``0``: in powers of two, as memory is measured; two digits that count."""
+    if num_bytes >= 9.95 * 2**30:
+        return f"{num_bytes / 2**30:,.1f} GiB"
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if num_bytes >= unit:
+            value = num_bytes / unit
+            return f"{value:.0f} {name}" if value >= 9.95 else f"{value:.1f} {name}"
+    return f"{num_bytes:.0f} B" if num_bytes > 0 else "0"
+
+
+def duration(seconds: float) -> str:
+    """``4.2 s``, ``42 s``, ``3 min 20 s``, ``5 h 07 min``, ``2 d 03 h``: two units at most."""
+    whole = round(seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+
+
+def count(number: int, thing: str) -> str:
+    """``1 problem``, ``2,000 problems``."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+_PLAIN = re.compile(r"[\w./+@%:-]([\w./+@%: -]*[\w./+@%:-])?", re.ASCII)
+"""Values that are read as they are; in others ``= [ ( , ~`` and quotes would mean something."""
+_WORDS = ("null", "true", "false")
+
+
+def setting(key: str, value: object) -> str:
+    """``key=value`` as it is typed, quoted for the reader of settings and for the shell where that is needed."""
+    text = str(value)
+    if not _PLAIN.fullmatch(text) or text.lower() in _WORDS or _is_number_written_otherwise(text):
+        text = quoted(text)
+    return shlex.quote(f"{key}={text}")
+
+
+def _is_number_written_otherwise(text: str) -> bool:
+    """Whether ``text``, as 0E0 or 1_000, would be read as a number and come back as another text."""
+    for kind in (int, float):
+        try:
+            return str(kind(text)) != text
+        except ValueError:
+            continue
+    return False
+
+
+def quoted(text: str) -> str:
+    """``text`` in the quotes in which the reader of settings takes it as it stands."""
+    # a backslash means something only before a quote, the closing one too
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
+    return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
+
+
+def typed_settings(*without: str) -> list[str]:
+    """The settings that this process was started with, as they were typed, but those of the keys or groups ``without``."""
+    settings = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
+    return [shlex.quote(each) for each in settings if each.partition("=")[0].lstrip("+") not in without]

@@ -1,0 +1,272 @@
+"""``check=DIR``: a whole dataset passes, every damage is named, and the figures are a plain count's."""
+
+import shutil
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dlrm_app.check.check_dataset import check_dataset
+from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum
+from tests.loader.dataset_fixture import write_dataset
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import run, table_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_dataset(tmp_path / "dataset", 3000, one_hot=(50, 1000), multi_hot=(30,))
+    return tmp_path / "dataset"
+
+
+def problems_of(folder: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        check_dataset(folder, num_threads=2)
+    return str(caught.value)
+
+
+def rewrite(folder: Path, name: str, change: dict[str, pa.Array]) -> None:
+    """Replaces columns of a shard, and makes its entry in the manifest fit, so that only the values are wrong."""
+    path = folder / name
+    table = pq.read_table(path)
+    for column, values in change.items():
+        table = table.set_column(table.schema.get_field_index(column), column, values)
+    pq.write_table(table, path, row_group_size=256)
+    manifest = read_manifest(folder)
+    for split in manifest.splits.values():
+        for place, shard in enumerate(split.shards):
+            if shard.path == name:
+                split.shards[place] = replace(shard, bytes=path.stat().st_size, checksum=checksum(path))
+    write_manifest(folder, manifest)
+
+
+def column_of(folder: Path, name: str, column: str) -> np.ndarray:
+    return pq.read_table(folder / name)[column].to_numpy().copy()
+
+
+def test_a_whole_dataset_passes_and_is_not_changed(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert check_dataset(folder).problems == []
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert set(after) - set(before) == {folder / "dataset.html"}
+    assert all(after[path] == content for path, content in before.items())
+
+
+def test_figures_are_those_of_a_plain_count(folder: Path) -> None:
+    findings = check_dataset(folder)
+    manifest = read_manifest(folder)
+    tables = {split: table_of(manifest, split).to_pydict() for split in manifest.splits}
+    for name in ("c0", "c1", "m0"):
+        ids = {
+            split: [i for value in table[name] for i in (value if isinstance(value, list) else [value])]
+            for split, table in tables.items()
+        }
+        counts = Counter(ids["train"])
+        found = findings.sparse[name]
+        assert found.ids_used == len(counts)
+        assert found.lookups == len(ids["train"])
+        assert [count for _, count in found.top] == [count for _, count in counts.most_common(10)]
+        assert all(counts[i] == count for i, count in found.top)
+        assert found.top_share(1) == counts.most_common(1)[0][1] / len(ids["train"])
+        for split in ("val", "test"):
+            unseen = sum(i not in counts for i in ids[split])
+            assert findings.unseen_share(name, split) == unseen / len(ids[split])
+    for name in ("i0", "i1", "i2"):
+        values, found_dense = np.array(tables["train"][name], np.float32), findings.dense[name]
+        assert (found_dense.low, found_dense.high) == (values.min(), values.max())
+        assert found_dense.mean == pytest.approx(values.astype(np.float64).mean(), rel=1e-12)
+    for split, groups in findings.clicks.items():
+        assert sum(rows for rows, _ in groups) == len(tables[split]["label"])
+        assert sum(clicks for _, clicks in groups) == sum(tables[split]["label"])
+
+
+@pytest.mark.parametrize("memory_gib", [1e-5, 1e-7])
+def test_the_figures_do_not_depend_on_memory_or_threads(folder: Path, memory_gib: float) -> None:
+    much, little = check_dataset(folder, num_threads=1), check_dataset(folder, memory_gib=memory_gib)
+    assert much.sparse == little.sparse
+    assert much.overlap == little.overlap
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "dataset.html",
+        "manifest.json",
+        "test",
+        "train",
+        "val",
+    ]
+
+
+def test_every_damaged_file_is_named(folder: Path) -> None:
+    flipped = folder / "train/part-00001.parquet"
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    with (folder / "train/part-00002.parquet").open("ab") as file:
+        file.write(b"x")
+    (folder / "val/part-00000.parquet").unlink()
+    message = problems_of(folder)
+    assert "train/part-00001.parquet has checksum sha256:" in message
+    assert "train/part-00002.parquet has" in message
+    assert "val/part-00000.parquet is missing" in message
+    assert "3 problems found" in message
+    assert "part-00001.parquet has checksum" in (folder / "dataset.html").read_text()
+
+
+def test_every_wrong_value_is_named(folder: Path) -> None:
+    name = "train/part-00000.parquet"
+    ids, dense, labels = (column_of(folder, name, column) for column in ("c0", "i1", "label"))
+    ids[[3, 700]], dense[5], labels[9] = (50, -1), np.nan, 2
+    nothing = pa.array([None, *column_of(folder, name, "c1")[1:].tolist()], pa.int32())
+    change = {
+        "c0": pa.array(ids),
+        "i1": pa.array(dense),
+        "label": pa.array(labels),
+        "i0": pa.array(column_of(folder, name, "i0").astype(np.float64)),
+        "c1": nothing,
+    }
+    rewrite(folder, name, change)
+    message = problems_of(folder)
+    assert f"{name}: column c0: 2 ids are outside its table of 50 rows, such as 50" in message
+    assert f"{name}: column i1: 1 values are not finite, such as nan" in message
+    assert f"{name}: column label: 1 labels are neither 0 nor 1, such as 2" in message
+    assert f"{name}: column i0: it is double, the manifest promises float" in message
+    assert f"{name}: column c1: 1 values are missing" in message
+
+
+def test_counts_that_disagree_with_the_manifest_are_named(folder: Path) -> None:
+    labels = column_of(folder, "test/part-00000.parquet", "label")
+    labels[np.flatnonzero(labels)[0]] = 0
+    rewrite(folder, "test/part-00000.parquet", {"label": pa.array(labels)})
+    manifest = read_manifest(folder)
+    manifest.splits["val"] = replace(manifest.splits["val"], rejects=3)
+    write_manifest(folder, manifest)
+    message = problems_of(folder)
+    positives = manifest.splits["test"].positives
+    assert f"test has {positives - 1} positives, the manifest says {positives}" in message
+    assert "rejects.jsonl is missing, which holds the 3 lines left out" in message
+
+
+def preprocessed(tmp_path: Path, *options: str) -> Manifest:
+    (tmp_path / "clicks.tsv").write_bytes(make_clicks(2000, bad_every=50))
+    limits = ("rejects.max_fraction=0.1", "split.val=0.2", "split.test=0.1")
+    return run(
+        tmp_path / "out", "dataset=criteo_kaggle", f"input.train={tmp_path}/clicks.tsv", *limits, *options
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("encoding.num_embeddings=100",),
+        ("encoding=vocab", "encoding.min_count=2", "shuffle=full"),
+        ("dense.transform=standardize", "dense.bucket_columns=all", f"multi_hot.sizes={[3] * 26}"),
+    ],
+)
+def test_what_preprocessing_makes_passes(tmp_path: Path, options: tuple[str, ...]) -> None:
+    preprocessed(tmp_path, *options)
+    assert check_dataset(tmp_path / "out").problems == []
+
+
+def test_a_vocabulary_that_does_not_fit_its_table_is_named(tmp_path: Path) -> None:
+    preprocessed(tmp_path, "encoding=vocab")
+    vocabularies = tmp_path / "out" / "vocab"
+    table = pq.read_table(vocabularies / "cat_0.parquet")
+    pq.write_table(table.slice(0, len(table) - 1), vocabularies / "cat_0.parquet")
+    pq.write_table(table.slice(1), vocabularies / "cat_1.parquet")
+    (vocabularies / "cat_2.parquet").unlink()
+    ids = pa.array([None, *table.column("id").to_pylist()[1:]], pa.int32())
+    pq.write_table(table.set_column(1, "id", ids), vocabularies / "cat_3.parquet")
+    message = problems_of(tmp_path / "out")
+    assert "vocab/cat_0.parquet gives ids up to" in message
+    assert "vocab/cat_1.parquet does not give the ids from 2 on in their order" in message
+    assert "vocab/cat_2.parquet is missing" in message
+    assert "vocab/cat_3.parquet cannot be read: 1 values are missing" in message
+
+
+def test_rows_that_train_has_as_well_are_counted(tmp_path: Path) -> None:
+    lines = make_clicks(1000).splitlines(keepends=True)
+    other = [b"1" if line[:1] == b"0" else b"0" for line in lines[:5]]
+    (tmp_path / "train.tsv").write_bytes(b"".join(lines[:900] + lines[:30]))  # 30 twice
+    flipped = b"".join(label + line[1:] for label, line in zip(other, lines[:5], strict=True))
+    (tmp_path / "val.tsv").write_bytes(b"".join(lines[880:]) + flipped)  # 20 with label, 5 with another label
+    (tmp_path / "test.tsv").write_bytes(b"".join(lines[900:]))
+    inputs = [f"input.{split}={tmp_path}/{split}.tsv" for split in ("train", "val", "test")]
+    run(tmp_path / "out", "dataset=criteo_kaggle", *inputs)
+    overlap = check_dataset(tmp_path / "out").overlap
+    assert (overlap["train"].repeated, overlap["train"].same_label) == (60, 60)
+    assert (overlap["val"].repeated, overlap["val"].same_label) == (25, 20)
+    assert (overlap["test"].repeated, overlap["test"].same_label) == (0, 0)
+    assert overlap["val"].expected == pytest.approx(60 / 930 * 125)
+    assert [split for split, found in overlap.items() if found.is_suspicious] == []
+
+
+@pytest.mark.parametrize("columns", [[], ["dense.target_columns=[cat_0]"]])
+def test_a_leak_of_training_rows_is_pointed_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, columns: list[str]
+) -> None:
+    """Also where a training row is encoded without its own click, and the same row of val with it."""
+    lines = make_clicks(600).splitlines(keepends=True)
+    (tmp_path / "train.tsv").write_bytes(b"".join(lines))
+    (tmp_path / "val.tsv").write_bytes(b"".join(lines[:200]))
+    inputs = [f"input.{split}={tmp_path}/{split}.tsv" for split in ("train", "val")]
+    run(tmp_path / "out", "dataset=criteo_kaggle", *inputs, *columns)
+    with caplog.at_level("INFO"):
+        check_dataset(tmp_path / "out")
+    assert "note: val share more rows with train than repeats within train explain" in caplog.text
+
+
+def test_an_unlabelled_split_and_a_dataset_without_train_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_bytes(make_clicks(300, labelled=False))
+    options = (f"input.test={tmp_path}/test.tsv", "input.unlabelled=[test]")
+    run(tmp_path / "out", "dataset=criteo_kaggle", *options)
+    findings = check_dataset(tmp_path / "out")
+    assert findings.studied == ["test"]
+    assert findings.overlap == {}
+
+
+class Tags(HTMLParser):
+    """Collects what a page refers to, and whether its elements are closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.references += [value or "" for key, value in attrs if key in ("src", "href")]
+        if tag not in ("meta", "path", "rect", "circle", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("path", "rect", "circle"):
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_needs_nothing_from_elsewhere_and_escapes_names(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    write_manifest(folder, replace(manifest, dataset="<script>alert(1)</script>"))
+    check_dataset(folder)
+    page = (folder / "dataset.html").read_text()
+    tags = Tags()
+    tags.feed(page)
+    assert (tags.references, tags.open) == ([], [])
+    assert "<script>alert" not in page
+    assert "http" not in page
+    assert page.count("<svg") == 1 + 3 + 3  # click rate, three sparse features, three dense ones
+
+
+def test_a_folder_that_cannot_be_written_to_is_checked_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path, text: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("dlrm_app.check.check_dataset.write_text", refuse)
+    assert check_dataset(folder).problems == []
+    assert "dataset.html was not written" in caplog.text
+    shutil.rmtree(folder)

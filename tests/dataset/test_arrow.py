@@ -1,0 +1,68 @@
+"""Arrow arrays beside pyarrow's own conversions, and what these cost: pandas."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from tests.loader.dataset_fixture import write_dataset
+
+KINDS = [np.uint8, np.int32, np.int64, np.uint64, np.float32, np.float64]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_go_there_and_back(kind: type) -> None:
+    values = np.arange(20).astype(kind)
+    assert array_of(values).equals(pa.array(values))
+    assert array_of(values[::3]).equals(pa.array(values[::3]))
+    array = pa.array(values)
+    for part in (array, array[3:17], array[5:5], array[:0], pa.array([], array.type)):
+        assert numbers_of(part).dtype == kind
+        assert np.array_equal(numbers_of(part), part.to_numpy())
+
+
+def test_a_column_in_pieces_is_joined_and_parts_of_lists_keep_their_place() -> None:
+    pieces = pa.chunked_array([[1, 2], [], [3]], pa.int32())
+    assert numbers_of(pieces).tolist() == [1, 2, 3]
+    assert numbers_of(pa.chunked_array([[4, 5]], pa.int32()).slice(1)).tolist() == [5]
+    assert numbers_of(pa.chunked_array([], pa.int32())).tolist() == []
+    lists = pa.array([[1], [2, 3], []], pa.list_(pa.int32()))[1:]
+    assert numbers_of(lists.offsets).tolist() == lists.offsets.to_pylist() == [1, 3, 3]
+
+
+def test_nulls_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"2 values are missing"):
+        numbers_of(pa.array([1, None, None]))
+
+
+@pytest.mark.skipif(find_spec("pandas") is None, reason="pandas is not installed: nothing could import it")
+def test_neither_reading_nor_writing_a_dataset_imports_pandas(tmp_path: Path) -> None:
+    text = "\n".join("\t".join(["1", *["5"] * 13, *["0a1b2c3d"] * 26]) for _ in range(300))
+    (tmp_path / "clicks.tsv").write_text(text + "\n")
+    write_dataset(tmp_path / "x", {"train": 300})
+    code = f"""
+import json, sys
+from pathlib import Path
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.preprocess.job.preprocess import preprocess
+preprocess(compose_config("preprocess", PreprocessConfig,
+    ["dataset=criteo_kaggle", "input.train={tmp_path}/clicks.tsv", "output={tmp_path}/out"]))
+written = "pandas" in sys.modules
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.loader.reader import SplitReader
+manifest = read_manifest(Path("{tmp_path}/x"))
+SplitReader(manifest, "train", [column.name for column in manifest.sparse]).decode(0)
+print(json.dumps([written, "pandas" in sys.modules]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, False]

@@ -1,0 +1,51 @@
+"""What is said of a dataset that is encoded in another way than a model's own."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from dlrm_app.dataset.columns import column_problems, describe_columns
+from dlrm_app.dataset.manifest import Manifest
+from tests.loader.dataset_fixture import write_dataset
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return write_dataset(tmp_path_factory.mktemp("x") / "x", {"train": 256}, num_dense=6)
+
+
+def problems_with(manifest: Manifest, names: list[str]) -> list[str]:
+    """Of the same dataset with the dense columns ``names``."""
+    known = {column.name: column for column in manifest.dense}
+    dense = [known.get(name, replace(manifest.dense[0], name=name)) for name in names]
+    return column_problems(describe_columns(manifest), replace(manifest, dense=dense), ["c0"])
+
+
+def test_dense_columns_that_are_others_are_named_not_all_that_there_are(manifest: Manifest) -> None:
+    names = [column.name for column in manifest.dense]
+    assert problems_with(manifest, names) == []
+    assert problems_with(manifest, names[:1]) == ["it has no dense column i1, i2, i3 and 2 more"]
+    assert problems_with(manifest, ["a", *names[1:], "b"]) == [
+        "it has no dense column i0",
+        "the model knows no dense column a, b",
+    ]
+    assert problems_with(manifest, names[::-1]) == [
+        "its dense columns stand in another order: i5, i4, i3 and 3 more, the model's i0, i1, i2 and 3 more"
+    ]
+
+
+def test_vocabularies_that_cannot_be_compared_are_told_where_both_have_one(
+    manifest: Manifest, caplog: pytest.LogCaptureFixture
+) -> None:
+    known = describe_columns(manifest)
+    vocab = {"kind": "vocab", "file": "vocab/c0.parquet"}
+    known["sparse"][0]["encoding"] = vocab
+    with caplog.at_level(logging.WARNING):
+        assert any("encoding is" in problem for problem in column_problems(known, manifest, ["c0"]))
+        assert caplog.messages == []  # it is another encoding, which is said
+        sparse = [replace(manifest.sparse[0], encoding=vocab), *manifest.sparse[1:]]
+        assert column_problems(known, replace(manifest, sparse=sparse, path=None), ["c0"]) == []
+    assert caplog.messages == [
+        "the vocabularies of c0 are missing: whether their ids are the model's is not checked"
+    ]

@@ -1,0 +1,98 @@
+"""A manifest that was damaged, or made to do harm, is refused with what is wrong in it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.errors import DataError
+from tests.loader.dataset_fixture import write_dataset
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "x"
+    write_dataset(folder, 200, rows_per_group=100, rows_per_shard=100)
+    return folder
+
+
+def changed(dataset: Path, folder: Path, change: Change) -> Path:
+    value = json.loads((dataset / "manifest.json").read_text())
+    change(value)
+    (folder / "manifest.json").write_text(json.dumps(value))
+    return folder
+
+
+def first_shard(value: dict[str, Any]) -> dict[str, Any]:
+    shard: dict[str, Any] = value["splits"]["train"]["shards"][0]
+    return shard
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda value: value.update(dense=None), "dense must be of type list, got None"),
+        (lambda value: value.update(splits=[]), r"splits must be of type dict, got \[\]"),
+        (lambda value: value.update(label=3), "label must be of type str, got 3"),
+        (lambda value: value["sparse"].append("c9"), "expected the fields name, num_embeddings"),
+        (
+            lambda value: value["sparse"][0].update(num_embeddings="9"),
+            r"sparse\[0\].num_embeddings must be of",
+        ),
+        (lambda value: value["sparse"][0].update(num_embeddings=True), r"must be of type int, got True"),
+        (lambda value: value["sparse"][0].update(encoding=[]), r"sparse\[0\].encoding must be of type dict"),
+        (lambda value: value["sparse"][0].update(encoding={}), "c0 has no kind"),
+        (lambda value: value["dense"][0].update(transform={"kind": 1}), "i0 has no kind"),
+        (lambda value: value["splits"]["train"].update(rows=201), "train has 201 rows, its shards 200"),
+        (lambda value: value["splits"]["train"].update(positives=-1), "train has -1 positives in 200 rows"),
+        (lambda value: first_shard(value).update(row_groups=[99]), "has 100 rows, its row groups"),
+        (lambda value: value["sparse"][0].update(num_embeddings=0), "c0 has 0 ids"),
+        (lambda value: value["dense"].append(value["dense"][0]), "i0 stands there 2 times"),
+        (
+            lambda value: value["splits"].update(val=value["splits"]["train"]),
+            r"train/.* stands there 2 times",
+        ),
+        (
+            lambda value: first_shard(value).update(row_groups=[100, None]),
+            r"row_groups\[1\] must be of type int",
+        ),
+        (lambda value: first_shard(value).pop("checksum"), "expected the fields path, rows, bytes, checksum"),
+        (lambda value: value.pop("splits"), "expected the fields dataset, label"),
+        (lambda value: first_shard(value).update(path="../y.parquet"), r"'\.\./y\.parquet' leads out of the"),
+        (lambda value: first_shard(value).update(path="train/../../y"), "leads out of the folder"),
+        (
+            lambda value: first_shard(value).update(path="/etc/passwd"),
+            "'/etc/passwd' leads out of the folder",
+        ),
+        (
+            lambda value: value["sparse"][0].update(encoding={"kind": "vocab", "file": "../x.parquet"}),
+            r"'\.\./x\.parquet' leads out of the folder",
+        ),
+        (lambda value: value["sparse"][0].update(encoding={"kind": "vocab"}), "None is no file"),
+    ],
+)
+def test_what_is_wrong_in_a_manifest_is_named(
+    dataset: Path, tmp_path: Path, change: Change, part: str
+) -> None:
+    with pytest.raises(DataError, match=part) as caught:
+        read_manifest(changed(dataset, tmp_path, change))
+    assert str(tmp_path / "manifest.json") in str(caught.value)
+    assert "delete the folder and preprocess again" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', '{"format": []}', "{"])
+def test_json_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=r"manifest\.json is "):
+        read_manifest(tmp_path)
+
+
+def test_keys_that_later_versions_may_add_are_passed_over(dataset: Path, tmp_path: Path) -> None:
+    folder = changed(dataset, tmp_path, lambda value: value.update(colour="red", path="/etc"))
+    assert read_manifest(folder) == read_manifest(dataset)
+    assert read_manifest(folder).folder == tmp_path

@@ -1,0 +1,137 @@
+"""The compiled lookups beside torch's embedding bags."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
+    BoundsCheckMode,
+    EmbeddingLocation,
+    PoolingMode,
+)
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+
+from dlrm_app.kernels import compiled_lookups
+from dlrm_app.kernels.compiled_operators import replace_operators
+
+ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 64, 20), (0, 1, 1, 2, 3)
+"""Of four tables; the second is read by two features. Widths of whole lines of 16, and of more."""
+BATCH = 333
+POOLINGS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean"}
+
+
+@pytest.fixture(autouse=True)
+def _replaced() -> Iterator[None]:
+    """One thread would leave all to fbgemm."""
+    replace_operators()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_tables(
+    pooling: PoolingMode = PoolingMode.SUM, precision: SparseType = SparseType.FP32
+) -> SplitTableBatchedEmbeddingBagsCodegen:
+    torch.manual_seed(0)
+    specs = [
+        (rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows, dim in zip(ROWS, DIMS, strict=True)
+    ]
+    tables = SplitTableBatchedEmbeddingBagsCodegen(
+        specs,
+        feature_table_map=list(FEATURE_TABLES),
+        pooling_mode=pooling,
+        weights_precision=precision,
+    )
+    tables.init_embedding_weights_uniform(-1, 1)
+    return tables
+
+
+def draw_bags(most: int, least: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids [N], offsets [F · B + 1]) of bags of ``least`` to ``most`` ids."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(least, most + 1, (len(FEATURE_TABLES), BATCH), generator=generator)
+    ids = [
+        torch.randint(ROWS[table], (int(lengths[feature].sum()),), generator=generator)
+        for feature, table in enumerate(FEATURE_TABLES)
+    ]
+    return torch.cat(ids), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
+
+
+def pool_plainly(
+    weights: Sequence[torch.Tensor], ids: torch.Tensor, offsets: torch.Tensor, mode: str
+) -> torch.Tensor:
+    pooled = []
+    for feature, table in enumerate(FEATURE_TABLES):
+        bags = offsets[feature * BATCH : (feature + 1) * BATCH + 1]
+        its_ids = ids[bags[0] : bags[-1]]
+        pooled.append(
+            torch.nn.functional.embedding_bag(
+                its_ids, weights[table].double(), bags - bags[0], mode=mode, include_last_offset=True
+            )
+        )
+    return torch.cat(pooled, dim=1).float()
+
+
+@pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("most", [0, 1, 6])
+def test_bags_are_pooled_as_torch_pools_them(
+    pooling: PoolingMode, most: int, precision: SparseType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    look_up = compiled_lookups._look_up
+    monkeypatch.setattr(compiled_lookups, "_look_up", lambda given: found.append(look_up(given)) or found[-1])
+    tables = make_tables(pooling, precision)
+    ids, offsets = draw_bags(most)
+    pooled = tables(ids, offsets)
+    wanted = pool_plainly(tables.split_embedding_weights(), ids, offsets, POOLINGS[pooling])
+    torch.testing.assert_close(pooled, wanted, rtol=1e-6, atol=1e-6)
+    assert len(found) == 1
+    assert torch.equal(found[0], pooled)
+
+
+def test_one_id_gives_its_row_to_the_bit() -> None:
+    tables = make_tables()
+    ids, offsets = draw_bags(1, least=1)
+    wanted = pool_plainly(tables.split_embedding_weights(), ids, offsets, "sum")
+    assert torch.equal(tables(ids, offsets), wanted)
+
+
+@pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("most", [1, 40])
+def test_the_number_of_threads_does_not_change_a_bit(
+    pooling: PoolingMode, precision: SparseType, most: int
+) -> None:
+    """One thread is fbgemm's."""
+    found = []
+    tables, bags = make_tables(pooling, precision), draw_bags(most)
+    for threads in (1, 2, 7):
+        torch.set_num_threads(threads)
+        found.append(tables(*bags))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("number", [-2, 7, 1 << 40])
+def test_an_id_outside_of_its_table_is_refused_by_fbgemm(number: int) -> None:
+    tables = make_tables()
+    tables.bounds_check_mode_int = BoundsCheckMode.NONE.value  # else they are 0 before
+    ids, offsets = draw_bags(3, least=1)
+    ids[BATCH // 2] = number
+    with pytest.raises(RuntimeError, match=str(number)):
+        tables(ids, offsets)
+
+
+def test_weighted_bags_are_left_to_fbgemm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_lookups, "_look_up", None)
+    tables = make_tables()
+    ids, offsets = draw_bags(2, least=1)
+    halved = tables(ids, offsets, per_sample_weights=torch.full((len(ids),), 0.5))
+    wanted = pool_plainly(tables.split_embedding_weights(), ids, offsets, "sum")
+    torch.testing.assert_close(halved, wanted / 2, rtol=1e-6, atol=1e-6)

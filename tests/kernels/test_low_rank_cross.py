@@ -1,0 +1,91 @@
+"""Low-rank cross layers, beside torchrec's own and beside exact ones."""
+
+import copy
+
+import pytest
+import torch
+from torch import fx, nn
+from torchrec.modules.crossnet import LowRankCrossNet
+
+from dlrm_app.kernels.low_rank_cross import LowRankCross
+
+WIDTH, LAYERS, RANK = 24, 3, 5
+
+
+@pytest.fixture(name="nets")
+def fixture_nets() -> tuple[nn.Module, nn.Module]:
+    """torchrec's, and ours with the same weights."""
+    torch.manual_seed(0)
+    plain = LowRankCrossNet(WIDTH, LAYERS, RANK)
+    for bias in plain.bias:
+        bias.data.normal_()
+    return plain, LowRankCross(copy.deepcopy(plain))
+
+
+def inputs_of(rows: int) -> torch.Tensor:
+    return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(rows))
+
+
+def gradients(net: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor | None]:
+    given = inputs.clone().requires_grad_()
+    net(given).float().square().sum().backward()
+    return {"inputs": given.grad} | {name: weight.grad for name, weight in net.named_parameters()}
+
+
+def test_weights_keep_their_names(nets: tuple[nn.Module, nn.Module]) -> None:
+    assert list(nets[1].state_dict()) == list(nets[0].state_dict())
+
+
+@pytest.mark.parametrize("rows", [0, 1, 100])
+def test_outputs_and_gradients_equal_torchrecs(nets: tuple[nn.Module, nn.Module], rows: int) -> None:
+    plain, fast = nets
+    torch.testing.assert_close(fast(inputs_of(rows)), plain(inputs_of(rows)))
+    torch.testing.assert_close(
+        gradients(fast, inputs_of(rows)), gradients(plain, inputs_of(rows)), rtol=1e-5, atol=1e-3
+    )
+
+
+def test_no_further_from_the_exact_gradients_than_torchrecs(nets: tuple[nn.Module, nn.Module]) -> None:
+    plain, fast = nets
+    exact = gradients(copy.deepcopy(plain).double(), inputs_of(512).double())
+    found, theirs = gradients(fast, inputs_of(512)), gradients(plain, inputs_of(512))
+    for name, value in exact.items():
+        assert value is not None
+        error, of_theirs = ((each[name] - value).norm() / value.norm() for each in (found, theirs))
+        assert error < max(2 * of_theirs, 1e-6), name
+
+
+def test_a_bf16_step_is_torchs(nets: tuple[nn.Module, nn.Module]) -> None:
+    """Products in bfloat16, what is added up and the gradients of the weights in float32."""
+    plain, fast = nets
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, found = plain(inputs_of(64)), fast(inputs_of(64))
+        of_plain, of_fast = gradients(plain, inputs_of(64)), gradients(fast, inputs_of(64))
+    assert found.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-1)
+    for name, gradient in of_fast.items():
+        of_plain_too = of_plain[name]
+        assert gradient is not None
+        assert of_plain_too is not None
+        assert gradient.dtype == torch.float32
+        assert (gradient - of_plain_too).norm() < 2e-2 * of_plain_too.norm(), name
+
+
+def test_what_is_given_stays_as_it_is(nets: tuple[nn.Module, nn.Module]) -> None:
+    """Sums in place are of its own memory: neither the inputs nor the gradient that comes in changes."""
+    inputs = inputs_of(10).requires_grad_()
+    outputs, gradient = nets[1](inputs), torch.ones(10, WIDTH)
+    outputs.backward(gradient)
+    assert torch.equal(inputs, inputs_of(10))
+    assert torch.equal(gradient, torch.ones(10, WIDTH))
+
+
+def test_nan_is_not_made_zero(nets: tuple[nn.Module, nn.Module]) -> None:
+    assert nets[1](torch.full((4, WIDTH), torch.nan)).isnan().all()
+
+
+def test_readers_of_the_model_see_plain_operators(nets: tuple[nn.Module, nn.Module]) -> None:
+    plain, fast = nets
+    expected = plain(inputs_of(5))
+    assert torch.equal(fx.symbolic_trace(fast)(inputs_of(5)), expected)
+    assert torch.equal(torch.export.export(fast, (inputs_of(5),)).module()(inputs_of(5)), expected)

@@ -1,0 +1,114 @@
+"""A teacher's scores in the labels' place: the mix, row for row, whatever the order of the batches; other rows are refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.loader.batch import TrainBatches
+from dlrm_app.loader.soft_labels import read_soft_labels
+from tests.loader.dataset_fixture import write_dataset
+from tests.plain_training import compose_train
+from tests.small_run import losses, train_here
+
+ROWS = 2000
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return write_dataset(
+        tmp_path_factory.mktemp("soft") / "x",
+        {"train": ROWS, "val": 200},
+        rows_per_group=100,
+        rows_per_shard=450,
+    )
+
+
+def labels_of(manifest: Manifest) -> np.ndarray:
+    assert manifest.path is not None
+    shards = [pq.read_table(manifest.path / shard.path) for shard in manifest.splits["train"].shards]
+    return pa.concat_tables(shards).column("label").to_numpy()
+
+
+def write_scores(path: Path, scores: np.ndarray, labels: np.ndarray) -> Path:
+    pq.write_table(pa.table({"score": scores.astype(np.float32), "label": labels}), path)
+    return path
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_every_row_gets_its_own_mix(manifest: Manifest, tmp_path: Path, share: float) -> None:
+    """Two readings of an epoch, one with the row's number for a score, meet the rows in the same order."""
+    labels = labels_of(manifest)
+    numbers = np.arange(ROWS, dtype=np.float32) / 4096  # exact
+    paths = [write_scores(tmp_path / "n", numbers, labels), write_scores(tmp_path / "s", numbers, labels)]
+    place = {"global_batch_size": 100, "lanes": 4, "seed": 3, "ensemble_size": 2}
+    found = []
+    for path, part in zip(paths, (1.0, share), strict=True):
+        soft = read_soft_labels(path, part, manifest)
+        with TrainBatches(manifest, ["c0"], soft_labels=soft, **place) as batches:
+            found.append(torch.cat([batch.labels for batch in batches]).numpy())
+    rows = np.round(found[0] * 4096).astype(int)
+    assert sorted(rows.tolist()) == sorted([*range(ROWS)] * 2)
+    np.testing.assert_allclose(found[1], share * numbers[rows] + (1 - share) * labels[rows], rtol=1e-6)
+
+
+def test_the_loss_is_the_mix_of_two_losses(manifest: Manifest, tmp_path: Path) -> None:
+    """Of the first step, whose weights are the same whatever the labels; and no share at all changes nothing."""
+    labels = labels_of(manifest)
+    path = write_scores(tmp_path / "s", np.random.default_rng(0).random(ROWS), labels)
+    first = {}
+    for share in (0.0, 0.25, 1.0):
+        keys = [f"distillation.scores={path}", f"distillation.share={share}", "trainer.max_steps=1"]
+        train_here(tmp_path / str(share), f"data.path={manifest.path}", *keys)
+        (first[share],) = losses(tmp_path / str(share))
+    train_here(tmp_path / "plain", f"data.path={manifest.path}", "trainer.max_steps=1")
+    assert losses(tmp_path / "plain") == [first[0.0]]
+    assert first[0.25] == pytest.approx(0.25 * first[1.0] + 0.75 * first[0.0], rel=1e-5)
+
+
+def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) -> None:
+    labels = labels_of(manifest)
+    good = np.full(ROWS, 0.5)
+    with pytest.raises(
+        DataError, match=r"has 1,999 rows, the train split 2,000: make it with dlrm-predict model="
+    ):
+        read_soft_labels(write_scores(tmp_path / "few", good[1:], labels[1:]), 0.5, manifest)
+    with pytest.raises(DataError, match=r"holds scores that are no probabilities"):
+        read_soft_labels(
+            write_scores(tmp_path / "nan", np.where(labels > 0, np.nan, good), labels), 0.5, manifest
+        )
+    pq.write_table(pa.table({"score": [None, *good[1:]], "label": labels}), tmp_path / "null")
+    with pytest.raises(DataError, match=r"lacks scores or labels"):
+        read_soft_labels(tmp_path / "null", 0.5, manifest)
+    pq.write_table(pa.table({"score": good}), tmp_path / "bare")
+    with pytest.raises(DataError, match=r"has no column label"):
+        read_soft_labels(tmp_path / "bare", 0.5, manifest)
+    (tmp_path / "text").write_text("score\n0.5\n")
+    with pytest.raises(DataError, match=r"is no Parquet file"):
+        read_soft_labels(tmp_path / "text", 0.5, manifest)
+    turned = read_soft_labels(write_scores(tmp_path / "turned", good, labels[::-1]), 0.5, manifest)
+    with pytest.raises(
+        DataError, match=r"other labels than the rows from 0 on .* score it again with dlrm-predict"
+    ):
+        turned.mixed(0, labels[:100])
+
+
+def test_a_file_that_is_not_there_and_a_share_that_is_none_are_told_together(
+    manifest: Manifest, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train_here(
+            tmp_path / "run",
+            f"data.path={manifest.path}",
+            f"distillation.scores={tmp_path}/none",
+            "trainer.global_batch_size=7",
+        )
+    assert any("distillation.scores=" in each and "no such file" in each for each in caught.value.problems)
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match=r"distillation\.share must lie between 0 and 1, got 1\.5"):
+        compose_train("distillation.share=1.5")

@@ -1,0 +1,104 @@
+"""Drivers laid out as files and libraries that only pretend: which of them run the CUDA wheels."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from dlrm_app import machine as module
+from dlrm_app.machine import Driver, find_driver, kernel_version, library_cuda
+
+PROPRIETARY = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
+GCC version:  gcc version 12.3.0 (Ubuntu 12.3.0-1ubuntu1~22.04)
+"""
+OPEN = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22-I3)  Sun Jul 27 07:06:36 UTC 2025
+GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)
+"""
+
+
+class Library:
+    """libcuda.so.1 that says which CUDA it runs."""
+
+    def __init__(self, number: int, code: int = 0) -> None:
+        self._number, self._code = number, code
+
+    def cuDriverGetVersion(self, pointer: object) -> int:  # noqa: N802 - NVIDIA's name
+        ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int))[0] = self._number  # type: ignore[arg-type]
+        return self._code
+
+
+def lay_out(root: Path, text: str) -> Path:
+    (root / "proc/driver/nvidia").mkdir(parents=True)
+    (root / "proc/driver/nvidia/version").write_text(text)
+    return root
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, library: Library | None, has_smi: bool = False) -> None:
+    def load(name: str) -> Library:
+        if library is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return library
+
+    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}" if has_smi else None)
+
+
+@pytest.mark.parametrize(("text", "version"), [(PROPRIETARY, "535.183.01"), (OPEN, "580.65.06"), ("?", None)])
+def test_the_version_is_read_as_both_kernel_modules_write_it(
+    tmp_path: Path, text: str, version: str | None
+) -> None:
+    assert kernel_version(lay_out(tmp_path, text)) == version
+
+
+def test_a_driver_535_is_seen_and_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, Library(12020))
+    driver = find_driver(lay_out(tmp_path, PROPRIETARY))
+    assert driver is not None
+    assert driver.cuda == (12, 2)
+    assert driver.fault is not None
+    assert driver.fault.startswith("driver 535.183.01 runs CUDA up to 12.2; the CUDA wheels need CUDA 13.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "is_fit"),
+    [
+        ("580.65.06", (13, 0), True),
+        ("590.10", (13, 1), True),
+        ("535.183.01", (13, 0), True),  # a container with a newer library than the kernel's module
+        ("575.57.08", (12, 9), False),
+        ("575.57.08", None, False),
+        ("580.65.06", None, True),
+        (None, None, True),  # nothing is known: torch will tell
+    ],
+)
+def test_what_the_library_runs_counts_and_else_the_version(
+    version: str | None, cuda: tuple[int, int] | None, is_fit: bool
+) -> None:
+    assert (Driver("seen", version, cuda).fault is None) == is_fit
+
+
+def test_a_library_alone_is_a_driver_and_one_that_cannot_answer_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, Library(13000))
+    assert str(find_driver(tmp_path)) == "CUDA up to 13.0, libcuda.so.1 can be loaded"
+    pretend(monkeypatch, Library(0, code=3))
+    assert (library_cuda(), find_driver(tmp_path)) == (None, None)
+    pretend(monkeypatch, None)
+    assert (library_cuda(), find_driver(tmp_path)) == (None, None)
+
+
+def test_a_machine_with_nvidia_smi_alone_is_asked_for_the_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, None, has_smi=True)
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 550.54.15\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    driver = find_driver(tmp_path)
+    assert driver is not None
+    assert (driver.seen, driver.version) == ("nvidia-smi is on the path", "550.54.15")
+    assert driver.fault is not None

@@ -1,0 +1,92 @@
+"""Which files are the input: each once, none that can be read only once."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.config.preprocess import InputConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.units.source import find_sources
+
+
+@pytest.fixture(autouse=True)
+def _days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for day in range(3):
+        (tmp_path / f"day_{day}").write_text(f"{day}\n")
+    (tmp_path / "link").symlink_to("day_2")
+    os.link(tmp_path / "day_2", tmp_path / "hard")
+
+
+@pytest.mark.parametrize(
+    ("given", "first", "second"),
+    [
+        (InputConfig(train=["day_2", "day_2"]), "input.train=day_2", "input.train=day_2"),
+        (InputConfig(train=["day_2", "./day_2"]), "input.train=day_2", "input.train=./day_2"),
+        (InputConfig(train=["day_2", "link"]), "input.train=day_2", "input.train=link"),
+        (InputConfig(train=["day_2", "hard"]), "input.train=day_2", "input.train=hard"),
+        (InputConfig(train="day_*", val="day_2"), "input.train=day_2", "input.val=day_2"),
+        (InputConfig(train="day_0", val="day_1", test="./day_[1]"), "input.val=day_1", "input.test=./day_1"),
+    ],
+)
+def test_a_file_that_would_be_read_twice_is_refused_with_both_its_names(
+    given: InputConfig, first: str, second: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_sources(given)
+    (problem,) = caught.value.problems
+    assert first in problem
+    assert second in problem
+    assert "the same file" in problem
+
+
+def test_a_file_named_once_is_input_and_equal_files_are_not_one() -> None:
+    Path("copy").write_text("2\n")
+    sources = find_sources(InputConfig(train="day_*", val="copy"))
+    assert [(source.path, source.split) for source in sources] == [
+        ("day_0", "train"),
+        ("day_1", "train"),
+        ("day_2", "train"),
+        ("copy", "val"),
+    ]
+
+
+def test_a_pipe_is_refused_at_once() -> None:
+    os.mkfifo("pipe")
+    with pytest.raises(ConfigError, match=r"input.train=pipe is a pipe or a device.*write it to a file"):
+        find_sources(InputConfig(train="pipe"))
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(ConfigError, match="is a pipe or a device"):
+            find_sources(InputConfig(train="/dev/null", val=f"/dev/fd/{reading}"))
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("pair", [("plain", "packed.gz"), ("packed.gz", "again.gz"), ("plain", "copy")])
+def test_a_copy_of_a_file_is_refused_plain_or_compressed(pair: tuple[str, str]) -> None:
+    text = b"".join(b"%d\t%d\n" % (row, row * row) for row in range(4000))
+    for name in ("plain", "copy"):
+        Path(name).write_bytes(text)
+    Path("packed.gz").write_bytes(gzip.compress(text, 1))
+    Path("again.gz").write_bytes(gzip.compress(text, 9))
+    with pytest.raises(
+        ConfigError, match=f"input.train={pair[0]} and input.val={pair[1]} hold the same text"
+    ):
+        find_sources(InputConfig(train=pair[0], val=pair[1]))
+
+
+def test_files_that_differ_late_are_two() -> None:
+    text = b"0\t1\n" * 8000
+    Path("one").write_bytes(text)
+    Path("two").write_bytes(text + b"0\t1\n")
+    Path("three.gz").write_bytes(gzip.compress(text + b"0\t1\n0\t1\n"))
+    assert len(find_sources(InputConfig(train=["one", "two", "three.gz"]))) == 3
+
+
+def test_gzip_data_that_is_none_is_told_later_with_its_place() -> None:
+    Path("bad.gz").write_bytes(b"\x1f\x8b" + b"no gzip" * 9000)
+    assert len(find_sources(InputConfig(train=["bad.gz", "day_0"]))) == 2

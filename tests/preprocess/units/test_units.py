@@ -1,0 +1,142 @@
+"""Units cut a text into its lines, each in one unit, the same for plain and compressed files."""
+
+import gzip
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from isal import isal_zlib
+
+from dlrm_app.errors import DataError
+from dlrm_app.preprocess.read import lines
+from dlrm_app.preprocess.units import units
+from dlrm_app.preprocess.units.source import Source
+from dlrm_app.preprocess.units.units import TextFeed
+
+
+def source_of(path: Path, *, is_gzip: bool = False) -> Source:
+    status = path.stat()
+    return Source(0, str(path), "train", status.st_size, status.st_mtime_ns, is_gzip)
+
+
+def read_plain(path: Path, unit_bytes: int) -> list[tuple[bytes, int, int, bool]]:
+    """Every unit by a feed of its own: (lines, size, crc, whether it is the last)."""
+    source = source_of(path)
+    count = max(-(-source.bytes // unit_bytes), 1)
+    found = []
+    for unit in range(count):
+        (text,) = [told(text) for text in TextFeed(source, unit_bytes, unit, unit + 1).items()]
+        found.append(text)
+    return found
+
+
+def told(text: units.UnitText) -> tuple[bytes, int, int, bool]:
+    """By blocks and loaded, in turn: (lines, size, crc, whether it is the last)."""
+    if text.unit % 2:
+        text.load()
+    lines = b"".join(block.text[block.start : block.stop].tobytes() for block in text.blocks())
+    told = text.finish()
+    return lines, told.size, told.crc, told.is_last
+
+
+@pytest.fixture(autouse=True)
+def _usual_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "_PIECE", units._PIECE)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(max_size=12)).map(b"\n".join), st.integers(1, 30), st.integers(1, 40))
+def test_units_together_are_the_text(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, unit_bytes: int, piece: int
+) -> None:
+    folder = tmp_path_factory.mktemp("units")
+    units._PIECE = piece  # set anew by every case, and put back by the fixture
+    (folder / "plain").write_bytes(text)
+    (folder / "zipped").write_bytes(gzip.compress(text))
+    found = read_plain(folder / "plain", unit_bytes)
+    whole = text + b"\n" * (bool(text) and not text.endswith(b"\n"))
+    assert b"".join(part for part, *_ in found) == whole
+    for part, *_ in found:
+        assert part == b"" or part.endswith(b"\n")
+    assert sum(size for _, size, *_ in found) == len(text)
+    crc = 0
+    for _, size, part_crc, _ in found:
+        crc = isal_zlib.crc32_combine(crc, part_crc, size)
+    assert crc == isal_zlib.crc32(text)
+    assert [is_last for *_, is_last in found] == [False] * (len(found) - 1) + [True]
+    zipped = TextFeed(source_of(folder / "zipped", is_gzip=True), unit_bytes)
+    assert [told(text) for text in zipped.items()] == found
+    skipping = TextFeed(source_of(folder / "zipped", is_gzip=True), unit_bytes, skip=frozenset({0, 2}))
+    assert [told(text) for text in skipping.items()] == [
+        unit for n, unit in enumerate(found) if n not in (0, 2)
+    ]
+
+
+def test_a_unit_is_read_once_in_any_order_of_calls(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\ntwo\n")
+    (text,) = TextFeed(source_of(tmp_path / "log"), 64).items()
+    assert text.finish() == text.finish()
+    assert list(text.blocks()) == []
+    for text in TextFeed(source_of(tmp_path / "log"), 64).items():
+        assert text.load() is text.load()
+        assert list(text.blocks()) == [text.load()]
+    for text in TextFeed(source_of(tmp_path / "log"), 64).items():
+        next(text.blocks())
+        with pytest.raises(RuntimeError, match="load it before that"):
+            text.load()
+
+
+@pytest.mark.parametrize("is_gzip", [False, True])
+def test_a_line_over_many_units_is_cut_short_but_counted_once(tmp_path: Path, is_gzip: bool) -> None:
+    text = b"first\n" + b"x" * (10 << 20) + b"\nlast\n"
+    path = tmp_path / "long"
+    path.write_bytes(gzip.compress(text) if is_gzip else text)
+    unit_bytes = 3 << 20
+    source = source_of(path, is_gzip=is_gzip)
+    feeds = (
+        [TextFeed(source, unit_bytes)]
+        if is_gzip
+        else [TextFeed(source, unit_bytes, n, n + 1) for n in range(4)]
+    )
+    found = [told(text)[0] for feed in feeds for text in feed.items()]
+    assert found[0].startswith(b"first\nxxx")
+    assert found[0].count(b"\n") == 2
+    assert len(found[0].split(b"\n")[1]) > lines.MAX_LINE
+    assert found[1:] == [b"", b"", b"last\n"]
+
+
+def test_a_gzip_file_of_several_members_is_one_text(tmp_path: Path) -> None:
+    path = tmp_path / "members.gz"
+    path.write_bytes(gzip.compress(b"one\ntw") + gzip.compress(b"o\nthree\n"))
+    found = [told(text)[0] for text in TextFeed(source_of(path, is_gzip=True), 5).items()]
+    assert b"".join(found) == b"one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize("kept", [5, 30, -8, -1])
+def test_a_gzip_file_cut_short_is_named(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(b"some text\n" * 100)[:kept])
+    with pytest.raises(DataError, match=r"cut\.gz is cut short"):
+        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+
+
+def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.gz"
+    data = bytearray(gzip.compress(bytes(range(256)) * 50))
+    data[40:60] = bytes(20)
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"damaged\.gz is (damaged|cut short)"):
+        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+
+
+@pytest.mark.parametrize("surplus", [b"x", b"\0x", b"\r\n", b"x" * 9, b"<html>not found</html>" * 100_000])
+def test_bytes_behind_whole_gzip_data_are_called_that(tmp_path: Path, surplus: bytes) -> None:
+    path = tmp_path / "long.gz"
+    whole = gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n" * 1000)
+    path.write_bytes(whole + surplus)
+    rule = rf"long\.gz is whole gzip data up to byte {len(whole)}, and something else behind it"
+    with pytest.raises(DataError, match=rule):
+        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+    path.write_bytes(whole + bytes(1000))  # as some tapes and tools pad it
+    list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))

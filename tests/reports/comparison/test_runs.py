@@ -1,0 +1,63 @@
+"""Which folders are compared, under which names, and what differs in them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlrm_app.config.report import ReportConfig, with_runs
+from dlrm_app.errors import ConfigError
+from dlrm_app.reports.comparison.runs import check_runs, differences, read_runs
+from tests.training.run_fixture import write_run
+
+
+def config_of(*runs: str) -> ReportConfig:
+    return ReportConfig(runs=list(runs), paired=False, which="newest", confidence=0.95, batch_size=16)
+
+
+def test_folders_are_typed_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is there is a run whatever its name; a word with = is a setting otherwise."""
+    monkeypatch.chdir(tmp_path)
+    Path("lr=0.1").mkdir()
+    assert with_runs(["a", "split=val", "lr=0.1", "--cfg", 'b"c']) == [
+        "split=val",
+        "--cfg",
+        r'runs=["a","lr=0.1","b\"c"]',
+    ]
+    assert with_runs(["a\\b", 'c\\"d', "e\\"]) == [r"""runs=["a\b","c\\\"d","e\\"]"""]
+    assert with_runs(["--help"]) == ["--help"]
+    assert with_runs(["--cfg", "job"]) == ["--cfg", "job"]
+    assert with_runs(["job", "-c", "job"]) == ["-c", "job", 'runs=["job"]']
+
+
+def test_a_sweeps_folder_stands_for_its_runs_each_once(tmp_path: Path) -> None:
+    for name in ("sweep/0", "sweep/1", "other/deep"):
+        write_run(tmp_path / name)
+    runs = read_runs([f"{tmp_path}/sweep", f"{tmp_path}/sweep/../sweep/1", f"{tmp_path}/other/deep"])
+    assert [run.name for run in runs] == ["sweep/0", "sweep/1", "other/deep"]
+
+
+def test_every_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    with pytest.raises(ConfigError) as error:
+        check_runs(config_of(f"{tmp_path}/run", f"{tmp_path}/a", f"{tmp_path}/b"))
+    assert f"{tmp_path}/a holds no run" in str(error.value)
+    assert f"{tmp_path}/b holds no run" in str(error.value)
+    assert f"{tmp_path}/run " not in str(error.value)
+
+
+def test_differences_are_the_keys_whose_values_are_not_all_the_same(tmp_path: Path) -> None:
+    """Lists of named items by the items' names; where a run lies is no difference."""
+    for name, rate, rows in (("a", 0.1, 10), ("b", 0.1, 20), ("c", 0.2, 20)):
+        write_run(tmp_path / name)
+        config = {
+            "optimizer": {"lr": rate, "name": "adam"},
+            "tables": {"specs": [{"name": "t", "rows": rows}]},
+            "output": name,
+            "trainer": {},
+        }
+        (tmp_path / name / "config.yaml").write_text(yaml.safe_dump(config))
+    assert differences(read_runs([str(tmp_path)])) == {
+        "optimizer.lr": ["0.1", "0.1", "0.2"],
+        "tables.specs.t.rows": ["10", "20", "20"],
+    }

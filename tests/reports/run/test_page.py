@@ -1,0 +1,161 @@
+"""report.html tells what the run folder tells, whatever the run came to."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.errors import DataError
+from dlrm_app.reports.run.page import write_report
+from tests.training.run_fixture import evaluation, read_report, write_run
+
+
+def test_its_numbers_are_those_of_metrics_jsonl(tmp_path: Path) -> None:
+    """Every number of every evaluation, of the tables' health and of the result: to the last bit, and as shown."""
+    events = write_run(tmp_path / "run")
+    report = read_report(write_report(tmp_path / "run"))
+    shown = {float(value): text for value, text in report.numbers if value not in ("", "nan")}
+    for event in events:
+        if event["event"] == "eval":
+            for key in ("auc", "logloss", "ne", "calibration", "num_samples", "positives", "seconds"):
+                assert event[key] in shown
+                text = shown[event[key]].replace(",", "")
+                assert float(text) == pytest.approx(event[key], abs=0.00005), key
+    health = [event for event in events if event["event"] == "health"][-1]["tables"]["t_a"]
+    for key in (
+        "rows",
+        "rows_touched",
+        "weight_norm",
+        "norm_growth",
+        "missing_rate",
+        "collision_rate",
+        "top1_share",
+    ):
+        assert health[key] in shown, key
+    assert shown[4321.5] == "4.32k"
+    assert shown[12.5] == "12 s"
+    train = [event for event in events if event["event"] == "train"]
+    for event in train:
+        assert f"step {event['step']}: training loss {event['loss']:.5f}" in report.tips
+    assert "Finished after 40 steps; 2 ranks on cpu" in report.text
+    assert "best reachable 0.80000" in report.text
+
+
+def test_the_headline_is_the_last_test_evaluation_and_the_best_of_val(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    with (tmp_path / "run/metrics.jsonl").open("a") as file:
+        for event in [*evaluation("val", 40, auc=0.61), *evaluation("test", 40, auc=0.62)]:
+            file.write(json.dumps(event) + "\n")
+    report = read_report(write_report(tmp_path / "run"))
+    first = [float(value) for value, _ in report.numbers[:5]]
+    assert first[0] == 0.62
+    assert first[4] == 0.7 + 0.00123 * 40
+    assert "best val AUC" in report.text
+
+
+def test_it_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """No address at all; names from configuration and tables are text, never markup."""
+    write_run(tmp_path / "run")
+    path = write_report(tmp_path / "run")
+    assert read_report(path).addresses == []
+    page = path.read_text()
+    assert not re.search(r"https?:|@import|url\((?!#)", page)
+    assert "t_<b>" not in page
+    assert "<run>" not in page
+    assert "t_<b>" in read_report(path).text
+    assert "prefers-color-scheme: dark" in page
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "splits", "num_charts"),
+    [(40, ("val", "test"), 6), (1, ("test",), 6), (40, (), 2), (1, (), 2), (0, (), 0), (3, ("val",), 5)],
+)
+def test_it_shows_what_there_is(
+    num_steps: int, splits: tuple[str, ...], num_charts: int, tmp_path: Path
+) -> None:
+    """Without val or test, with one step, with none: fewer charts, and no empty ones."""
+    write_run(tmp_path / "run", num_steps=num_steps, splits=splits)
+    report = read_report(write_report(tmp_path / "run"))
+    assert report.num_charts == num_charts
+    assert ("Predictions on" in report.text) == bool(splits)
+    assert ("No steps were logged" in report.text) == (num_steps == 0)
+
+
+def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
+    """One class only: no AUC, no ROC curve; a loss that became nan leaves a gap, not a crash."""
+    events = write_run(tmp_path / "run", splits=("val",), num_steps=30)
+    for event in events:
+        if event["event"] == "eval":
+            event.update(auc=math.nan, ne=math.nan, calibration=math.nan)
+        if event["event"] == "train" and event["step"] in (1, 17, 30):
+            event["loss"] = math.nan if event["step"] != 30 else math.inf
+    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    curves = json.loads((tmp_path / "run/curves.json").read_text())
+    curves["val"]["roc"] = None
+    (tmp_path / "run/curves.json").write_text(json.dumps(curves))
+    report = read_report(write_report(tmp_path / "run"))
+    assert ("nan", "–") in report.numbers
+    assert "ROC" not in report.text.replace("under the ROC", "")
+    assert "NaN" not in report.text
+
+
+def test_a_run_that_was_killed_is_reported_as_far_as_it_came(tmp_path: Path) -> None:
+    """No result, no curves, a last line cut in half; the page says so and how to go on."""
+    write_run(tmp_path / "run", finished=False)
+    for name in ("curves.json", "plan.yaml"):
+        (tmp_path / "run" / name).unlink()
+    log = tmp_path / "run/metrics.jsonl"
+    log.write_text(log.read_text() + '{"event": "train", "ste')
+    report = read_report(write_report(tmp_path / "run"))
+    assert "Not finished: the last event is of step 40" in report.text
+    assert (
+        "torchrun --nproc-per-node 2 -m dlrm_app.cli.train data.path=clicks 'model.top_mlp=[16]' output=run resume=auto"
+        in report.text
+    )
+
+
+def test_the_result_of_a_shorter_run_does_not_finish_the_longer_one(tmp_path: Path) -> None:
+    """A finished run that goes on with more epochs is unfinished again."""
+    write_run(tmp_path / "run")
+    path = tmp_path / "run/result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "steps": 20}))
+    assert "Not finished" in read_report(write_report(tmp_path / "run")).text
+
+
+def test_a_damaged_line_and_a_folder_without_a_run_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no run"):
+        write_report(tmp_path)
+    write_run(tmp_path / "run")
+    log = tmp_path / "run/metrics.jsonl"
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([lines[0], "{broken", *lines[1:]]))
+    with pytest.raises(DataError, match=r"metrics.jsonl:2 is not an event"):
+        write_report(tmp_path / "run")
+    assert not (tmp_path / "run/report.html").exists()
+
+
+def test_long_runs_make_no_long_pages(tmp_path: Path) -> None:
+    """Twenty thousand log events are averaged to a few hundred points."""
+    write_run(tmp_path / "run", num_steps=20_000, splits=())
+    path = write_report(tmp_path / "run")
+    assert path.stat().st_size < 200_000
+    assert "each point is the mean of 84 log events" in read_report(path).text
+
+
+def test_the_command_rebuilds_it_without_torch(tmp_path: Path) -> None:
+    """In well under a second, from the folder alone."""
+    write_run(tmp_path / "run")
+    program = (
+        "import sys; sys.argv = ['dlrm-report', 'run']; from dlrm_app.cli import report, launch; "
+        "launch.leave = lambda code: None; report.main(); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "run/report.html"
+    assert (tmp_path / "run/report.html").is_file()

@@ -1,0 +1,21 @@
+"""The frame that every page has."""
+
+from dlrm_app.reports.page import Tile, configuration, facts, page, tiles
+from dlrm_app.table import Cell
+
+
+def test_a_page_names_itself_and_needs_nothing_from_elsewhere() -> None:
+    """The title is text, which is escaped; the other parts stand as they are given."""
+    made = page("a & <b>", "kind", summary="<i>well</i>", content="<p>all</p>")
+    assert "<title>a &amp; &lt;b&gt; – kind</title>" in made
+    assert "<h1>a &amp; &lt;b&gt;</h1>\n<p><i>well</i></p>" in made
+    assert "<main>\n<p>all</p>\n</main>\n<script>" in made
+    assert "--page: #f6f7f9" in made
+    assert "src=" not in made
+    assert "href=" not in made
+
+
+def test_names_and_values_are_text() -> None:
+    made = tiles([Tile("<a>", Cell("<1>", 1.0), "<x>")]) + facts({"<b>": "<2>"}) + configuration({"k": "<c>"})
+    for text in ("a", "1", "x", "b", "2", "c"):
+        assert f"&lt;{text}&gt;" in made

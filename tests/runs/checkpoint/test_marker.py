@@ -1,0 +1,92 @@
+"""complete.json as the first version wrote it is read, and written again alike; what is damaged is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrm_app.errors import DataError
+from dlrm_app.runs.checkpoint.marker import MARKER, read_marker, write_marker
+from dlrm_app.runs.checkpoint.progress import Evaluation, LossSums
+
+
+def old_marker() -> dict[str, Any]:
+    """Of a run of two epochs on two ranks that stopped in the second one."""
+    val = {"split": "val", "epoch": 0, "step": 31, "auc": 0.74, "logloss": 0.5, "num_samples": 900}
+    return {
+        "format": "dlrm-checkpoint",
+        "version": 1,
+        "files": {"index.json": [5280, "sha256:0a"], "__0_0.distcp": [91_000, "sha256:1b"]},
+        "progress": {
+            "epoch": 1,
+            "batch": 9,
+            "step": 40,
+            "samples": 20_480,
+            "train_seconds": 1.5,
+            "train_loss": [0.53],
+            "skipped": [7],
+            "evals": [val, {**val, "epoch": 1, "step": 40, "auc": 0.75}],
+        },
+        "meter": {"sums": [0.25, 0.5], "count": 2, "epoch_sum": 3.5, "epoch_count": 7},
+        "random_state": "00ff",
+        "dataset": "sha256:2c",
+        "columns": {"dense": [], "sparse": []},
+        "config": {"trainer": {"seed": 0}},
+        "world_size": 2,
+        "plan": {"tables": {}},
+        "metrics_bytes": 3000,
+    }
+
+
+def write(folder: Path, value: object) -> Path:
+    (folder / MARKER).write_text(json.dumps(value))
+    return folder
+
+
+def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None:
+    marker = read_marker(write(tmp_path, old_marker()))
+    assert marker.progress.step == 40
+    assert marker.progress.updates == 39
+    assert marker.progress.evals[0] == Evaluation(
+        "val", 0, 31, {"auc": 0.74, "logloss": 0.5, "num_samples": 900}
+    )
+    assert marker.val_auc == 0.75
+    assert marker.meter == LossSums([0.25, 0.5], 2, 3.5, 7)
+    assert marker.files["index.json"] == (5280, "sha256:0a")
+    write_marker(tmp_path, marker)
+    assert json.loads((tmp_path / MARKER).read_text()) == old_marker()
+
+
+def test_a_marker_of_gpus_has_the_state_of_each(tmp_path: Path) -> None:
+    marker = replace(read_marker(write(tmp_path, old_marker())), cuda_random_states=["00", "ff"])
+    write_marker(tmp_path, marker)
+    assert read_marker(tmp_path) == marker
+
+
+@pytest.mark.parametrize("key", ["progress", "meter", "files", "random_state", "version"])
+def test_a_marker_without_one_of_its_keys_is_damaged(tmp_path: Path, key: str) -> None:
+    value = old_marker()
+    del value[key]
+    with pytest.raises(DataError, match="damaged"):
+        read_marker(write(tmp_path, value))
+
+
+@pytest.mark.parametrize("value", [[], "text", {"format": "dlrm-checkpoint", "version": 1, "files": 3}])
+def test_what_is_no_marker_is_damaged(tmp_path: Path, value: object) -> None:
+    with pytest.raises(DataError, match="damaged"):
+        read_marker(write(tmp_path, value))
+
+
+def test_a_later_version_is_refused_by_its_number(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="version 2, this program reads 'dlrm-checkpoint' version 1"):
+        read_marker(write(tmp_path, {**old_marker(), "version": 2}))
+
+
+@pytest.mark.parametrize("key", ["epoch", "batch", "step", "samples"])
+def test_a_place_in_the_data_that_is_no_number_is_damaged(tmp_path: Path, key: str) -> None:
+    value = old_marker()
+    value["progress"][key] = "12"
+    with pytest.raises(DataError, match=f"damaged: TypeError.*{key} must be a whole number, got '12'"):
+        read_marker(write(tmp_path, value))

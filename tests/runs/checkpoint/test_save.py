@@ -1,0 +1,127 @@
+"""Checkpoints written at once and beside training: the same bytes, and the same refusal when they cannot be written."""
+
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.collectives import new_group
+from dlrm_app.distributed.runtime import TIMEOUT, Runtime
+from dlrm_app.errors import DlrmError
+from dlrm_app.runs.checkpoint.format import list_checkpoints
+from dlrm_app.runs.checkpoint.marker import Marker
+from dlrm_app.runs.checkpoint.pieces import local_pieces
+from dlrm_app.runs.checkpoint.progress import LossSums, Progress
+from dlrm_app.runs.checkpoint.save import save_checkpoint
+from dlrm_app.runs.checkpoint.writer import Writer
+from dlrm_app.training.train import train
+from tests.loader.dataset_fixture import write_dataset
+from tests.ranks import on_ranks
+
+STEPS = 12
+
+
+def config(tmp_path: Path, output: str, *overrides: str) -> TrainConfig:
+    if not (tmp_path / "data").exists():
+        write_dataset(tmp_path / "data", rows={"train": 64 * STEPS, "val": 100})
+    keys = [
+        f"data.path={tmp_path / 'data'}",
+        f"output={tmp_path / output}",
+        "data.lanes=8",
+        "trainer.threads=1",
+    ]
+    keys += ["trainer.global_batch_size=64", "trainer.log_every_steps=1", "optimizer=adam"]
+    keys += ["tables.embedding_dim=4", "model.bottom_mlp=[8]", "model.top_mlp=[8]"]
+    return compose_config("train", TrainConfig, [*keys, *overrides])
+
+
+def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(checkpoint.glob("*.distcp"))}
+
+
+def test_saving_beside_training_saves_the_same_bytes(tmp_path: Path) -> None:
+    """At every step, though training went on while the files were written."""
+    saved = {}
+    for mode in ("false", "true"):
+        keys = ["checkpoint.every_steps=1", "checkpoint.keep_last=99", f"checkpoint.asynchronous={mode}"]
+        train(config(tmp_path, mode, *keys))
+        folders = sorted((tmp_path / mode / "checkpoints").iterdir())
+        saved[mode] = {folder.name: tensor_bytes(folder) for folder in folders}
+    assert list(saved["true"]) == [f"step-{step:09d}" for step in range(1, STEPS + 1)]
+    assert saved["true"] == saved["false"]
+    contents = [tuple(files.values()) for files in saved["true"].values()]
+    assert len(set(contents)) == STEPS
+
+
+@pytest.mark.parametrize("mode", ["true", "false"])
+def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("a file where the folder should be")
+    keys = ["checkpoint.every_steps=3", f"checkpoint.asynchronous={mode}"]
+    with pytest.raises(DlrmError, match=r"step-000000003 could not be written: .*Not a directory") as refused:
+        train(config(tmp_path, "run", *keys))
+    assert "GiB are free there" in str(refused.value)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) < STEPS
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+PATIENCE = timedelta(seconds=3)
+
+
+def save_slowly(folder: Path, runtime: Runtime) -> float:
+    """Seconds of a save in which the second rank's disk takes longer than messages may."""
+    write = FileSystemWriter._write_data
+
+    def write_slowly(self: FileSystemWriter, *arguments: Any) -> Any:
+        time.sleep(5 * runtime.rank)
+        return write(self, *arguments)
+
+    FileSystemWriter._write_data = write_slowly  # type: ignore[assignment, method-assign]
+    started = time.monotonic()
+    save_one_tensor(folder, runtime)
+    return time.monotonic() - started
+
+
+def save_until_lost(folder: Path, runtime: Runtime) -> float:
+    """Seconds until the first rank gives up the second, which falls silent before it writes."""
+    if runtime.rank == 1:
+        time.sleep(6)
+        return 0
+    started = time.monotonic()
+    with pytest.raises(RuntimeError):
+        save_one_tensor(folder, runtime)
+    return time.monotonic() - started
+
+
+def save_one_tensor(folder: Path, runtime: Runtime) -> None:
+    tensors: Any = {"model/w": torch.ones(3, 2)}
+    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0)
+    save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, new_group(PATIENCE))
+
+
+def messages_wait_for(runtime: Runtime) -> timedelta:
+    group = Writer(in_background=False).group
+    assert group is not None
+    return group._get_backend(torch.device("cpu")).options._timeout
+
+
+def test_a_rank_with_a_slow_disk_is_waited_for(tmp_path: Path) -> None:
+    assert min(on_ranks(partial(save_slowly, tmp_path / "step-000000001"), 2)) >= 5
+    assert len(list_checkpoints(tmp_path)) == 1
+
+
+def test_a_rank_that_is_lost_during_a_save_is_given_up(tmp_path: Path) -> None:
+    waited, _ = on_ranks(partial(save_until_lost, tmp_path / "step-000000001"), 2)
+    assert 0 < waited < 6
+    assert list_checkpoints(tmp_path) == []
+
+
+def test_messages_of_a_save_wait_as_long_as_those_of_training(tmp_path: Path) -> None:
+    assert on_ranks(messages_wait_for, 2) == [TIMEOUT, TIMEOUT]

@@ -1,0 +1,42 @@
+"""Events as lines of metrics.jsonl."""
+
+import pytest
+
+from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.events import (
+    Event,
+    HealthEvent,
+    RunResult,
+    SkipEvent,
+    TrainEvent,
+    event_from_json,
+    event_to_json,
+)
+
+EVENTS: list[Event] = [
+    TrainEvent(0, 3, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}),
+    TrainEvent(0, 6, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}, {"lookup": 1.5}),
+    Evaluation("val", 0, 3, {"auc": 0.75, "logloss": 0.5}),
+    HealthEvent("val", 0, 3, {"t_a": {"rows": 100.0, "norm_growth": None}}),
+    SkipEvent(0, 4, ["part-00000.parquet row 7"], ["int_0"]),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_a_line_gives_the_event_back(event: Event) -> None:
+    assert event_from_json({**event_to_json(event), "time": 1.7e9}) == event
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with pytest.raises(KeyError):
+        event_from_json({"event": "lunch", "step": 1})
+    with pytest.raises(ValueError, match="expected the fields epoch, step, loss"):
+        event_from_json({"event": "train", "step": 1})
+
+
+@pytest.mark.parametrize(
+    "damage", [[], "", {}, {"evals": []}, {"evals": "val"}, {"evals": {"val": 3}}, {"evals": 0}]
+)
+def test_what_is_no_result_is_refused(damage: object) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        RunResult.from_json(damage)  # type: ignore[arg-type]

@@ -1,0 +1,167 @@
+"""Runs that go back, go on elsewhere or share a folder: no history is lost, and none is mixed with another."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import ConfigError, DlrmError
+from dlrm_app.files import held_lock
+from dlrm_app.reports.run.page import write_report
+from dlrm_app.reports.run.run_record import read_run
+from dlrm_app.runs.checkpoint.format import list_checkpoints
+from dlrm_app.runs.checkpoint.marker import MARKER
+from dlrm_app.training.train import train
+from tests.loader.dataset_fixture import write_dataset
+from tests.small_run import events
+
+SAVE_EVERY = ["checkpoint.every_steps=2", "checkpoint.keep_last=9", "checkpoint.keep_best=0"]
+
+
+@pytest.fixture(autouse=True)
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps an epoch."""
+    write_dataset(tmp_path / "data", rows={"train": 640, "val": 100})
+    monkeypatch.chdir(tmp_path)
+
+
+def small(output: str, *overrides: str) -> TrainConfig:
+    keys = ["data.path=data", f"output={output}", "data.lanes=8", "trainer.threads=1", "trainer.max_steps=6"]
+    keys += ["trainer.global_batch_size=64", "trainer.log_every_steps=1", "tables.embedding_dim=4"]
+    keys += ["model.bottom_mlp=[8]", "model.top_mlp=[8]"]
+    return compose_config("train", TrainConfig, [*keys, *overrides])
+
+
+def steps(run: str) -> list[int]:
+    """Of its checkpoints, the newest first."""
+    return [int(path.name[-9:]) for path in list_checkpoints(Path(run, "checkpoints"))]
+
+
+def damage(checkpoint: Path) -> None:
+    path = next(checkpoint.glob("*.distcp"))
+    path.write_bytes(bytes(len(path.read_bytes())))
+
+
+def test_a_run_that_goes_back_sets_its_later_history_aside(caplog: pytest.LogCaptureFixture) -> None:
+    train(small("r", *SAVE_EVERY))
+    before = events(Path("r"))
+    train(small("r", "resume=r/checkpoints/step-000000002", "trainer.max_steps=5", "checkpoint.keep_last=1"))
+    assert steps("r")[0] == 5
+    assert [event["step"] for event in events(Path("r"), "train")] == [1, 2, 3, 4, 5]
+    record = read_run(Path("r"))
+    assert record.result is not None
+    assert record.result["steps"] == record.last_step == 5
+    assert steps("r/set-aside-1") == [6, 4]
+    assert events(Path("r/set-aside-1")) == before
+    assert "what came after step 2 is set aside in" in caplog.text
+    write_report(Path("r/set-aside-1"))
+    assert train(small("again", "resume=r/set-aside-1", "trainer.max_steps=7")).steps == 7
+    assert [event["step"] for event in events(Path("again"), "train")] == [1, 2, 3, 4, 5, 6, 7]
+    assert train(small("r", "resume=auto")).steps == 6
+
+
+def test_a_damaged_checkpoint_takes_no_place_of_a_whole_one(caplog: pytest.LogCaptureFixture) -> None:
+    train(small("r", *SAVE_EVERY))
+    damage(Path("r/checkpoints/step-000000006"))
+    Path("r/checkpoints/step-000000002", MARKER).write_text("{")
+    train(
+        small("r", "resume=auto", "trainer.max_steps=5", "checkpoint.keep_last=2", "checkpoint.keep_best=1")
+    )
+    assert steps("r") == [5, 4, 2]
+    assert steps("r/set-aside-1") == [6]
+    Path("r/checkpoints/step-000000005", MARKER).write_text("{")
+    damage(Path("r/checkpoints/step-000000004"))
+    caplog.clear()
+    train(small("r", "resume=auto"))
+    assert "no checkpoint of r is whole: starting afresh" in caplog.text
+    assert [event["step"] for event in events(Path("r"), "train")] == [1, 2, 3, 4, 5, 6]
+    assert steps("r/set-aside-2") == [5, 4, 2]
+
+
+def test_another_run_s_folder_is_refused() -> None:
+    train(small("a"))
+    train(small("b", "trainer.seed=1"))
+    before = {path: path.stat().st_mtime_ns for path in Path("b").rglob("*")}
+    with pytest.raises(DlrmError, match="b already holds a run: add resume=auto"):
+        train(small("b", "resume=a", "trainer.max_steps=8"))
+    with pytest.raises(DlrmError, match="b already holds a run"):
+        train(small("b", "resume=a/checkpoints/step-000000006", "trainer.max_steps=8"))
+    assert {path: path.stat().st_mtime_ns for path in Path("b").rglob("*")} == before
+
+
+def test_a_folder_is_one_run_s_at_a_time() -> None:
+    Path("r").mkdir()
+    with held_lock(Path("r/.lock"), ""), pytest.raises(DlrmError, match="another dlrm-train is working on"):
+        train(small("r"))
+    train(small("r"))
+    assert not Path("r/.lock").exists()
+    with pytest.raises(ConfigError):
+        train(small("new", "resume=r", "trainer.seed=3"))
+    assert not Path("new").exists()
+
+
+def test_a_run_that_goes_on_elsewhere_has_a_checkpoint_from_the_start() -> None:
+    train(small("a"))
+    train(small("b", "resume=a"))  # nothing is left to train
+    assert steps("b") == [6]
+    assert train(small("b", "resume=auto", "trainer.max_steps=7")).steps == 7
+
+
+def test_what_a_resume_changes_is_said_and_both_configurations_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    train(small("r"))
+    train(small("r", "resume=auto", "trainer.max_steps=8", "optimizer.dense.lr=0.5"))
+    assert "changed from step 6 on: optimizer.dense.lr" in caplog.text
+    assert "→ 0.5; trainer.max_steps 6 → 8" in caplog.text
+    before = yaml.safe_load(Path("r/config-until-step-000000006.yaml").read_text())
+    assert before["trainer"]["max_steps"] == 6
+    [(step, changes)] = read_run(Path("r")).changes
+    assert (step, changes[-1]) == (6, "trainer.max_steps 6 → 8")
+    assert "trainer.max_steps 6 → 8" in write_report(Path("r")).read_text()
+    train(small("r", "resume=r/checkpoints/step-000000006", "trainer.max_steps=6"))
+    assert read_run(Path("r")).changes == []
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tables.pooling=mean", "pooling is mean for t_.*, the run in .* has sum: give pooling=sum"),
+        ("model.top_mlp=[8,8]", r"give model.top_mlp=\[8\]"),
+    ],
+)
+def test_another_function_is_refused(override: str, message: str) -> None:
+    train(small("r"))
+    with pytest.raises(ConfigError, match=message):
+        train(small("r", "resume=auto", "trainer.max_steps=8", override))
+
+
+@pytest.mark.parametrize("output", ["file/sub", "x" * 300, "file"])
+def test_an_output_that_cannot_be_is_refused_by_name(output: str) -> None:
+    Path("file").write_text("")
+    for resume in ("none", "auto"):
+        with pytest.raises(DlrmError, match=rf"output=.*{output}"):
+            train(small(output, f"resume={resume}"))
+
+
+def test_a_full_disk_ends_a_run_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("json.dumps", _no_room)
+    with pytest.raises(DlrmError, match=r"no room left on the disk of output=.*resume=auto goes on"):
+        train(small("r"))
+
+
+def _no_room(*_arguments: object, **_options: object) -> str:
+    raise OSError(28, "No space left on device")
+
+
+def test_the_resume_hint_names_a_checkpoint_that_is_there() -> None:
+    wild = ["optimizer=sgd", "optimizer.dense.lr=1e30", "trainer.max_steps=4"]
+    with pytest.raises(DlrmError, match="no checkpoint is there yet: resume=auto starts again"):
+        train(small("wild", *wild))
+    train(small("r", "trainer.max_steps=2", "optimizer=sgd"))
+    with pytest.raises(DlrmError, match="resume=auto goes on from step-000000002"):
+        train(small("r", "resume=auto", *wild))
+    assert json.loads(Path("r/checkpoints/step-000000002", MARKER).read_text())["progress"]["step"] == 2
