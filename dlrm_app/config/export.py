@@ -8,7 +8,7 @@ from omegaconf import MISSING
 from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive, threads_problems
 from dlrm_app.config.evaluate import SPLITS
 
-FORMATS = ("aoti", "torchscript", "safetensors", "parquet", "triton")
+FORMATS = ("aoti", "torchscript", "safetensors", "parquet")
 PLAIN_FORMATS = ("safetensors", "parquet")
 TABLE_TYPES = ("fp32", "fp16", "int8", "int4", "int2")
 DENSE_TYPES = ("fp32", "bf16", "int8")
@@ -64,10 +64,6 @@ class ExportConfig:
             problems += one_of(f"quantize_tables.{pattern}", kind, TABLE_TYPES)
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
             problems.append(f"format must name each file once, and at least one, got {self.format!r}")
-        if "triton" in self.formats and not {"aoti", "torchscript"} & set(self.formats):
-            problems.append(
-                "format=triton lays the folder out for Triton and holds no model itself: give format=[aoti,triton]"
-            )
         plain = [name for name in self.formats if name in PLAIN_FORMATS]
         integers = {
             kind for kind in (self.quantize, *self.quantize_tables.values()) if kind.startswith("int")
@@ -92,7 +88,7 @@ class ExportConfig:
     def _shard_problems(self) -> list[str]:
         """What torchrec does not shard."""
         problems = []
-        if others := [name for name in self.formats if name not in ("torchscript", "triton")]:
+        if others := [name for name in self.formats if name != "torchscript"]:
             problems.append(
                 f"shards={self.shards} is of format=torchscript alone, not {others[0]}: give format=torchscript, or shards=1"
             )

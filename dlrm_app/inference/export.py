@@ -37,7 +37,6 @@ from dlrm_app.inference.record import (
 from dlrm_app.inference.reference import Inputs, write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model, to_inputs
 from dlrm_app.inference.tables.quantized import row_bytes, table_types
-from dlrm_app.inference.triton import CONFIG, write_triton
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.loading import Loading
 from dlrm_app.runs.checkpoint.load_trained import load_trained, open_trained
@@ -142,8 +141,6 @@ def _export(source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     for name in config.formats:
         if name in PLAIN_FORMATS:
             _write_plain(name, source, folder)
-    if "triton" in config.formats:
-        write_triton(folder, source.manifest)
     compiled = [name for name in config.formats if name in LOADERS]
     proofs = []
     if compiled:
@@ -240,7 +237,7 @@ def _describe(source: _Source, proofs: list[Proof], folder: Path) -> ExportRecor
         cpu=package.needed_instructions(config.cpu) if "aoti" in config.formats else [],
         formats=config.formats,
         proofs=proofs,
-        files=mark_files(folder, without=CONFIG),
+        files=mark_files(folder),
     )
 
 

@@ -110,9 +110,9 @@ def installed() -> dict[str, str]:
     return versions
 
 
-def mark_files(folder: Path, without: str) -> dict[str, FileMark]:
-    """Path below ``folder`` → its mark, for every file there but ``without``, which is its user's to change."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != without)
+def mark_files(folder: Path) -> dict[str, FileMark]:
+    """Path below ``folder`` → its mark, for every file there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [str(path.relative_to(folder)) for path in files]
     return {name: FileMark(*described) for name, described in describe_files(folder, names).items()}
 
