@@ -16,10 +16,6 @@ def _preprocess(config: PreprocessConfig) -> None:
         from dlrm_app.check.check_dataset import check_dataset
 
         check_dataset(Path(config.check), num_threads=config.threads, memory_gib=config.memory_gib)
-    elif config.dry_run:
-        from dlrm_app.preprocess.job.dry_run import estimate
-
-        estimate(config)
     else:
         with loading():
             from dlrm_app.preprocess.job.preprocess import preprocess

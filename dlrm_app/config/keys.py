@@ -12,7 +12,9 @@ from dlrm_app.text import listed
 RENAMED = {"model.members": "model.ensemble_size"}
 RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
-GONE: dict[str, str] = {}
+GONE: dict[str, str] = {
+    "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
+}
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _trees: dict[type[Any], DictConfig] = {}
 

@@ -99,7 +99,6 @@ class PreprocessConfig:
     executor: str = MISSING
     dask: DaskConfig = field(default_factory=DaskConfig)
     output: str = MISSING
-    dry_run: bool = MISSING
     check: str | None = None
 
     def problems(self) -> list[str]:
@@ -128,7 +127,7 @@ class PreprocessConfig:
 
 def _check_problems(config: PreprocessConfig) -> list[str]:
     given = [f"input.{name}" for name in SPLITS if getattr(config.input, name) is not None]
-    given += [key for key in ("output", "dry_run") if getattr(config, key)]
+    given += ["output"] if config.output else []
     problems = [
         f"check= looks at a finished dataset, and {key} is to make one: leave it out" for key in given
     ]
@@ -145,8 +144,6 @@ def _output_problems(config: PreprocessConfig) -> list[str]:
         problems.append("output is required and has no default: give output=FOLDER")
     if config.executor == "dask" and config.threads is not None:
         problems.append("threads is for executor=local: Dask's workers have their own numbers of threads")
-    if config.executor == "dask" and config.dry_run:
-        problems.append("dry_run=true measures this machine: leave executor=dask out")
     return problems
 
 

@@ -62,12 +62,11 @@ U = TypeVar("U", bound=UnitRecord)
 
 @dataclass(frozen=True)
 class Stages:
-    """One run: what it was asked, what it is to do, and who does it. ``sample``: the only units to look at, if given."""
+    """One run: what it was asked, what it is to do, and who does it."""
 
     config: PreprocessConfig
     plan: Plan
     executor: Executor
-    sample: Sequence[TextFeed] | None = None
 
     def run(self) -> Manifest:
         """Does everything that has not been done, and writes the manifest."""
@@ -85,8 +84,7 @@ class Stages:
         work = CountLines(self.plan, open_journal(self.plan.output, "lines", CountedUnit))
         units = self._over_units(work, {"train"})
         lines = {(u.text.source, u.text.unit): u.lines for u in units}
-        if self.sample is None:
-            refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
+        refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
         return cut_lines(lines, self.plan.fractions)
 
     def make_columns(self, cuts: Cuts | None) -> tuple[list[DenseColumn], list[SparseColumn]]:
@@ -95,8 +93,7 @@ class Stages:
         if config.encoding.kind == "from_dataset":
             manifest = read_manifest(Path(config.encoding.path or ""))
             refuse_missing_files(manifest)
-            if self.sample is None:
-                _copy_encoding(manifest, self.plan.output)
+            _copy_encoding(manifest, self.plan.output)
             return columns_of(manifest)
         wants_counts, wants_moments = config.encoding.kind == "vocab", config.dense.transform == "standardize"
         moments = None
@@ -145,7 +142,7 @@ class Stages:
         )
         sizes = self._over_numbers(add_up, len(names))
         rare = [size.feature for size in sizes if size.distinct and not size.kept]
-        if rare and self.sample is None:
+        if rare:
             logger.warning(
                 f"no value of {', '.join(rare)} is seen encoding.min_count={add_up.min_count} times: "
                 "all of them share one id; lower it"
@@ -159,12 +156,8 @@ class Stages:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
         journal = open_journal(self.plan.output, "encode", EncodedUnit)
         wants_sketch = self.config.encoding.kind != "vocab"
-        is_copied = self.sample is None or self.config.encoding.path is None
-        vocabularies = self.plan.output if is_copied else Path(self.config.encoding.path or "")
         folded = self._target_journal().folder if self.config.dense.target_columns else None
-        work = EncodeUnits(
-            self.plan, cuts, tuple(dense), tuple(sparse), vocabularies, wants_sketch, journal, folded
-        )
+        work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), wants_sketch, journal, folded)
         max_rejects = self.config.rejects.max_fraction
         limit = RejectLimit(self.plan, journal, max_rejects)
         units = self._over_units(work, set(self.plan.splits), limit.check)
@@ -216,7 +209,7 @@ class Stages:
         """Does ``work`` on the numbers under ``count`` that have not landed; gives all records."""
         todo = sorted(set(range(count)) - set(work.journal.done_units(0)))
         with closing(self.executor.run(work, [Single(number) for number in todo])) as records:
-            for _ in tqdm(records, work.title, len(todo), disable=self.sample is not None or not todo):
+            for _ in tqdm(records, work.title, len(todo), disable=not todo):
                 pass
         return [work.journal.load(0, number) for number in range(count)]
 
@@ -228,12 +221,13 @@ class Stages:
         ``check`` is called with each record as it comes.
         """
         sources = [source for source in self.plan.sources if source.split in splits]
-        feeds = self._feeds(sources, work.journal)
+        feeds = [
+            feed for source in sources for feed in missing_units(source, self.plan.unit_bytes, work.journal)
+        ]
         total = sum(source.bytes for source in sources)
         done = sum(record.text.file_bytes for record in _landed(sources, work.journal))
-        is_quiet = self.sample is not None or not feeds
         with tqdm(
-            desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=is_quiet
+            desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds
         ) as bar:
             try:
                 # an error must not leave threads at work
@@ -243,15 +237,8 @@ class Stages:
                         if check is not None:
                             check(record)
             except DamagedFileError as error:
-                if self.sample is not None:
-                    raise
                 raise DataError(f"{error}, then {self._repair_hint(error.source, work.journal)}") from error
         return _landed(sources, work.journal)
-
-    def _feeds(self, sources: Sequence[Source], journal: Journal[U]) -> list[TextFeed]:
-        if self.sample is not None:
-            return [feed for feed in self.sample if feed.source in sources]
-        return [feed for source in sources for feed in missing_units(source, self.plan.unit_bytes, journal)]
 
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
         """What to do once a damaged source is mended. Its records are forgotten, unless later passes build on it."""

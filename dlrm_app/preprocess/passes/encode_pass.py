@@ -78,8 +78,6 @@ class EncodeUnits:
     cuts: Cuts | None
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
-    vocabularies: Path
-    """The dataset folder that holds them."""
     wants_sketch: bool
     journal: Journal[EncodedUnit]
     folded: Path | None = None
@@ -117,7 +115,7 @@ class EncodeUnits:
         spec = self.plan.spec_of(segment.split)
         tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
         folded = self.folded if segment.split == "train" else None
-        encoder = Encoder(spec, self.dense, self.sparse, self.vocabularies, folded)
+        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded)
         is_studied = self.wants_sketch and segment.split in self.plan.studied
         parts = self._parts(cursor, segment, encoder, tally, sketches if is_studied else None)
         if segment.split == "train" and self.plan.shuffle != "none":

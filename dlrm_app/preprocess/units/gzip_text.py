@@ -1,4 +1,4 @@
-"""gzip files: their text is read with ISA-L, its size estimated, their damage explained."""
+"""gzip files: their text is read with ISA-L, and their damage explained."""
 
 import zlib
 from collections.abc import Iterator
@@ -13,7 +13,6 @@ from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source
 
 MAX_RATIO = 20
 """Text is at most about so many times as large as its gzip file."""
-_HEAD = 1 << 20
 _PIECE = 1 << 16
 _DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 
@@ -76,14 +75,3 @@ def _end_of_whole_data(source: Source) -> int | None:
                 piece, stream = stream.unused_data, None
                 end = file.tell() - len(piece)
     return None
-
-
-def estimate_text_bytes(source: Source) -> int:
-    """The size of a source's text; of a gzip file guessed from how far its first MiB is compressed."""
-    if not source.is_gzip:
-        return source.bytes
-    with Path(source.path).open("rb") as file:
-        head = file.read(_HEAD)
-    if not head:
-        return 0
-    return round(source.bytes * len(isal_zlib.decompressobj(wbits=31).decompress(head)) / len(head))
