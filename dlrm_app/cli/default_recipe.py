@@ -25,7 +25,7 @@ def with_default_recipe(overrides: list[str]) -> list[str]:
         has_begun = given.get("resume") == "auto" and goes_on("auto", output)
         return _with_settings_of(output if has_begun else former, keys, overrides)
     path = given.get("data.path")
-    if not leaves_the_choice(keys) or given.get("recommend") or not isinstance(path, str):
+    if not leaves_the_choice(keys) or not isinstance(path, str):
         return overrides
     try:
         recipe = default_recipe(read_trainable(path), started_ranks().world_size)

@@ -14,6 +14,8 @@ RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
 GONE: dict[str, str] = {
     "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
+    "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
+    "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
 }
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _trees: dict[type[Any], DictConfig] = {}

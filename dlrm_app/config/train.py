@@ -63,7 +63,6 @@ class TrainerConfig:
     pipeline: str = "sparse_dist"
     numa: bool = MISSING
     timeout_minutes: float = MISSING
-    probe_memory: bool = MISSING
     precision: str = MISSING
     tf32: bool = MISSING
     compile: Any = False
@@ -138,7 +137,6 @@ class TrainConfig:
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
     profiler: bool = MISSING
-    recommend: bool = False
     resume: str = MISSING
     output: str | None = None
 
@@ -173,7 +171,6 @@ class TrainConfig:
             *positive("checkpoint.keep_last", self.checkpoint.keep_last),
             *at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),
             *_resume_problems(self),
-            *_recommend_problems(self),
             *self.logging.problems(),
             *at_least_zero("trainer.seed", self.trainer.seed),
             *self.model.problems(),
@@ -239,21 +236,6 @@ def _resume_problems(config: "TrainConfig") -> list[str]:
         )
     if config.resume == "auto" and config.output is None:
         problems.append("resume=auto goes on with the run in output, which is not given: add output=RUN")
-    return problems
-
-
-def _recommend_problems(config: "TrainConfig") -> list[str]:
-    if not config.recommend:
-        return []
-    problems = []
-    if type(config) is not TrainConfig:
-        problems.append(
-            "recommend=true is dlrm-train's: type it there, and give this command what it recommends"
-        )
-    if config.resume != "none":
-        problems.append(
-            f"recommend=true trains nothing, and resume={config.resume} goes on with what was trained: leave one out"
-        )
     return problems
 
 

@@ -49,8 +49,7 @@ _NCCL_HINTS = (
 _CUDA_MEMORY = (
     "what helps, on every rank: a smaller trainer.global_batch_size or evaluation.batch_size; more ranks; a larger "
     "topology.reserved_share, which keeps tables off full GPUs; 'sharding.tables={*:{kernels:[fused_uvm_caching]}}', "
-    "which keeps them in host memory. If much is reserved but not allocated: PYTORCH_ALLOC_CONF=expandable_segments:True. "
-    "trainer.probe_memory=true finds this before the first epoch"
+    "which keeps them in host memory. If much is reserved but not allocated: PYTORCH_ALLOC_CONF=expandable_segments:True"
 )
 _CPU_MEMORY = "lower the batch sizes, the tables' dim or the widths of the MLPs, or use more ranks"
 

@@ -22,7 +22,6 @@ from dlrm_app.loader.loading import choose_loading
 from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.plan.measured import Measured
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimization.optimizers import combine_optimizers
@@ -42,7 +41,6 @@ class Trainable:
     optimizer: CombinedOptimizer
     pipeline: Any
     plan: EstimatedPlan
-    measured: Measured
 
 
 def open_dataset(config: TrainConfig, runtime: Runtime) -> tuple[Manifest, list[Table]]:
@@ -69,7 +67,6 @@ def build_trainable(
 
     ``guard``: what the loss passes before the backward pass.
     """
-    measured = Measured(runtime)
     task, plan = plan_model(config, tables, num_dense, runtime, guard)
     refuse_if(plan_problems(config.trainer.pipeline, plan))
     model = shard_model(task, plan, tables, config, runtime)
@@ -80,7 +77,7 @@ def build_trainable(
     optimizer = combine_optimizers(model, tables, config.optimizer)
     pipeline = make_pipeline(config.trainer.pipeline, model, optimizer, runtime.device)
     features = [name for table in tables for name in table.features]
-    return Trainable(tables, features, model, optimizer, pipeline, plan, measured)
+    return Trainable(tables, features, model, optimizer, pipeline, plan)
 
 
 def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:

@@ -34,7 +34,6 @@ from dlrm_app.training.instruments.throughput import Throughput
 from dlrm_app.training.instruments.trace import Trace
 from dlrm_app.training.loop_decisions import decide_after_step, has_reached_target, is_val_due, overfitting
 from dlrm_app.training.loss_meter import LossMeter
-from dlrm_app.training.memory.probe import probe_memory
 from dlrm_app.training.nonfinite import (
     NonfiniteGuard,
     raise_if_nonfinite,
@@ -95,8 +94,6 @@ def prepare(
     log_start(config, manifest, tables, runtime)
     set_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
-    if config.trainer.probe_memory:
-        probe_memory(config, manifest, tables, runtime)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
@@ -351,7 +348,6 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)
     run.adviser.look_at(step_ms)
-    run.trainable.measured.log_once(run.trainable.plan, seconds_per_step)
 
 
 def report_unfinished(run: TrainingRun) -> None:

@@ -74,18 +74,6 @@ def check_training(
     return manifest, tables
 
 
-def check_recommendable(config: TrainConfig) -> Manifest:
-    """The manifest of a dataset for which a recipe is to be found; the rest of ``config`` is what it will replace.
-
-    Raises ConfigError with every problem; DataError if the dataset is the only one.
-    """
-    checks = _Checks(config)
-    manifest = checks.result(lambda: read_trainable(config.data.path))
-    checks.refuse()
-    assert manifest is not None
-    return manifest
-
-
 def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table]]:
     """The described cluster, the dataset's manifest if there is one, and the tables. Raises as ``check_training`` does.
 

@@ -40,7 +40,6 @@ def test_the_recipe_comes_first_so_that_what_is_typed_wins(
         ["tables=mine.yaml"],
         ["optimizer.sparse.lr=0.1"],
         ["model=dlrm,dcn"],
-        ["recommend=true"],
         ["data.path=nowhere"],
         ["data.path=one,another"],
     ],

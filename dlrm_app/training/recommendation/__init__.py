@@ -1,1 +1,1 @@
-"""dlrm-train recommend=true: the recipe for a dataset and this machine, with reasons, and the command to type."""
+"""The recipe that dlrm-train takes where nothing is chosen."""

@@ -6,11 +6,10 @@ import numpy as np
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.loader.batch_order import enough_lanes
-from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import count, memory_text
-from dlrm_app.training.recommendation.recipes import LARGE, Recipe, Setting
+from dlrm_app.text import count
+from dlrm_app.training.recommendation.recipes import Setting
 
 LEAST_STEPS = 100
 """The recipe for small samples was measured with 117 steps (30,000 rows at batch 256)."""
@@ -38,19 +37,3 @@ def training_bytes(tables: Sequence[Table], config: TrainConfig) -> int:
         per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array(table.rows), np.array(table.dim))
         total += table.num_bytes + int(per_weight) + int(per_row)
     return total
-
-
-def memory_settings(
-    needed: int, needed_in_half: int, cluster: Cluster, recipe: Recipe
-) -> list[Setting] | None:
-    """What makes tables of ``needed`` bytes fit on ``cluster``; None: nothing here does, and it takes more of it.
-
-    A published recipe keeps its weights in fp32. ``needed_in_half``: bytes with weights in fp16.
-    """
-    usable = cluster.usable * cluster.num_ranks
-    if needed <= usable:
-        return []
-    if recipe is LARGE and needed_in_half <= usable:
-        why = f"in fp32 they need {memory_text(needed)}, and there are {memory_text(usable)}"
-        return [Setting("tables.data_type", why, "fp16")]
-    return None

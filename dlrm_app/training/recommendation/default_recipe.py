@@ -1,7 +1,6 @@
 """What dlrm-train trains where nothing is chosen of model, tables, optimizer, schedule or batch: a recipe by the rows.
 
-The rules are those of recommend=true, without recipes that take several epochs or bring tables of their own: these are
-trained only where they are asked for.
+Recipes that take several epochs or bring tables of their own are trained only where they are asked for.
 """
 
 from collections.abc import Iterable
@@ -57,7 +56,7 @@ def default_recipe(manifest: Manifest, num_ranks: int) -> DefaultRecipe:
     name = f"experiment={recipe.experiment}" if recipe.experiment else "rates that fall to 0"
     why = (
         f"{name}, for {count(facts.rows, 'row')} and nothing said of model, tables, optimizer, schedule or batch: "
-        "recommend=true gives reasons, experiment=null the plain defaults"
+        "experiment=null gives the plain defaults"
     )
     return DefaultRecipe(recipe.words([*recipe.settings, batch]), why)
 

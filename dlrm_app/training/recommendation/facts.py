@@ -1,11 +1,8 @@
 """What a recommendation goes by: the dataset as its manifest tells it. No shard is read."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.table import Column, text_table
-from dlrm_app.text import NONE, percent, short
 
 
 @dataclass(frozen=True)
@@ -60,29 +57,6 @@ def dataset_facts(manifest: Manifest) -> DatasetFacts:
         min_count=encoding.get("min_count") if encoding.get("kind") == "vocab" else None,
         has_target_columns=any(column.transform["kind"] == "target" for column in manifest.dense),
     )
-
-
-def facts_table(facts: DatasetFacts) -> str:
-    """The facts as a table for the terminal."""
-    rows: Sequence[Sequence[str]] = [
-        ["rows in train", f"{facts.rows:,}"],
-        ["clicks", percent(facts.positives / max(facts.rows, 1))],
-        ["clicks in val", NONE if facts.val_positives is None else f"{facts.val_positives:,}"],
-        ["dense columns", f"{facts.num_dense:,}"],
-        ["sparse columns", f"{facts.num_sparse:,}, {facts.num_multi_hot:,} multi-hot"],
-        ["ids", f"{short(facts.num_embeddings)}, the largest column {short(facts.largest)}"],
-        ["encoding", _encoding_text(facts)],
-        ["values that share an id", percent(facts.colliding)],
-        ["values too rare for a row", percent(facts.rare)],
-        ["missing, of the worst column", percent(facts.missing)],
-    ]
-    return text_table(["dataset", Column(facts.name, is_words=True)], rows)
-
-
-def _encoding_text(facts: DatasetFacts) -> str:
-    if facts.encoding is None:
-        return NONE
-    return facts.encoding if facts.min_count is None else f"{facts.encoding}, min_count {facts.min_count}"
 
 
 def _colliding(manifest: Manifest) -> float | None:

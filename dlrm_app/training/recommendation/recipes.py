@@ -13,8 +13,6 @@ FULL_KAGGLE = (10_000_000, 50_000_000)
 """All of Criteo Kaggle has 45.8 million rows, of which BARS trains on 33."""
 TERABYTE_ROWS = 3_000_000_000
 """MLPerf's schedules are for the 4.2 billion rows of days 0 to 22; DLRM's rate is 0 after 3.3."""
-MEASURED_ROWS = 30_000
-"""The least that a recipe here was measured on."""
 
 
 @dataclass(frozen=True)
@@ -163,42 +161,3 @@ def choose_recipe(facts: DatasetFacts) -> Recipe:
     if is_kaggle and FULL_KAGGLE[0] <= facts.rows <= FULL_KAGGLE[1] and facts.val_positives:
         return KAGGLE_FULL
     return LARGE
-
-
-def unknowns(facts: DatasetFacts, recipe: Recipe) -> list[str]:
-    """Where the recommendation may be wrong, and what would tell."""
-    lines = []
-    if facts.name == "criteo_kaggle":
-        lines.append(
-            "criteo_kaggle is what dlrm-preprocess was told: whether the rows are Criteo's is not known"
-        )
-    if facts.rows < MEASURED_ROWS:
-        lines.append(
-            f"nothing was measured on fewer than {MEASURED_ROWS:,} rows: logistic regression or boosted trees may be as good"
-        )
-    if not 0 < facts.positives < facts.rows:
-        lines.append("all rows of train have the same label: there is nothing to learn")
-    lines += _val_unknowns(facts)
-    if recipe is SMALL_CLICKS:
-        lines.append(
-            "small_clicks was measured on synthetic clicks: compare it with the defaults on val, or try dlrm-tune"
-        )
-    if recipe is LARGE:
-        lines.append(
-            "rates, widths and batch were not measured at this size: dlrm-tune on a tenth of the rows would tell"
-        )
-    return lines
-
-
-def _val_unknowns(facts: DatasetFacts) -> list[str]:
-    if facts.val_positives is None:
-        return [
-            "without a labelled val split no run can be compared with another: preprocess with split.val=0.1"
-        ]
-    if facts.val_positives in (0, facts.val_rows):
-        return ["all rows of val have the same label, so it has no AUC: preprocess with a larger split.val"]
-    # docs/experiments.md, "What moves calibration": with 150 clicks AUC is known to 0.02
-    if facts.val_positives < 1000:
-        error = 0.02 * (150 / facts.val_positives) ** 0.5
-        return [f"val has {facts.val_positives:,} clicks, which tell AUC to about {error:.3f} only"]
-    return []

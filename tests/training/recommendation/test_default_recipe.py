@@ -9,6 +9,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, read_manifest, write_manifest
 from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.tables.specs import Table
+from dlrm_app.training.recommendation.adjustments import batch_setting, training_bytes
 from dlrm_app.training.recommendation.default_recipe import default_recipe, leaves_the_choice
 from dlrm_app.training.validation import check_training
 from tests.loader.dataset_fixture import write_dataset
@@ -75,3 +77,23 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(tmp_path: Path, sm
 )
 def test_whoever_sets_what_a_recipe_sets_gets_just_that(key: str, is_left: bool) -> None:
     assert leaves_the_choice(["data.path", key]) == is_left
+
+
+@pytest.mark.parametrize("rows", [64, 1000, 36_000, 137_000, 10_000_000])
+@pytest.mark.parametrize("batch_size", [256, 512, 2048, 65536])
+@pytest.mark.parametrize("ranks", [1, 6, 48])
+def test_a_batch_can_be_dealt_and_leaves_steps_enough(rows: int, batch_size: int, ranks: int) -> None:
+    lanes = next(lanes for lanes in range(64, 200) if lanes % ranks == 0)
+    size = int(batch_setting(batch_size, rows, ranks).value or batch_size)
+    assert size % lanes == 0
+    assert size <= max(batch_size, lanes)
+    assert size == lanes or rows // size >= 100
+
+
+def test_bytes_are_those_of_weights_and_optimizer_state() -> None:
+    tables = [Table("t_a", 1000, 16, ("a",)), Table("t_b", 10, 8, ("b",), data_type="fp16")]
+    expected = {"sgd": 4 * 16000 + 2 * 80, "adagrad": 8 * 16000 + 6 * 80}
+    expected["rowwise_adagrad"] = expected["sgd"] + 4 * 1010
+    for kind, size in expected.items():
+        config = compose_config("train", TrainConfig, ["data.path=x", f"optimizer={kind}"])
+        assert training_bytes(tables, config) == size
