@@ -25,7 +25,7 @@ LAYERS = [
     {"inference"},
     {"inference/tables"},
     {"training"},
-    {"training/gpu_check", "training/recommendation", "training/memory"},
+    {"training/gpu_check", "training/memory"},
     {"training/speed"},
     {"training/instruments", "training/optimization", "training/table_health"},
     {"check"},
@@ -148,7 +148,6 @@ KNOTS = {
     ("training/instruments", "training"),
     ("training/memory", "training"),
     ("training/optimization", "training"),
-    ("training/recommendation", "training"),
     ("training/speed", "training"),
     ("tuning", "reports"),
 }

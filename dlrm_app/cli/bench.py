@@ -1,13 +1,13 @@
 """``dlrm-bench data.path=DIR tables=… [measure=[model]] [output=FOLDER]``: where a run's time goes on this machine."""
 
-from dlrm_app.cli.default_recipe import with_default_recipe
+from dlrm_app.cli.auto_recipe import with_recipe
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
 from dlrm_app.config.bench import BenchConfig
 
 
 def main() -> None:
-    launch("bench", BenchConfig, _bench, _validate, with_default_recipe)
+    launch("bench", BenchConfig, _bench, _validate, with_recipe)
 
 
 def _bench(config: BenchConfig) -> None:

@@ -1,13 +1,13 @@
 """``dlrm-train data.path=DIR tables=… model=… output=RUN``: train a DLRM and log its AUC per epoch."""
 
-from dlrm_app.cli.default_recipe import with_default_recipe
+from dlrm_app.cli.auto_recipe import with_recipe
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
 from dlrm_app.config.train import TrainConfig
 
 
 def main() -> None:
-    launch("train", TrainConfig, _train, _validate, with_default_recipe)
+    launch("train", TrainConfig, _train, _validate, with_recipe)
 
 
 def _train(config: TrainConfig) -> float | None:

@@ -109,6 +109,13 @@ class Reference:
         """What ``group`` can be, as this command names it."""
         return choices_of(group, self._conf, self._command)[1]
 
+    def choices_text(self, group: str) -> str:
+        """The choices, after what the one in force means where it is no section of keys."""
+        names = ", ".join(self.choices_of(group))
+        if group in self._tree or self.choices[group] not in self.choices_of(group):
+            return names
+        return f"{self._file(group, self.choices[group]).header}. Choices: {names}"
+
     def sections(self) -> list[Section]:
         """Every key, in the order of the schema."""
         values = OmegaConf.to_container(self._tree, resolve=False)
@@ -165,7 +172,7 @@ def help_text(command: str, schema: type[Any], overrides: list[str]) -> str:
     if reference.choices:
         lines += ["== Groups and their choices =="]
         for group in sorted(reference.choices):
-            lines += _wrapped(f"{group}: ", ", ".join(reference.choices_of(group)), 4)
+            lines += _wrapped(f"{group}={reference.choices[group]}: ", reference.choices_text(group), 4)
         lines += [""]
     lines += ["== Keys and their values now =="]
     for section in reference.sections():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.default_recipe import with_default_recipe
+from dlrm_app.cli.auto_recipe import with_recipe
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
@@ -58,7 +58,7 @@ def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tm
     begin_with(tmp_path / "run", gone, dataset, "trainer.max_steps=6")
     shutil.rmtree(gone)  # nobody needs the former run once this one has a checkpoint
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={gone}", f"output={tmp_path}/run", "resume=auto"]
-    assert compose_config("train", TrainConfig, with_default_recipe(typed)).model.bottom_mlp == [16]
+    assert compose_config("train", TrainConfig, with_recipe(typed)).model.bottom_mlp == [16]
     begin_with(tmp_path / "run", gone, dataset, "resume=auto")
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
     assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
@@ -94,22 +94,20 @@ def test_optimizers_begin_anew_where_their_states_are_not_wanted(
 
 def test_where_nothing_is_chosen_everything_is_as_the_former_run_had_it(former: Path, dataset: Path) -> None:
     typed = [f"data.path={dataset}", f"warm_start.checkpoint={former}"]
-    config = compose_config("train", TrainConfig, with_default_recipe(typed))
+    config = compose_config("train", TrainConfig, with_recipe(typed))
     then = read_marker(next((former / "checkpoints").glob("step-*"))).config
     for section in ("model", "tables", "optimizer", "schedule"):
         assert asdict(getattr(config, section)) == then[section]
     assert config.trainer.global_batch_size == 128
-    faster = compose_config("train", TrainConfig, with_default_recipe([*typed, "trainer.epochs=3"]))
+    faster = compose_config("train", TrainConfig, with_recipe([*typed, "trainer.epochs=3"]))
     assert (faster.model, faster.trainer.epochs) == (config.model, 3)
-    typed = with_default_recipe(
-        [*typed, "optimizer=sgd", "trainer.global_batch_size=256", "model.dropout=0.5"]
-    )
+    typed = with_recipe([*typed, "optimizer=sgd", "trainer.global_batch_size=256", "model.dropout=0.5"])
     other = compose_config("train", TrainConfig, typed)
     assert other.optimizer.sparse.kind == "sgd"
     assert (other.trainer.global_batch_size, other.model.dropout) == (256, 0.5)
     assert (other.model.bottom_mlp, other.tables) == (config.model.bottom_mlp, config.tables)
     recipe = [*typed, "experiment=kaggle_small"]
-    assert with_default_recipe(recipe) == recipe
+    assert with_recipe(recipe) == recipe
 
 
 def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) -> None:
@@ -122,7 +120,7 @@ def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) 
     ]
     train_here(tmp_path / "first", *keys, "trainer.max_steps=2")
     typed = [f"data.path={dataset}", "tables=dataset", f"warm_start.checkpoint={tmp_path}/first"]
-    config = compose_config("train", TrainConfig, with_default_recipe(typed))
+    config = compose_config("train", TrainConfig, with_recipe(typed))
     then = read_marker(next((tmp_path / "first/checkpoints").glob("step-*"))).config
     assert asdict(config.tables) == then["tables"]
 

@@ -1,1 +1,0 @@
-"""The recipe that dlrm-train takes where nothing is chosen."""
