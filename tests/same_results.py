@@ -160,6 +160,8 @@ def new_names(checkout: Path) -> dict[str, str]:
 
 def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: int = 1) -> str:
     """What ``dlrm-NAME`` prints, run in ``folder``. Raises CalledProcessError."""
+    if name == "check" and not (checkout / "dlrm_app" / "cli" / "check.py").is_file():  # earlier versions
+        name, settings = "preprocess", tuple(setting.replace("data.path", "check") for setting in settings)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     launcher = torchrun if ranks > 1 else []
     arguments = [sys.executable, *launcher, "-m", f"dlrm_app.cli.{name}", *settings]
@@ -209,12 +211,12 @@ def cases(
 
     def generate(name: str, *settings: str) -> dict[str, Any]:
         run("generate", "format=dataset", f"output={name}", "val_rows=1000", "threads=2", *settings)
-        printed = run("preprocess", f"check={name}")
+        printed = run("check", f"data.path={name}")
         return {**dataset_results(folder / name), "check": printed_numbers(printed)}
 
     def preprocess(name: str, settings: list[str]) -> dict[str, Any]:
         run("preprocess", *settings, f"output={name}")
-        printed = run("preprocess", f"check={name}")
+        printed = run("check", f"data.path={name}")
         return {**dataset_results(folder / name), "check": printed_numbers(printed)}
 
     def train(name: str, ranks: int, settings: list[str]) -> dict[str, Any]:

@@ -119,7 +119,6 @@ BY_NAME = {"load.py", "compiled.py", "build.py", "reference.py"}
 
 KNOTS = {
     ("bench", "reports"),
-    ("check", "reports/dataset"),
     ("dataset", "loader"),
     ("dataset", "preprocess/encode"),
     ("dataset", "preprocess/units"),

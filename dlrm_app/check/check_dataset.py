@@ -1,4 +1,4 @@
-"""``dlrm-preprocess check=DIR``."""
+"""dlrm-check's job."""
 
 import logging
 import shutil
@@ -12,21 +12,15 @@ from dlrm_app.check.summary import summary, verdict
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION
 from dlrm_app.errors import DataError, DlrmError
-from dlrm_app.files import write_text
 from dlrm_app.preprocess.job.summary import next_command
 from dlrm_app.preprocess.units.executor import num_cores
-from dlrm_app.reports.dataset.page import render
 from dlrm_app.text import bullets
 
-PAGE = "dataset.html"
 logger = logging.getLogger(__name__)
 
 
 def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: float = 2) -> Findings:
-    """Reads all of the dataset in ``folder``, says what is in it, and writes dataset.html there.
-
-    Raises DataError naming every problem, once the summary is given and the page written.
-    """
+    """Reads all of the dataset in ``folder`` and logs what is in it."""
     manifest = read_manifest(folder)
     start = time.perf_counter()
     threads = num_threads or num_cores()
@@ -41,22 +35,17 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
             "at 16 bytes each needs room for files of 8 bytes a row in that folder"
         ) from error
     findings.problems[:0] = problems
-    logger.info(f"{summary(manifest, findings)}\n")
-    _write_page(folder, render(manifest, findings))
+    logger.info(f"{summary(findings)}\n")
+    rows = sum(split.rows for split in manifest.splits.values())
+    logger.info(f"{rows:,} rows read in {time.perf_counter() - start:.1f} s")
+    return findings
+
+
+def conclude(findings: Findings) -> None:
+    """Logs that the dataset is whole and what comes next. Raises DataError naming every problem."""
+    folder = findings.manifest.folder
     if findings.problems:
         raise DataError(
             f"{folder}: {verdict(findings.problems)}; {SUGGESTION}:\n{bullets(findings.problems)}"
         )
-    seconds = time.perf_counter() - start
-    rows = sum(split.rows for split in manifest.splits.values())
-    logger.info(f"{folder}: {verdict([])}; {rows:,} rows read in {seconds:.1f} s")
-    logger.info(f"next: {next_command(manifest)}")
-    return findings
-
-
-def _write_page(folder: Path, page: str) -> None:
-    try:
-        write_text(folder / PAGE, page)
-        logger.info(f"with plots: {folder / PAGE}")
-    except OSError as error:
-        logger.warning(f"{folder / PAGE} was not written: {error}")
+    logger.info(f"{folder}: {verdict([])}\nnext: {next_command(findings.manifest)}")

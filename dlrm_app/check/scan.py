@@ -24,6 +24,7 @@ _R = TypeVar("_R")
 class Findings:
     """What the values of a dataset say. ``studied`` splits are those that features are described by: train if any."""
 
+    manifest: Manifest
     studied: list[str]
     dense: dict[str, DenseValues]
     sparse: dict[str, Popularity]
@@ -44,6 +45,7 @@ def scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: in
     """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' hashes."""
     studied = ["train"] if "train" in manifest.splits else list(manifest.splits)
     findings = Findings(
+        manifest,
         studied,
         {column.name: DenseValues() for column in manifest.dense},
         {column.name: Popularity() for column in manifest.sparse},

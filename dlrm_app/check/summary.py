@@ -10,13 +10,13 @@ from dlrm_app.check.tables import (
     sparse_rows,
     split_rows,
 )
-from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.table import text_table
 from dlrm_app.text import count
 
 
-def summary(manifest: Manifest, findings: Findings) -> str:
+def summary(findings: Findings) -> str:
     """The splits, then every feature."""
+    manifest = findings.manifest
     parts = [text_table(SPLIT_COLUMNS, split_rows(manifest, findings))]
     if findings.overlap:
         parts.append("(also in train: the same values but for the label; of train itself: more than once)")

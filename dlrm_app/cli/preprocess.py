@@ -1,7 +1,5 @@
 """``dlrm-preprocess dataset=criteo_kaggle input.train=train.txt split.val=0.1 split.test=0.1 output=DIR``."""
 
-from pathlib import Path
-
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
 from dlrm_app.config.preprocess import PreprocessConfig
@@ -12,15 +10,10 @@ def main() -> None:
 
 
 def _preprocess(config: PreprocessConfig) -> None:
-    if config.check is not None:
-        from dlrm_app.check.check_dataset import check_dataset
+    with loading():
+        from dlrm_app.preprocess.job.preprocess import preprocess
 
-        check_dataset(Path(config.check), num_threads=config.threads, memory_gib=config.memory_gib)
-    else:
-        with loading():
-            from dlrm_app.preprocess.job.preprocess import preprocess
-
-        preprocess(config)
+    preprocess(config)
 
 
 if __name__ == "__main__":

@@ -99,12 +99,9 @@ class PreprocessConfig:
     executor: str = MISSING
     dask: DaskConfig = field(default_factory=DaskConfig)
     output: str = MISSING
-    check: str | None = None
 
     def problems(self) -> list[str]:
         """What types cannot express and no data is needed to see; every problem, with what to do about it."""
-        if self.check is not None:
-            return _check_problems(self)
         return [
             *_input_problems(self.input, self.split),
             *_encoding_problems(self.encoding),
@@ -123,19 +120,6 @@ class PreprocessConfig:
             *self.dask.problems(self.executor),
             *_output_problems(self),
         ]
-
-
-def _check_problems(config: PreprocessConfig) -> list[str]:
-    given = [f"input.{name}" for name in SPLITS if getattr(config.input, name) is not None]
-    given += ["output"] if config.output else []
-    problems = [
-        f"check= looks at a finished dataset, and {key} is to make one: leave it out" for key in given
-    ]
-    return [
-        *problems,
-        *threads_problems("threads", config.threads),
-        *within("memory_gib", config.memory_gib, 0.01, 1 << 20),
-    ]
 
 
 def _output_problems(config: PreprocessConfig) -> list[str]:

@@ -19,6 +19,7 @@ from dlrm_app.config.overrides import choices_of
 
 COMMANDS = (
     "preprocess",
+    "check",
     "train",
     "evaluate",
     "export",

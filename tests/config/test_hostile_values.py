@@ -8,6 +8,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.bench import BenchConfig
+from dlrm_app.config.check import CheckConfig
 from dlrm_app.config.compose import compose_config, compose_tree, resolved, to_schema, too_large
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
@@ -27,6 +28,7 @@ from dlrm_app.errors import ConfigError
 COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "train": (TrainConfig, ["data.path=x"]),
     "preprocess": (PreprocessConfig, ["input.train=x", "output=y"]),
+    "check": (CheckConfig, ["data.path=x"]),
     "generate": (GenerateConfig, ["output=y"]),
     "evaluate": (EvaluateConfig, ["checkpoint=x"]),
     "plan": (PlanConfig, []),

@@ -48,4 +48,4 @@ def next_command(manifest: Manifest) -> str:
         return f"dlrm-train {path} tables=dataset trainer.epochs=1"
     if labelled:
         return f"dlrm-evaluate checkpoint=RUN {path} split={labelled[0]}"
-    return f"dlrm-preprocess {setting('check', manifest.path)}"
+    return f"dlrm-check {path}"

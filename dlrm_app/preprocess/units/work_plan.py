@@ -58,7 +58,7 @@ def make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -
     )
 
 
-_NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output", "check")
+_NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
 
 
 def identity(config: PreprocessConfig) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """dataset.html: what a dataset holds, on one page that needs nothing from elsewhere."""
 
+import logging
 import math
 from collections.abc import Sequence
 from html import escape
@@ -18,6 +19,7 @@ from dlrm_app.check.tables import (
     split_rows,
 )
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.files import write_text
 from dlrm_app.reports.axis import Axis, linear_axis
 from dlrm_app.reports.chart import SPLIT_STYLES, WIDE, Chart, charts_html
 from dlrm_app.reports.dataset.feature_charts import dense_chart, popularity_chart
@@ -28,8 +30,23 @@ from dlrm_app.text import bytes_text, percent, percent_tick, short
 _MOST_BUCKETS = 80
 
 
-def render(manifest: Manifest, findings: Findings) -> str:
+PAGE = "dataset.html"
+logger = logging.getLogger(__name__)
+
+
+def write_page(findings: Findings) -> None:
+    """Writes dataset.html into the dataset; warns where that is not possible."""
+    path = findings.manifest.folder / PAGE
+    try:
+        write_text(path, render(findings))
+        logger.info(f"with plots: {path}")
+    except OSError as error:
+        logger.warning(f"{path} was not written: {error}")
+
+
+def render(findings: Findings) -> str:
     """The page."""
+    manifest = findings.manifest
     sections = [
         _overview(manifest, findings),
         _splits(manifest, findings),
