@@ -37,8 +37,8 @@ test-cpp: setup ## the C++ program that scores exports: built, compared with Pyt
 	@tests/inference/install.sh
 	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py
 
-gpu-check: setup ## on a machine with GPUs: everything against its CPU, within ten minutes; gpu-check/gpu-check.html
-	$(BIN)/dlrm-gpu-check
+gpu-check: setup ## on a machine with GPUs: trainings on them against its CPU, with a table to paste; DEVICE=cpu tries it without
+	DEVICE=$(DEVICE) $(BIN)/python -m pytest -m gpu --junitxml=gpu-check.xml tests/gpu
 
 lint: setup ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -39,18 +39,37 @@ def _train(overrides: tuple[str, ...]) -> None:
     train(compose_config("train", TrainConfig, ["trainer.threads=1", *overrides]))
 
 
-def start_ranks(work: Callable[[], Any], num_ranks: int, ranks_per_node: int) -> list[Any]:
-    """What ``work``, which joins the group itself, gives on each rank."""
+def start_ranks(
+    work: Callable[[], Any], num_ranks: int, ranks_per_node: int, seconds: float | None = None
+) -> list[Any]:
+    """What ``work``, which joins the group itself, gives on each rank.
+
+    Raises EOFError when a rank dies, TimeoutError when one is silent for ``seconds``; no rank outlives the error.
+    """
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # where they meet
     numbers = {"MASTER_PORT": store.port, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": ranks_per_node}
-    receivers = []
+    receivers, processes = [], []
     for rank in range(num_ranks):
         receiver, sender = CONTEXT.Pipe(duplex=False)
         numbers |= {"RANK": rank, "LOCAL_RANK": rank % ranks_per_node}
-        CONTEXT.Process(target=_work_on_rank, args=(work, numbers, sender), daemon=True).start()
+        processes.append(
+            CONTEXT.Process(target=_work_on_rank, args=(work, dict(numbers), sender), daemon=True)
+        )
+        processes[-1].start()
         sender.close()  # so that a rank that dies is an EOFError here
         receivers.append(receiver)
-    return [pickle.loads(receiver.recv_bytes()) for receiver in receivers]
+    try:
+        return [_receive(receiver, seconds) for receiver in receivers]
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+
+
+def _receive(receiver: Connection, seconds: float | None) -> Any:
+    if not receiver.poll(seconds):
+        raise TimeoutError(f"a rank gave no answer within {seconds} s")
+    return pickle.loads(receiver.recv_bytes())
 
 
 def _work_on_rank(work: Callable[[], Any], numbers: dict[str, int], sender: Connection) -> None:

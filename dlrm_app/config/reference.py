@@ -31,7 +31,6 @@ COMMANDS = (
     "generate",
     "report",
     "doctor",
-    "gpu-check",
 )
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.

@@ -13,7 +13,6 @@ from dlrm_app.config.compose import compose_config, compose_tree, resolved, to_s
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.export import ExportConfig
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.config.gpu_check import GpuCheckConfig
 from dlrm_app.config.keys import wrong_value
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.predict import PredictConfig
@@ -36,7 +35,6 @@ COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
     "tune": (TuneConfig, ["data.path=x", "output=y"]),
     "export": (ExportConfig, ["checkpoint=x", "output=y"]),
     "predict": (PredictConfig, ["model=x", "output=y"]),
-    "gpu-check": (GpuCheckConfig, []),
     "report": (ReportConfig, ["runs=[x]"]),
     "serve": (ServeConfig, ["model=x"]),
 }

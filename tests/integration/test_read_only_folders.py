@@ -61,7 +61,6 @@ COMMANDS = pytest.mark.parametrize(
         ("plan", "calibrate=true output=closed/machine"),
         ("bench", "data.path=data tables=dataset trainer.global_batch_size=64 output=closed/bench"),
         ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
-        ("gpu-check", "device=cpu output=closed/check"),
     ],
 )
 

@@ -1,1 +1,0 @@
-"""The first ten minutes on GPUs: what the tests hold on the CPU, on the GPUs at hand, and what they give."""
