@@ -15,7 +15,6 @@ import torch.distributed as dist
 from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.distributed.shared_memory.group import MachineGroup, begin_sum, machine_group
 from dlrm_app.errors import SharedError
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -45,8 +44,7 @@ class StopRequest:
         self._runtime = runtime
         self._asked_at: float | None = None
         self.signal_name = "a signal to another rank"
-        group = machine_group(runtime) if runtime.world_size > 1 else None
-        self._group = group if isinstance(group, MachineGroup) else new_group()
+        self._group = new_group()
         self._flags = torch.zeros(2, dtype=torch.int32)
         self._work: dist.Work | None = None
         self._saved_since = False
@@ -81,7 +79,7 @@ class StopRequest:
         self._saved_since = False
         # what is agreed on now is not asked for again
         self._flags = torch.tensor([must_stop, is_overdue and not answer.save], dtype=torch.int32)
-        self._work = begin_sum(self._flags, self._group)
+        self._work = dist.all_reduce(self._flags, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return answer
 
     def has_saved(self) -> None:

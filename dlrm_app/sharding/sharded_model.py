@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.model_parallel import (
     DataParallelWrapper,
@@ -16,7 +17,6 @@ from torchrec.distributed.types import ShardingEnv
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.distributed.shared_memory.group import machine_group
 from dlrm_app.kernels import openmp
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import init_tables
@@ -24,11 +24,9 @@ from dlrm_app.model.loss import ClickTask
 from dlrm_app.model.precision import set_tf32
 from dlrm_app.sharding.communication import quantized_collectives
 from dlrm_app.sharding.constraints import table_names
-from dlrm_app.sharding.mean_gradients import MeanGradients
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.planner.placement import Assignment
 from dlrm_app.sharding.planner.planner import make_plan
-from dlrm_app.sharding.pooled_exchange import exchange_directly
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
@@ -70,26 +68,24 @@ def shard_model(
         import_module("dlrm_app.kernels.compiled_operators").replace_operators()
     if runtime.is_first:
         warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
-    group = machine_group(runtime)
+    group = dist.GroupMember.WORLD
+    assert group is not None
     model = DistributedModelParallel(
         task,
         env=ShardingEnv.from_process_group(group),
         device=runtime.device,
         plan=plan,
         sharders=[make_sharder(config)],
-        data_parallel_wrapper=_replicated_dense_part(runtime),
+        data_parallel_wrapper=_replicated_dense_part(runtime.world_size),
     )
-    exchange_directly(model, group)
     init_tables(model, tables, config.trainer.seed)
     return model
 
 
-def _replicated_dense_part(runtime: Runtime) -> DataParallelWrapper:
+def _replicated_dense_part(world_size: int) -> DataParallelWrapper:
     """What averages the dense part's gradients over the ranks; one rank's are their own average."""
-    if runtime.world_size == 1:
+    if world_size == 1:
         return AsItIs()
-    if runtime.device.type == "cpu":
-        return MeanGradients()
     # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
     # and from three ranks on another order adds them up in another order: no resume would be exact.
     return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=True)

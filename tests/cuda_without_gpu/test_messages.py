@@ -14,7 +14,6 @@ from torch import nn
 
 from dlrm_app.distributed.collectives import all_reduce_sum, new_group
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.distributed.shared_memory import rings
 from dlrm_app.distributed.signals import StopRequest
 from dlrm_app.model.regularization import SyncedBatchNorm
 from dlrm_app.training.instruments.step_parts import StepParts
@@ -113,7 +112,6 @@ def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str
         take_step(*inputs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rings, "FOLDER", Path("/nowhere"))  # as with GPUs: no memory is shared
         patch.setattr(loop, "take_step", begin_step)
         for name in COLLECTIVES:
             patch.setattr(dist, name, noting(name, getattr(dist, name)))
@@ -131,7 +129,7 @@ def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str
 def test_a_step_waits_for_no_message_of_ours(
     overrides: list[str], blocking: list[str], tmp_path: Path
 ) -> None:
-    """Between two lines of the log; the gradients travel beside the tables' update, the request to stop or save beside the next step."""
+    """Between two lines of the log; DDP sends the gradients, the request to stop or save travels beside the next step."""
     write_dataset(tmp_path / "data", rows={"train": 1000})
     keys = ["trainer.log_every_steps=4", *overrides]
     work = partial(noted_run, str(tmp_path / "data"), str(tmp_path / "run"), *keys)
@@ -140,4 +138,4 @@ def test_a_step_waits_for_no_message_of_ours(
         for number in (1, 2, 3, 5, 6):
             sent = steps[number - 1]
             assert [name for name, is_beside in sent if not is_beside] == blocking
-            assert [name for name, is_beside in sent if is_beside] == ["all_reduce"] * 2
+            assert [name for name, is_beside in sent if is_beside] == ["all_reduce"]

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.distributed.shared_memory.group import machine_group
 from dlrm_app.kernels.products import is_for_onednn, multiply
 from dlrm_app.sharding.estimate.machine import Machine
 
@@ -53,10 +52,9 @@ def exchange_rate(runtime: Runtime) -> float:
     """Bytes a second that a rank sends when all send to all; without bound for a rank that is alone."""
     if runtime.world_size == 1:
         return float("inf")
-    group = machine_group(runtime)
     source = torch.ones(SENT // 4, device=runtime.device)
     target = torch.empty_like(source)
-    seconds = median_seconds(lambda: dist.all_to_all_single(target, source, group=group), runtime, repeats=20)
+    seconds = median_seconds(lambda: dist.all_to_all_single(target, source), runtime, repeats=20)
     return SENT * (runtime.world_size - 1) / runtime.world_size / seconds
 
 
