@@ -15,7 +15,7 @@ measures on five random fifths in turn. Their calibration together has little no
 others have too many of. ``--draw``: the seed by which positives are left out.
 
     python benchmarks/kaggle_small.py sample.tsv --seeds 3 --methods kaggle_small --splits "rolling 40" "rolling 55" rolling \
-        --val 0.1 --set trainer.learn_val=false
+        --val 0.1
 
 ``--val``: of the rows to learn from the last tenth are the recipe's val split. "rolling 40" learns on the first 40% and is
 measured on the 15% behind them.

@@ -61,7 +61,6 @@ def run_sharded(trainable: Trainable, config: TrainConfig, steps: Sequence[Any])
     rates = LearningRates(
         trainable.optimizer, trainable.tables, config.optimizer, config.schedule, len(steps), Progress()
     )
-    rates.follow(trainable.pipeline, steps_done=0)
     stream = iter([to_batch(*step) for step in steps])
     losses = []
     for number in range(1, len(steps) + 1):
@@ -78,12 +77,10 @@ def run_plain(
     rates: Rates = lambda step: {"sparse": 1.0, "dense": 1.0},
     forward_in: Callable[[], AbstractContextManager[Any]] = nullcontext,
     parts: int = 1,
-    stale_lookups: bool = False,
 ) -> torch.Tensor:
     """Losses of plain torch's steps, each table with its own settings and stored in its own type.
 
-    ``parts``: into how many the optimizers take every row to be cut. ``stale_lookups``: rows are read as they were
-    before the newest update of the tables, while the dense part never lags.
+    ``parts``: into how many the optimizers take every row to be cut.
     """
     sparse = []
     for table in tables:
@@ -92,20 +89,14 @@ def run_plain(
         sparse.append((settings.lr, RowByRow([plain.bags[table.name].weight], settings, stored_as, parts)))
     parameters: list[nn.Parameter] = list(plain.dense.values())
     dense = DENSE[config.optimizer.dense.kind](parameters, config.optimizer.dense)
-    weights = [plain.bags[table.name].weight for table in tables]
-    losses, before = [], _values(weights)
+    losses = []
     for number, (rows, ids, labels) in enumerate(steps, start=1):
         factors = rates(number)
         plain.zero_grad(set_to_none=False)
-        now = _values(weights)
-        if stale_lookups:
-            _overwrite(weights, before)
         with forward_in():
             logits = plain(rows, ids)
         loss = F.binary_cross_entropy_with_logits(logits.float(), labels)
         loss.backward()
-        _overwrite(weights, now)
-        before = now
         if config.optimizer.dense.clip_norm is not None:
             clip_by_hand(parameters, config.optimizer.dense.clip_norm)
         for lr, optimizer in sparse:
@@ -115,15 +106,6 @@ def run_plain(
         dense.step()
         losses.append(loss.detach())
     return torch.stack(losses)
-
-
-def _values(weights: Sequence[nn.Parameter]) -> list[torch.Tensor]:
-    return [weight.detach().clone() for weight in weights]
-
-
-def _overwrite(weights: Sequence[nn.Parameter], values: Sequence[torch.Tensor]) -> None:
-    for weight, value in zip(weights, values, strict=True):
-        weight.data.copy_(value)
 
 
 def clip_by_hand(parameters: Sequence[nn.Parameter], clip_norm: float) -> None:

@@ -17,6 +17,7 @@ GONE: dict[str, str] = {
     "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
     "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
     "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
+    "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
 }
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _trees: dict[type[Any], DictConfig] = {}

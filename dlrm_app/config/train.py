@@ -15,7 +15,7 @@ MINUTES_OF_A_YEAR = 365 * 24 * 60
 """A time limit for whose end torch can still name the nanosecond."""
 PRECISIONS = ("fp32", "bf16", "auto")
 COMPILES = (False, True, "auto")
-PIPELINES = ("base", "sparse_dist", "fused_sparse_dist", "prefetch", "semi_sync")
+PIPELINES = ("base", "sparse_dist", "prefetch")
 
 
 @dataclass(slots=True)
@@ -54,7 +54,6 @@ class TrainerConfig:
     deterministic: bool = MISSING
     micro_batches: int = 1
     calibrate: bool = False
-    learn_val: bool = False
     max_steps: int | None = None
     log_every_steps: int = MISSING
     on_nonfinite: str = MISSING
@@ -67,9 +66,9 @@ class TrainerConfig:
     tf32: bool = MISSING
     compile: Any = False
 
-    def num_steps(self, num_rows: int, num_val_rows: int = 0) -> int:
-        """Steps of a whole run over ``num_rows`` training rows, and then over as many of val as it learns from."""
-        steps = self.epochs * (num_rows // self.global_batch_size) + num_val_rows // self.global_batch_size
+    def num_steps(self, num_rows: int) -> int:
+        """Steps of a whole run over ``num_rows`` training rows."""
+        steps = self.epochs * (num_rows // self.global_batch_size)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
 
@@ -158,8 +157,6 @@ class TrainConfig:
             *threads_problems("trainer.threads", self.trainer.threads),
             *one_of("trainer.on_nonfinite", self.trainer.on_nonfinite, ("stop", "skip")),
             *positive("trainer.max_skipped", self.trainer.max_skipped),
-            *_skip_problems(self.trainer),
-            *_learn_val_problems(self),
             *_micro_batch_problems(self.trainer.micro_batches, self.model),
             *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
             *positive("data.lanes", self.data.lanes),
@@ -186,31 +183,6 @@ class TrainConfig:
 
 def _compile_problems(value: object) -> list[str]:
     return [] if value in COMPILES else [f"trainer.compile must be one of false, true, auto, got {value!r}"]
-
-
-def _skip_problems(trainer: TrainerConfig) -> list[str]:
-    if trainer.on_nonfinite != "skip" or trainer.pipeline not in ("fused_sparse_dist", "semi_sync"):
-        return []
-    return [
-        f"trainer.on_nonfinite=skip cannot leave a step out of trainer.pipeline={trainer.pipeline}, which has looked up "
-        "the next step's rows by then: use trainer.pipeline=sparse_dist, or trainer.on_nonfinite=stop"
-    ]
-
-
-def _learn_val_problems(config: "TrainConfig") -> list[str]:
-    if not config.trainer.learn_val:
-        return []
-    given = {
-        "evaluation.patience": config.evaluation.patience is not None,
-        "evaluation.target_auc": config.evaluation.target_auc is not None,
-        "logging.mllog": config.logging.mllog,
-    }
-    return [
-        f"trainer.learn_val=true learns from val's rows once all epochs are done, and {key} ends the run by val: leave it out, "
-        "or set trainer.learn_val=false"
-        for key, is_given in given.items()
-        if is_given
-    ]
 
 
 def _micro_batch_problems(count: int, model: ModelConfig) -> list[str]:

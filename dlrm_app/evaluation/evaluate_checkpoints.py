@@ -109,13 +109,6 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
 
 def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
     """Loads the model, evaluates it and lets it go."""
-    is_its_own = trained.marker.dataset == manifest.fingerprint()
-    if config.split == "val" and is_its_own and trained.marker.has_learnt_val and runtime.is_first:
-        logger.warning(
-            "%s learnt from these rows of val (trainer.learn_val=true), which flatters it: evaluate on test, or an older "
-            "checkpoint of the run",
-            trained.name,
-        )
     size = config.batch_size or trained.config.evaluation_rows(runtime.world_size, runtime.device_type)
     batches = runtime.together(
         lambda: EvalBatches(

@@ -8,7 +8,6 @@ from torch import nn
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.dataset.pooling_factors import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
-from dlrm_app.errors import refuse_if
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.model.architectures import model_problems, model_table_problems
 from dlrm_app.reports.plan import plan_page
@@ -24,7 +23,6 @@ from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count, setting, typed_settings
 from dlrm_app.training.memory.estimate import estimate_run, shortage
-from dlrm_app.training.pipelines import plan_problems
 from dlrm_app.training.speed.estimate import estimate_text
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
@@ -43,7 +41,6 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     assignment, options = find_assignment(work, cluster, lambda: _on_paper(config, tables))
     seconds = time.perf_counter() - started
     plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
-    refuse_if(plan_problems(config.trainer.pipeline, plan))
     print(plan_text(plan))
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
     print(estimate_text(config, plan, tables, num_dense))

@@ -11,7 +11,6 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.problems import has_labelled_val
 from dlrm_app.loader.soft_labels import SoftLabels
 from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
 from dlrm_app.runs.checkpoint.load import Checkpoint, load_tensors, open_checkpoint
@@ -79,8 +78,8 @@ class TrainingRun:
         trainer = self.config.trainer
         if reason := reason_to_stop(self.config.evaluation, self.progress.evals):
             return reason
-        if self.progress.epoch >= trainer.epochs + bool(self.num_val_rows):
-            return f"trainer.epochs={trainer.epochs} are done{', and val is learnt from' * bool(self.num_val_rows)}"
+        if self.progress.epoch >= trainer.epochs:
+            return f"trainer.epochs={trainer.epochs} are done"
         if trainer.max_steps is not None and self.progress.step >= trainer.max_steps:
             return f"trainer.max_steps={trainer.max_steps} is reached"
         return None
@@ -88,9 +87,7 @@ class TrainingRun:
     @property
     def epoch_title(self) -> str:
         """What the next step is a part of, for people."""
-        return (
-            "val" if self.split == "val" else f"epoch {self.progress.epoch + 1}/{self.config.trainer.epochs}"
-        )
+        return f"epoch {self.progress.epoch + 1}/{self.config.trainer.epochs}"
 
     @property
     def epochs_trained(self) -> float:
@@ -98,32 +95,14 @@ class TrainingRun:
         return self.progress.step / self.batches_per_epoch
 
     @property
-    def num_epoch_steps(self) -> int:
-        """Steps of all epochs; those over val's rows come after them."""
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
         return self.config.trainer.num_steps(self.manifest.splits["train"].rows)
 
     @property
-    def num_steps(self) -> int:
-        """Steps of the whole run."""
-        return self.config.trainer.num_steps(self.manifest.splits["train"].rows, self.num_val_rows)
-
-    @property
-    def num_val_rows(self) -> int:
-        """Rows of val that are learnt from after the last epoch; 0 where they are not, or do not fill a batch."""
-        if not self.config.trainer.learn_val or not has_labelled_val(self.manifest):
-            return 0
-        rows = self.manifest.splits["val"].rows
-        return rows if rows >= self.config.trainer.global_batch_size else 0
-
-    @property
-    def split(self) -> str:
-        """Whose rows the next step learns from: val's after the last epoch, as if they were one more."""
-        return "val" if self.num_val_rows and self.progress.epoch >= self.config.trainer.epochs else "train"
-
-    @property
     def batches_per_epoch(self) -> int:
-        """Global batches of the current epoch."""
-        return self.manifest.splits[self.split].rows // self.config.trainer.global_batch_size
+        """Global batches of an epoch."""
+        return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
 
     @cached_property
     def learning_rates(self) -> LearningRates:
@@ -134,9 +113,8 @@ class TrainingRun:
             self.trainable.tables,
             config.optimizer,
             config.schedule,
-            self.num_epoch_steps,
+            self.num_steps,
             self.progress,
-            self.num_val_rows // config.trainer.global_batch_size,
         )
 
     @cached_property

@@ -16,7 +16,6 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.pooling_factors import with_pooling_factors
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import refuse_if
 from dlrm_app.loader.batch import TrainBatches
 from dlrm_app.loader.loading import choose_loading
 from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
@@ -25,7 +24,7 @@ from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimization.optimizers import combine_optimizers
-from dlrm_app.training.pipelines import make_pipeline, plan_problems
+from dlrm_app.training.pipelines import make_pipeline
 from dlrm_app.training.validation import check_training
 
 logger = logging.getLogger(__name__)
@@ -68,7 +67,6 @@ def build_trainable(
     ``guard``: what the loss passes before the backward pass.
     """
     task, plan = plan_model(config, tables, num_dense, runtime, guard)
-    refuse_if(plan_problems(config.trainer.pipeline, plan))
     model = shard_model(task, plan, tables, config, runtime)
     if config.trainer.compile:
         import_module("dlrm_app.model.compiled_parts").compile_parts(
@@ -101,11 +99,10 @@ def epoch_batches(
     start_batch: int = 0,
     soft_labels: SoftLabels | None = None,
 ) -> TrainBatches:
-    """This rank's batches of ``epoch``, from batch number ``start_batch`` on; after the last one they are val's.
+    """This rank's batches of ``epoch``, from batch number ``start_batch`` on.
 
     ``config`` has its lanes.
     """
-    split = "train" if epoch < config.trainer.epochs else "val"
     lanes = config.data.lanes
     assert lanes is not None
     return TrainBatches(
@@ -121,6 +118,5 @@ def epoch_batches(
         world_size=runtime.world_size,
         shuffle=config.data.shuffle,
         loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
-        soft_labels=soft_labels if split == "train" else None,
-        split=split,
+        soft_labels=soft_labels,
     )

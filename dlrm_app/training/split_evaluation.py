@@ -17,8 +17,8 @@ EMA_METRICS = ("auc", "logloss", "calibration")
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:
-    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds; not while it is learnt from."""
-    if split not in run.manifest.splits or run.manifest.splits[split].positives is None or split == run.split:
+    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
+    if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
     on_batch = run.health.start_split() if run.health else None
@@ -32,8 +32,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         with run.ema.in_place():
             averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    # after val's rows were learnt from too: still that of the last epoch
-    epoch, step = min(run.progress.last_epoch, run.config.trainer.epochs - 1), run.progress.step
+    epoch, step = run.progress.last_epoch, run.progress.step
     evaluation = Evaluation(split, epoch, step, scores)
     run.progress.evals.append(evaluation)
     run.folder.log(evaluation)

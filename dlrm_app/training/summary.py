@@ -8,7 +8,6 @@ import torch
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.problems import has_labelled_val
 from dlrm_app.model.precision import describe_choice
 from dlrm_app.reports.run.page import write_report
 from dlrm_app.runs.checkpoint.progress import Evaluation
@@ -42,8 +41,6 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
         f"{batch_size:,}",
         f"{rows % batch_size:,}",
     )
-    if config.trainer.learn_val and has_labelled_val(manifest):
-        logger.info("then, once val is evaluated, its %s rows", f"{manifest.splits['val'].rows:,}")
     weights = sum(table.rows * table.dim for table in tables)
     kind = config.model.kind
     if config.model.ensemble_size > 1:
@@ -120,8 +117,9 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     )
     if result.skipped_steps:
         print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
-    told = [each.split for each in evals if each.split != "val" or not run.num_val_rows]
-    print(f"next: dlrm-evaluate {setting('checkpoint', folder)} split={told[-1] if told else 'train'}")
+    print(
+        f"next: dlrm-evaluate {setting('checkpoint', folder)} split={evals[-1].split if evals else 'train'}"
+    )
     if run.config.report.enabled:
         print(f"report: {write_report(folder)}")
 

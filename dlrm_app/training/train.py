@@ -142,7 +142,6 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
         checkpoints.wait()
     run.folder.write_start(run.config, run.manifest, run.runtime)
     run.runtime.together(lambda: run.folder.open_logs(run.config, run.progress.step))
-    run.learning_rates.follow(run.trainable.pipeline, run.progress.step)
     if run.runtime.is_first:
         write_plan(run.folder.path / "plan.yaml", run.trainable.plan)
     if run.config.logging.mllog and run.runtime.is_first:
@@ -210,7 +209,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
                 save_overdue=agreed.save,
                 is_last=left == 0,
             )
-            if trainer.calibrate and progress.step in (run.num_epoch_steps, run.num_steps):
+            if trainer.calibrate and progress.step == run.num_steps:
                 without_pipeline(run, lambda: fit_final_bias(run))
             if after.evaluate:
                 without_pipeline(run, lambda: evaluate_split(run, "val"))
@@ -293,8 +292,7 @@ def end_epoch(run: TrainingRun) -> None:
     """Turns to the next epoch, unless trainer.max_steps has cut this one short."""
     progress = run.progress
     if progress.batch == run.batches_per_epoch:
-        if run.split == "train":
-            progress.train_loss.append(run.meter.mean_of_epoch())
+        progress.train_loss.append(run.meter.mean_of_epoch())
         progress.epoch, progress.batch = progress.epoch + 1, 0
         run.meter.start_epoch()
         if run.runtime.is_first and (advice := overfitting(progress.train_loss, progress.evals)):
@@ -366,7 +364,7 @@ def finish(run: TrainingRun) -> RunResult:
         evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()
-    cut_short = [run.meter.mean_of_epoch()] if progress.batch and run.split == "train" else []
+    cut_short = [run.meter.mean_of_epoch()] if progress.batch else []
     result = RunResult(
         evals={each.split: each for each in progress.evals},
         ended_because=run.why_done,

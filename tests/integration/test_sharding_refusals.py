@@ -25,11 +25,6 @@ from tests.small_run import SMALL
             ["sharding.kernels=[fused_uvm]"],
             ["tables t_c0, t_c1, t_m0: sharding kernel fused_uvm", "no GPU"],
         ),
-        (
-            2,
-            ["trainer.pipeline=semi_sync", "optimizer=adam"],
-            ["trainer.pipeline=semi_sync looks rows up before"],
-        ),
     ],
 )
 def test_a_refusal_is_one_message_and_no_rank_starts(

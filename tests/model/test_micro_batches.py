@@ -13,13 +13,12 @@ from tests.random_batches import NUM_DENSE, TABLES
     "keys",
     [
         ["optimizer=adam", "trainer.pipeline=base"],
-        ["model=dcn", "trainer.pipeline=semi_sync"],
+        ["model=dcn"],
     ],
 )
 def test_pieces_train_as_plain_torch_trains_on_the_whole_batch(keys: list[str]) -> None:
     """Of 32 rows: 5 pieces are not alike."""
-    stale = "trainer.pipeline=semi_sync" in keys
-    assert_trains_like_plain(compose_train(*keys, "trainer.micro_batches=5"), stale_lookups=stale)
+    assert_trains_like_plain(compose_train(*keys, "trainer.micro_batches=5"))
 
 
 def test_dropout_draws_the_same_masks_again_in_the_backward_pass() -> None:

@@ -174,9 +174,3 @@ def test_a_model_that_no_longer_gives_numbers_is_not_skipped_for_ever(clean: Pat
     with pytest.raises(DlrmError, match="4 steps were skipped") as refusal:
         run(clean, tmp_path / "run", *keys)
     assert "its inputs are finite, so the weights diverged" in str(refusal.value)
-
-
-def test_skipping_is_refused_where_the_next_rows_are_looked_up_already(clean: Path) -> None:
-    keys = [f"data.path={clean}", *SMALL, "trainer.pipeline=semi_sync"]
-    (problem,) = compose_config("train", TrainConfig, keys).problems()
-    assert "trainer.pipeline=sparse_dist" in problem

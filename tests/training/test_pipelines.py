@@ -15,8 +15,7 @@ from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.small_run import SMALL, events, final_bytes, losses
 
-EXACT = ("base", "sparse_dist", "fused_sparse_dist")
-ON_CPU = (*EXACT, "semi_sync")
+ON_CPU = ("base", "sparse_dist")
 VAL_ROWS = 333
 WISHES = [
     *SMALL,
@@ -68,12 +67,12 @@ def test_an_evaluation_in_mid_epoch_sees_the_split_and_nothing_else(
 
 
 def test_pipelines_that_are_exact_train_alike_to_the_bit(dataset: Path, tmp_path: Path) -> None:
-    runs = {name: run(dataset, tmp_path / name, f"trainer.pipeline={name}") for name in EXACT}
+    runs = {name: run(dataset, tmp_path / name, f"trainer.pipeline={name}") for name in ON_CPU}
     expected = final_bytes(runs["sparse_dist"])
     assert all(final_bytes(folder) == expected for folder in runs.values())
 
 
-@pytest.mark.parametrize("pipeline", EXACT)
+@pytest.mark.parametrize("pipeline", ON_CPU)
 def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path, tmp_path: Path) -> None:
     override = f"trainer.pipeline={pipeline}"
     whole = run(dataset, tmp_path / "whole", override)
@@ -102,15 +101,10 @@ def schedule(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("pipeline", ["sparse_dist", "fused_sparse_dist", "semi_sync"])
-def test_each_step_has_the_learning_rates_of_its_number(pipeline: str, name: str) -> None:
-    """As plain torch, whose lookups under semi_sync miss the newest update of the tables."""
-    config = compose_train(f"trainer.pipeline={pipeline}", "optimizer=adagrad", *schedule(name))
-    assert_trains_like_plain(
-        config,
-        rates=lambda step: dict.fromkeys(("sparse", "dense"), RATES[name](step)),
-        stale_lookups=pipeline == "semi_sync",
-    )
+def test_each_step_has_the_learning_rates_of_its_number(name: str) -> None:
+    """As plain torch."""
+    config = compose_train("optimizer=adagrad", *schedule(name))
+    assert_trains_like_plain(config, rates=lambda step: dict.fromkeys(("sparse", "dense"), RATES[name](step)))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -143,11 +137,3 @@ def test_prefetch_on_cpu_is_refused_with_what_to_use(dataset: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"there is no GPU: use trainer\.pipeline=sparse_dist"):
         run(dataset, tmp_path / "run", "trainer.pipeline=prefetch")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("pipeline", ["fused_sparse_dist", "semi_sync"])
-def test_looking_up_before_the_optimizer_beside_has_stepped_is_refused(
-    pipeline: str, dataset: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"3 tables \(as t_c0\) that are replicated or have no fused"):
-        run(dataset, tmp_path / "run", f"trainer.pipeline={pipeline}", "optimizer=adam")

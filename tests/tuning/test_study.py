@@ -23,7 +23,7 @@ import json, pathlib, sys, time
 words = dict(word.split("=", 1) for word in sys.argv[1:])
 rate, dropout = float(words["optimizer.sparse.lr"]), float(words.get("model.dropout", 0))
 folder = pathlib.Path(words["output"].strip('"'))
-assert words["resume"] == "auto" and words["evaluation.test"] == words["trainer.learn_val"] == "false"
+assert words["resume"] == "auto" and words["evaluation.test"] == "false"
 if dropout > 0.8:
     sys.exit("error: model.dropout is too high")
 folder.mkdir(parents=True, exist_ok=True)

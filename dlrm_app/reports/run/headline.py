@@ -1,7 +1,5 @@
 """The numbers that a run is judged by, large, and every evaluation as a table."""
 
-import math
-
 from dlrm_app.reports.page import Tile, tiles
 from dlrm_app.reports.run.run_record import RunRecord
 from dlrm_app.runs.checkpoint.progress import Evaluation
@@ -88,19 +86,7 @@ def evaluations(record: RunRecord) -> str:
     ]
     left_out = f"<p>The last {MAX_EVALS} of {len(record.evals)}.</p>" if len(record.evals) > MAX_EVALS else ""
     headings = ["split", *(name for name, _ in columns.values())]
-    return f"<h2>Evaluations</h2>{left_out}{_note_on_val(record)}{html_table(headings, rows)}"
-
-
-def _note_on_val(record: RunRecord) -> str:
-    """That val was learnt from, and when."""
-    trainer, val = record.config["trainer"], record.last_eval("val")
-    has_begun = bool(record.train) and record.train[-1].epoch >= trainer.get("epochs", math.inf)
-    if val is None or not trainer.get("learn_val") or not has_begun:
-        return ""
-    return (
-        f"<p>After step {val.step:,} the rows of val were learnt from (trainer.learn_val=true): of the final model its "
-        "evaluation tells too little, and evaluating on val again too much.</p>"
-    )
+    return f"<h2>Evaluations</h2>{left_out}{html_table(headings, rows)}"
 
 
 def _metric(event: Evaluation, key: str, decimals: int) -> Cell:

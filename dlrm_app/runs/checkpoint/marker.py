@@ -42,12 +42,6 @@ class Marker:
     """Name → (bytes, checksum) of every file beside the marker."""
 
     @property
-    def has_learnt_val(self) -> bool:
-        """Whether the run learnt from rows of val, which therefore tell nothing of it any more."""
-        trainer, at = self.config["trainer"], (self.progress.epoch, self.progress.batch)
-        return bool(trainer.get("learn_val")) and at > (trainer["epochs"], 0)
-
-    @property
     def val_auc(self) -> float | None:
         """The AUC on val of these weights, if they were evaluated before they were saved."""
         step = self.progress.step

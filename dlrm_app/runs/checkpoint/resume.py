@@ -95,13 +95,6 @@ def check_resumable(
         for section, key in FIXED_KEYS
         if then[section][key] != now[section][key]
     ]
-    if checkpoint.marker.has_learnt_val:
-        problems += [
-            f"trainer.{key} is {now['trainer'][key]}, the run in {folder} had {then['trainer'][key]} when it began to learn from val, "
-            f"which is its end: give trainer.{key}={then['trainer'][key]}, or start a new run"
-            for key in ("epochs", "learn_val")
-            if then["trainer"][key] != now["trainer"][key]
-        ]
     feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
     poolings = {table.name: table.pooling for table in resolve_tables(saved.tables, feature_rows)}
     other = [table for table in tables if poolings.get(table.name, table.pooling) != table.pooling]

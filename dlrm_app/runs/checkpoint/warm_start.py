@@ -20,7 +20,7 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.text import listed, quoted
 
 _SECTIONS = ("model", "tables", "optimizer", "schedule")
-_TRAINER_KEYS = ("global_batch_size", "calibrate", "learn_val")
+_TRAINER_KEYS = ("global_batch_size", "calibrate")
 """What a recipe sets: a run that says nothing of it takes that of the run whose weights it begins with."""
 _RULE = "warm_start.checkpoint: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
 _FREE = ("initial_bias", "dropout", "bottom_dropout")

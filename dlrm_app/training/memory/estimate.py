@@ -19,7 +19,7 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
 
 META = torch.device("meta")
-BATCHES = {"base": 2, "sparse_dist": 3, "fused_sparse_dist": 3, "prefetch": 4, "semi_sync": 4}
+BATCHES = {"base": 2, "sparse_dist": 3, "prefetch": 4}
 """How many batches a pipeline holds on the device."""
 SORT_BYTES = 48
 """A looked-up id in fbgemm's backward pass: it and its place, 8 bytes each, before and after sorting, and runs of both."""

@@ -26,17 +26,11 @@ NEWTON_STEPS = 4
 def fit_final_bias(run: TrainingRun) -> None:
     """Shifts every last bias of the run's model. Every rank must call it, with no pipeline attached.
 
-    By the train split, and with val's rows once they are learnt from. An ensemble's models are shifted by the same
-    number, found for the mean of their probabilities.
+    An ensemble's models are shifted by the same number, found for the mean of their probabilities.
     """
     metrics = ClickMetrics("train")
     before = measure(run, "train", metrics, "calibrate")
-    logits, labels = metrics.rows()
-    if run.split == "val":
-        metrics = ClickMetrics("val")
-        measure(run, "val", metrics, "calibrate")
-        logits, labels = (torch.cat(pair) for pair in zip((logits, labels), metrics.rows(), strict=True))
-    shift = shift_to_labels(logits, labels)
+    shift = shift_to_labels(*metrics.rows())
     for bias in last_biases(run.trainable.model):
         bias.data.add_(shift)
     logger.info(

@@ -1,13 +1,11 @@
 """Learning rates over a run: pure functions of the step's number and of past evaluations, and what sets them before
 each step."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchrec.optim.fused import FusedOptimizer
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
@@ -15,7 +13,6 @@ from dlrm_app.runs.checkpoint.progress import Evaluation, Progress
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import table_settings
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.pipelines import EarlyLookups
 
 
 def lr_factor(step: int, schedule: ScheduleSettings, evals: Sequence[Evaluation] = ()) -> float:
@@ -86,8 +83,7 @@ class LearningRates:
     """Sets the learning rate of every optimizer, the fused ones too; ``progress`` tells what was evaluated so far.
 
     fbgemm updates tables in the backward pass with the rate that the lookup saw, which torchrec's fused optimizers hand
-    over in ``zero_grad``. So ``apply(step)`` must come before the step, and a pipeline that looks rows up before that is
-    to be followed. ``num_steps`` of the epochs; the ``num_val_steps`` behind them have the schedule from its beginning.
+    over in ``zero_grad``: ``apply(step)`` must come before the step.
     """
 
     def __init__(
@@ -98,12 +94,9 @@ class LearningRates:
         schedule: ScheduleConfig,
         num_steps: int,
         progress: Progress,
-        num_val_steps: int = 0,
     ) -> None:
         self._progress = progress
-        self._num_steps = num_steps
         self._schedule = fit_to_run(schedule, num_steps)
-        self._val_schedule = fit_to_run(schedule, num_val_steps)
         self._lr = {"sparse": config.sparse.lr, "dense": config.dense.lr}
         self._groups = list(_find_groups(optimizer, tables, config))
 
@@ -113,28 +106,12 @@ class LearningRates:
         for entry in self._groups:
             entry.group["lr"] = entry.lr * factors[entry.part]
 
-    def follow(self, pipeline: Any, steps_done: int) -> None:
-        """Sets the tables' rates where ``pipeline`` looks up early: its first batch is that of the step
-        after ``steps_done``."""
-        if isinstance(pipeline, EarlyLookups):
-            steps = itertools.count(steps_done + 1)
-            pipeline.before_lookup = lambda: self._apply_to_lookups(next(steps))
-
-    def _apply_to_lookups(self, step: int) -> None:
-        factor = self._factors(step)["sparse"]
-        for entry in self._groups:
-            if isinstance(entry.optimizer, FusedOptimizer):
-                entry.group["lr"] = entry.lr * factor
-                entry.optimizer.zero_grad()
-
     def at(self, step: int) -> dict[str, float]:
         """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``; a table's own keeps its ratio."""
         return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
 
     def _factors(self, step: int) -> dict[str, float]:
         evals, schedule = self._progress.evals, self._schedule
-        if step > self._num_steps:
-            step, schedule = step - self._num_steps, self._val_schedule
         return {
             "sparse": lr_factor(step, schedule.sparse, evals),
             "dense": lr_factor(step, schedule.dense, evals),
