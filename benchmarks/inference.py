@@ -1,25 +1,21 @@
 """Latency and rows a second of exports, compiled and as TorchScript, from Python and from C++, in one run.
 
-    python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--checkpoint RUN] [--onnx] [--raw-log RAW.tsv] [--threads 1] [--seconds 1]
+    python benchmarks/inference.py EXPORT … [--cpp build/cpp/dlrm_benchmark] [--checkpoint RUN] [--onnx] [--threads 1] [--seconds 1]
 
 ``--checkpoint``: also the eager model of that run, its tables in fp32, which the ratios are of; ``--onnx``: the same by
-onnxruntime (one-hot features alone). ``--raw-log``: also over HTTP, from one client, with rows of that file. Rows are else those
-of the export's reference/, over and over.
+onnxruntime (one-hot features alone). Rows are those of the export's reference/, over and over.
 """
 
 import argparse
-import http.client
 import json
 import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
-from serving import read_rows, served
 from torch import nn
 from torch.nn import functional as F
 
@@ -29,7 +25,6 @@ from dlrm_app.inference.proof import repeated
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import Inputs, read_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
-from dlrm_app.inference.serve.served_export import open_served
 from dlrm_app.inference.tables.quantized import table_types
 from dlrm_app.runs.checkpoint.load_trained import open_trained
 from dlrm_app.table import text_table
@@ -47,7 +42,6 @@ def main() -> None:
     parser.add_argument("--cpp", type=Path)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--onnx", action="store_true")
-    parser.add_argument("--raw-log", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     given = parser.parse_args()
@@ -73,8 +67,6 @@ def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str,
             yield f"{folder.name} {name}, Python", time_batches(load(folder / file), inputs, given.seconds)
         if given.cpp and (folder / "model.pt2").is_file():
             yield f"{folder.name} aoti, C++", time_cpp(given.cpp, folder, given.seconds)
-        if given.raw_log:
-            yield f"{folder.name}, HTTP", time_http(folder, given)
 
 
 def eager(checkpoint: Path, runtime: Runtime) -> Run:
@@ -130,25 +122,6 @@ def onnx(checkpoint: Path, example: Inputs, runtime: Runtime) -> Run:
     difference = (run(example)[0] - model(*example)[0]).abs().max()
     assert difference < 1e-5, difference
     return run
-
-
-def time_http(export: Path, given: argparse.Namespace) -> Times:
-    rows = read_rows(given.raw_log, open_served(export, max(BATCHES)))
-    with served(export, given.threads) as (_, url):
-        connection = http.client.HTTPConnection(url.removeprefix("http://"))
-
-        def ask(body: bytes) -> None:
-            connection.request("POST", "/score", body, {"content-type": "application/json"})
-            response = connection.getresponse()
-            response.read()
-            assert response.status == 200, response.status
-
-        times = {}
-        for size in BATCHES:
-            asked = [rows[i % len(rows)] for i in range(size)]
-            body = json.dumps({"rows": asked}).encode()
-            times[size] = time_calls(partial(ask, body), given.seconds)
-        return times
 
 
 def time_batches(run: Run, inputs: Inputs, seconds: float) -> Times:

@@ -15,9 +15,9 @@ measures on five random fifths in turn. Their calibration together has little no
 others have too many of. ``--draw``: the seed by which positives are left out.
 
     python benchmarks/kaggle_small.py sample.tsv --seeds 3 --methods kaggle_small --splits "rolling 40" "rolling 55" rolling \
-        --val 0.1
+        --set model.ensemble_size=4
 
-``--val``: of the rows to learn from the last tenth are the recipe's val split. "rolling 40" learns on the first 40% and is
+"rolling 40" learns on the first 40% and is
 measured on the 15% behind them.
 """
 
@@ -86,9 +86,6 @@ def main() -> None:
         "--methods", nargs="+", default=[""], help="parts of the names of the methods to compare"
     )
     parser.add_argument("--set", nargs="*", default=[], help="further settings of dlrm-train for the recipe")
-    parser.add_argument(
-        "--val", type=float, default=0, help="share of the recipe's rows that are its val split"
-    )
     options = parser.parse_args()
     logging.disable(logging.INFO)
     lines = options.sample.read_text().splitlines()
@@ -100,7 +97,7 @@ def main() -> None:
     found: dict[str, list[Probabilities]] = {}  # by method, of every split
     for split in splits:
         with tempfile.TemporaryDirectory() as folder:
-            for name, method in methods(rows, lines, split, Path(folder), options.set, options.val):
+            for name, method in methods(rows, lines, split, Path(folder), options.set):
                 if any(part in name for part in options.methods):
                     found.setdefault(name, []).append(np.array([method(n) for n in range(options.seeds)]))
         labels = rows.labels[split.test]
@@ -145,12 +142,12 @@ def thinned(lines: list[str], click_rate: float, seed: int) -> list[str]:
 
 
 def methods(
-    rows: Rows, lines: list[str], split: Split, folder: Path, overrides: list[str], val: float
+    rows: Rows, lines: list[str], split: Split, folder: Path, overrides: list[str]
 ) -> Iterator[tuple[str, Callable[[int], Probabilities]]]:
     """(name, function of a seed) of everything that is compared."""
     yield (
         "experiment=kaggle_small",
-        dlrm(lines, split, folder / "small", ["experiment=kaggle_small"], overrides, val),
+        dlrm(lines, split, folder / "small", ["experiment=kaggle_small"], overrides),
     )
     yield "dlrm-train's plain defaults", dlrm(lines, split, folder / "default", [], [])
     yield RIVAL, lambda seed: lightgbm(rows, split, seed)
@@ -179,14 +176,14 @@ def make_splits(num_rows: int, draw: int) -> list[Split]:
 
 
 def dlrm(
-    lines: list[str], split: Split, folder: Path, recipe: list[str], overrides: list[str], val: float = 0
+    lines: list[str], split: Split, folder: Path, recipe: list[str], overrides: list[str]
 ) -> Callable[[int], Probabilities]:
     """Trains with dlrm-train's job and settings, in this process."""
     folder.mkdir()
     for name, numbers in (("train", split.train), ("test", split.test)):
         (folder / f"{name}.tsv").write_text("".join(f"{lines[number]}\n" for number in numbers))
     inputs = [f"input.train={folder}/train.tsv", f"input.test={folder}/test.tsv", f"output={folder}/data"]
-    inputs.append(f"split.val={val}")
+    inputs.append("split.val=0")
     quietly(
         lambda: preprocess(compose_config("preprocess", PreprocessConfig, [*recipe, *inputs, "threads=1"]))
     )

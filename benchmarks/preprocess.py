@@ -10,7 +10,6 @@ Every engine gets a Criteo-shaped file and does the same job: numbers to float32
 hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the
 input as far as it can: types, and hexadecimal digits; only this project also finds and names each malformed line. The
 input is read once before each run, so that none waits for the disk.
-torchrec's tsv_to_npys (which hashes nothing) gets a part of the file; "parse alone" does nothing with what it read.
 The time of the job leaves out what a command takes for any input: imports, this project's configuration being composed
 (0.15 to 0.2 s), and a first small file, which loads compiled code; the process's has all of it in. With ``command=true``
 there is no first small file, this project's engine is the command dlrm-preprocess, and ratios are of whole processes.
@@ -49,8 +48,6 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 
 WARM_ROWS = 2000
-CRITEO_1TB_ROWS = 4_373_472_329
-CORES = (2, 16, 64)
 MEMORY_ROWS = (2_000_000, 20_000_000)
 
 
@@ -60,7 +57,6 @@ class Options:
 
     rows: int = 8_000_000
     rounds: int = 3
-    torchrec_rows: int = 200_000
     engines: str = "all"
     memory: bool = False
     command: bool = False
@@ -139,7 +135,7 @@ def work_as_engine(name: str, folder: Path, cold: bool, inputs: Sequence[Path]) 
     warm_up = [] if cold else [("warm-up", [folder / warm_name(engine)])]
     for output, files in (*warm_up, ("output", inputs)):
         shutil.rmtree(folder / output, ignore_errors=True)
-        if not name.startswith(("ours", "python")):
+        if not name.startswith("ours"):
             (folder / output).mkdir()
         job = engine.prepare(files, folder / output)
         start = time.perf_counter()
@@ -187,8 +183,6 @@ def make_inputs(folder: Path, options: Options) -> dict[str, tuple[list[Path], i
     )
     if options.command:
         return {"all": ([everything], options.rows)}
-    part_rows = min(options.torchrec_rows, options.rows)
-    part = write_clicks(folder / f"clicks-{part_rows}.tsv", part_rows)
     half = options.rows // NUM_ZIPPED
     zipped = [
         zip_file(write_clicks(folder / f"clicks-{half}-{part}.tsv", half, part * half))
@@ -197,7 +191,6 @@ def make_inputs(folder: Path, options: Options) -> dict[str, tuple[list[Path], i
     zip_file(folder / "warm.tsv")
     return {
         "all": ([everything], options.rows),
-        "part": ([part], part_rows),
         "gzip": (zipped, NUM_ZIPPED * half),
     }
 
@@ -272,19 +265,6 @@ def rate(rates: Sequence[float]) -> float:
     return statistics.median(rates)
 
 
-def extrapolation(runs: Sequence[Measured], cores: int) -> str:
-    per_core = rate([m.rows / m.job for m in runs]) / cores
-    times = [f"{number} cores {duration(CRITEO_1TB_ROWS / (per_core * number))}" for number in CORES]
-    return (
-        f"Extrapolated, not measured, to Criteo 1TB ({CRITEO_1TB_ROWS:,} rows, plain text), as if speed grew with cores, "
-        f"divided among processes of a few threads each, and disks kept up: {', '.join(times)}."
-    )
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def memory_table(folder: Path, kept: int) -> str:
     """This project's peak memory for few and for many rows; the file of ``kept`` rows stays."""
     lines = ["| rows | peak MiB | rows/s, job |", "|---:|---:|---:|"]
@@ -310,9 +290,7 @@ def machine() -> str:
     if info.exists():
         lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = lines[0].split(": ")[1] if lines else model
-    packages = ", ".join(
-        f"{name} {version(name)}" for name in ("polars", "duckdb", "pyarrow", "torchrec", "numba")
-    )
+    packages = ", ".join(f"{name} {version(name)}" for name in ("polars", "duckdb", "pyarrow", "numba"))
     return f"{model}, {num_cores()} cores, Python {platform.python_version()}, {packages}"
 
 
@@ -362,8 +340,6 @@ def main(options: Options) -> None:
             f"{options.rows:,} rows, {size / 1e6:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n"
         )
         print(main_table(measured, options.command))
-        if "ours" in measured:
-            print(f"\n{extrapolation(measured['ours'], num_cores())}")
         if options.memory:
             print(f"\n{memory_table(folder, options.rows)}")
 

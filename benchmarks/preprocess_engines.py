@@ -1,9 +1,8 @@
 """What preprocess.py measures: each engine reads the Criteo files ``inputs`` and writes into ``output``.
 
-The job is the same but for those that say otherwise: log1p, hexadecimal ids hashed to NUM_EMBEDDINGS, Parquet by zstd.
+The job is the same: log1p, hexadecimal ids hashed to NUM_EMBEDDINGS, Parquet by zstd.
 """
 
-import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,16 +33,6 @@ def this_project(inputs: Sequence[Path], output: Path) -> Job:
 
     overrides = preprocess_overrides(inputs, output)
     return partial(preprocess, compose_config("preprocess", PreprocessConfig, overrides))
-
-
-def this_project_by_python_gzip(inputs: Sequence[Path], output: Path) -> Job:
-    from dlrm_app.preprocess.units import gzip_text
-
-    class PythonGzip:
-        IGzipFile = gzip.GzipFile
-
-    gzip_text.igzip = PythonGzip
-    return this_project(inputs, output)
 
 
 def polars(inputs: Sequence[Path], output: Path) -> None:
@@ -85,31 +74,9 @@ def duckdb(inputs: Sequence[Path], output: Path) -> None:
     )
 
 
-def torchrec(inputs: Sequence[Path], output: Path) -> None:
-    from torchrec.datasets.criteo import BinaryCriteoUtils
-
-    for path in inputs:
-        outputs = [str(output / f"{path.name}_{part}.npy") for part in ("dense", "sparse", "labels")]
-        BinaryCriteoUtils.tsv_to_npys(str(path), *outputs, dataset_name="criteo_kaggle")
-
-
-def pyarrow_parse(inputs: Sequence[Path], output: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    types = {"label": pa.uint8(), **dict.fromkeys(DENSE, pa.int64()), **dict.fromkeys(SPARSE, pa.string())}
-    for path in inputs:
-        csv.read_csv(
-            path,
-            read_options=csv.ReadOptions(column_names=list(types)),
-            parse_options=csv.ParseOptions(delimiter="\t", quote_char=False),
-            convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=True),
-        )
-
-
 @dataclass(frozen=True)
 class Engine:
-    """``prepare`` makes the job; ``input``: which file it gets: all rows, a part of them, or the gzip files."""
+    """``prepare`` makes the job; ``input``: which file it gets: all rows, or the gzip files."""
 
     name: str
     prepare: Callable[[Sequence[Path], Path], Job]
@@ -120,9 +87,6 @@ ENGINES = {
     "ours": Engine("this project", this_project),
     "polars": Engine("polars", partial(partial, polars)),
     "duckdb": Engine("duckdb", partial(partial, duckdb)),
-    "torchrec": Engine("torchrec tsv_to_npys (on a part)", partial(partial, torchrec), "part"),
-    "pyarrow": Engine("pyarrow.csv, parse alone", partial(partial, pyarrow_parse)),
     "ours-gz": Engine(f"this project, {NUM_ZIPPED} gzip files", this_project, "gzip"),
-    "python-gz": Engine("the same by Python's gzip", this_project_by_python_gzip, "gzip"),
 }
 SAME_JOB = ("ours", "polars", "duckdb")

@@ -1,14 +1,13 @@
-"""dlrm-train from disk beside facebookresearch/dlrm's two trainers and FuxiCTR, each a command of its own, in turn.
+"""dlrm-train from disk beside facebookresearch/dlrm's dlrm_main.py, each a command of its own, in turn.
 
     git clone https://github.com/facebookresearch/dlrm
-    git clone https://github.com/reczoo/FuxiCTR && pip install h5py keras_preprocessing
-    python benchmarks/train.py --dlrm dlrm --fuxictr FuxiCTR                 # the shapes of `small`, three rounds
+    python benchmarks/train.py --dlrm dlrm                 # the shapes of `small`, three rounds
     python benchmarks/train.py --dlrm dlrm --model kaggle --engines adagrad,dlrm_main --rounds 5
 
 Same tables, MLPs, batch size, threads and machine. dlrm-train reads Parquet and shuffles it; dlrm_main.py trains on
-random batches, and on .npy files of the same rows, which it loads whole before its first step and does not shuffle;
-dlrm_s_pytorch.py and FuxiCTR on random batches. Ids are uniform, as the peers draw them. The models are in
-train_models.py, what had to be put around the peers in train_peers.py and train_fuxictr.py.
+random batches, and on .npy files of the same rows, which it loads whole before its first step and does not shuffle.
+Ids are uniform, as dlrm_main.py draws them. The models are in train_models.py, what had to be put around dlrm_main.py in
+train_peers.py.
 
 samples/s: from the end of step WARM_STEPS to the end of the last. Start: from the command to the end of the first
 step, reckoned: step WARM_STEPS ends so much later, less the steps between at the later pace. Peak: the most memory that
@@ -43,8 +42,8 @@ class Work:
     batch_size: int
     steps: int
     folder: Path
-    checkouts: dict[str, Path]
-    """Of peers, by name."""
+    dlrm: Path | None
+    """A checkout of facebookresearch/dlrm."""
 
     @property
     def num_rows(self) -> int:
@@ -87,16 +86,6 @@ def ours(optimizer: str, *more: str) -> Callable[[Work], list[str]]:
     return command
 
 
-def on_two_ranks(engine: Callable[[Work], list[str]]) -> Callable[[Work], list[str]]:
-    """The same command by torchrun, which gives each of two ranks half of the cores."""
-
-    def command(work: Work) -> list[str]:
-        python, *rest = engine(work)
-        return [python, "-m", "torch.distributed.run", "--nproc-per-node", "2", *rest]
-
-    return command
-
-
 def our_steps(work: Work) -> dict[int, float]:
     """Step → when its line was logged."""
     lines = (work.folder / "run" / "metrics.jsonl").read_text().splitlines()
@@ -115,7 +104,7 @@ def dlrm_main(*more: str) -> Callable[[Work], list[str]]:
         filled = [each.replace("{npy}", str(work.folder / "npy")) for each in more]
         return [
             *(sys.executable, str(Path(__file__).with_name("train_peers.py"))),
-            *(str(work.checkouts["dlrm"] / "torchrec_dlrm" / "dlrm_main.py"), str(work.folder)),
+            *(str(Path(str(work.dlrm)) / "torchrec_dlrm" / "dlrm_main.py"), str(work.folder)),
             *("--num_embeddings_per_feature", numbers(shapes.rows), "--embedding_dim", f"{shapes.dim}"),
             *("--dense_arch_layer_sizes", numbers(shapes.bottom)),
             *("--over_arch_layer_sizes", numbers(shapes.top)),
@@ -126,32 +115,6 @@ def dlrm_main(*more: str) -> Callable[[Work], list[str]]:
         ]
 
     return command
-
-
-def dlrm_s_pytorch(optimizer: str) -> Callable[[Work], list[str]]:
-    """The command of dlrm_s_pytorch.py."""
-
-    def command(work: Work) -> list[str]:
-        shapes = work.shapes
-        return [
-            *(sys.executable, str(Path(__file__).with_name("train_peers.py"))),
-            *(str(work.checkouts["dlrm"] / "dlrm_s_pytorch.py"), str(work.folder)),
-            *("--arch-sparse-feature-size", f"{shapes.dim}"),
-            *("--arch-embedding-size", numbers(shapes.rows, "-")),
-            *("--arch-mlp-bot", numbers([shapes.num_dense, *shapes.bottom], "-")),
-            *("--arch-mlp-top", numbers(shapes.top, "-"), "--loss-function", "bce"),
-            *("--mini-batch-size", f"{work.batch_size}", "--num-batches", f"{work.steps}"),
-            *("--data-size", f"{work.num_rows}", "--num-indices-per-lookup", "1"),
-            *("--optimizer", optimizer, "--learning-rate", "0.005", "--print-freq", "1000000"),
-        ]
-
-    return command
-
-
-def fuxictr(work: Work) -> list[str]:
-    """FuxiCTR's DLRM, with Adagrad for all weights."""
-    script = Path(__file__).with_name("train_fuxictr.py")
-    return [sys.executable, str(script), str(work.checkouts["fuxictr"]), str(work.folder)]
 
 
 def numbers(values: Sequence[int], between: str = ",") -> str:
@@ -166,51 +129,33 @@ def peer_steps(work: Work) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Engine:
-    """``command`` of a Work, and ``steps``, when its steps ended; ``models`` that it knows.
-
-    checkout: of which peer it is; none: this project's.
-    """
+    """``command`` of a Work, and ``steps``, when its steps ended; ``models`` that it knows."""
 
     name: str
     command: Callable[[Work], list[str]]
     steps: Callable[[Work], dict[int, float]] = peer_steps
     models: Sequence[str] = tuple(MODELS)
-    checkout: str | None = "dlrm"
 
     @property
     def is_peer(self) -> bool:
-        return self.checkout is not None
-
-
-def ours_engine(name: str, command: Callable[[Work], list[str]]) -> Engine:
-    return Engine(name, command, our_steps, checkout=None)
+        return self.steps is peer_steps
 
 
 NPY = ("--dataset_name", "criteo_kaggle", "--in_memory_binary_criteo_path", "{npy}")
-ONE_HOT = ("small", "kaggle", "dcn")
 ENGINES = {
-    "rowwise": ours_engine("dlrm-train, row-wise Adagrad", ours("rowwise_adagrad")),
-    "rowwise_2": ours_engine(
-        "dlrm-train, row-wise Adagrad, two ranks", on_two_ranks(ours("rowwise_adagrad"))
-    ),
-    "adagrad": ours_engine("dlrm-train, Adagrad", ours("adagrad")),
-    "rowwise_bf16": ours_engine(
+    "rowwise": Engine("dlrm-train, row-wise Adagrad", ours("rowwise_adagrad"), our_steps),
+    "adagrad": Engine("dlrm-train, Adagrad", ours("adagrad"), our_steps),
+    "rowwise_bf16": Engine(
         "dlrm-train, row-wise Adagrad, bf16",
         ours("rowwise_adagrad", "trainer.precision=bf16", "trainer.compile=auto"),
+        our_steps,
     ),
     "dlrm_main": Engine("dlrm_main.py, Adagrad, random data", dlrm_main()),
-    "dlrm_main_npy": Engine("dlrm_main.py, Adagrad, .npy", dlrm_main(*NPY), models=ONE_HOT),
-    "dlrm_s": Engine(
-        "dlrm_s_pytorch.py, Adagrad, random data", dlrm_s_pytorch("adagrad"), models=("small", "kaggle")
+    "dlrm_main_npy": Engine(
+        "dlrm_main.py, Adagrad, .npy", dlrm_main(*NPY), models=("small", "kaggle", "dcn")
     ),
-    "dlrm_s_rowwise": Engine(
-        "dlrm_s_pytorch.py, row-wise Adagrad, random data",
-        dlrm_s_pytorch("rwsadagrad"),
-        models=("small", "kaggle"),
-    ),
-    "fuxictr": Engine("FuxiCTR's DLRM, Adagrad, random data", fuxictr, models=("small",), checkout="fuxictr"),
 }
-DEFAULT_ENGINES = ("rowwise", "adagrad", "dlrm_main", "dlrm_main_npy", "dlrm_s", "fuxictr")
+DEFAULT_ENGINES = ("rowwise", "adagrad", "dlrm_main")
 
 
 # the data
@@ -336,7 +281,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--dlrm", type=Path, help="a checkout of facebookresearch/dlrm; none: without its engines"
     )
-    parser.add_argument("--fuxictr", type=Path, help="a checkout of reczoo/FuxiCTR; none: without it")
     parser.add_argument("--model", choices=MODELS, default="small")
     parser.add_argument("--engines", default=",".join(DEFAULT_ENGINES), help=f"of {', '.join(ENGINES)}")
     parser.add_argument("--batch-size", type=int, default=2048)
@@ -354,17 +298,21 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    given = {"dlrm": options.dlrm, "fuxictr": options.fuxictr}
-    checkouts = {name: path.resolve() for name, path in given.items() if path is not None}
     names = [
         name
         for name in options.engines.split(",")
-        if options.model in ENGINES[name].models and ENGINES[name].checkout in (None, *checkouts)
+        if options.model in ENGINES[name].models and (options.dlrm or not ENGINES[name].is_peer)
     ]
     with tempfile.TemporaryDirectory(prefix="train-benchmark-") as temporary:
         folder = (options.folder or Path(temporary)) / f"{options.model}-{options.batch_size}-{options.steps}"
         folder.mkdir(parents=True, exist_ok=True)
-        work = Work(MODELS[options.model], options.batch_size, options.steps, folder.resolve(), checkouts)
+        work = Work(
+            MODELS[options.model],
+            options.batch_size,
+            options.steps,
+            folder.resolve(),
+            options.dlrm and options.dlrm.resolve(),
+        )
         make_data(work)
         if not options.rounds:
             return

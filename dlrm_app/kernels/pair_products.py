@@ -1,7 +1,7 @@
 """DLRM's interaction in the operators that torch's compiler makes one loop of, for compiled exports.
 
 Batched products of [V, D] with [D, V] run at a tenth of a core's speed, they are so small, and half of what they give is
-thrown away (docs/experiments.md).
+thrown away (docs/experiments/index.md).
 
 Shapes: B batch rows, F sparse features, V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2
 pairs of them.

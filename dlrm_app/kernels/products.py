@@ -10,7 +10,7 @@ import torch
 from dlrm_app.kernels.traced import is_traced
 
 # oneDNN multiplies with weights 5 to 15% faster than MKL, which torch takes for float32 products, but B rows with B rows
-# only where MKL leaves wide units idle (docs/experiments.md).
+# only where MKL leaves wide units idle (docs/experiments/index.md).
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 _FEW = 32

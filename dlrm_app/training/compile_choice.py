@@ -31,7 +31,7 @@ def with_compile(config: Config, before: TrainConfig | None, runtime: Runtime) -
 
 
 def _choose(config: TrainConfig, device_type: str) -> tuple[bool, str]:
-    """By docs/experiments.md, "torch.compile in its place"."""
+    """By docs/experiments/index.md."""
     if device_type == "cuda":
         return False, "for it has not been measured on GPUs yet; try trainer.compile=true"
     if config.model.kind == "dcn" and config.trainer.precision == "bf16":
