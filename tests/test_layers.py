@@ -125,7 +125,6 @@ KNOTS = {
     ("dataset/parquet", "preprocess/units"),
     ("distributed", "kernels"),
     ("evaluation", "reports"),
-    ("inference", "inference/serve"),
     ("planning", "reports"),
     ("preprocess/encode", "preprocess/passes"),
     ("preprocess/read", "preprocess/passes"),
@@ -218,10 +217,6 @@ except SystemExit as end:
     assert end.code in (1, 2), end.code
 """
     assert modules_after(code) & (HEAVY | {"numba", "pyarrow"}) == set()
-
-
-def test_the_server_leaves_torch_to_the_processes_that_score() -> None:
-    assert modules_after("import dlrm_app.inference.serve.serve") & (HEAVY | {"numba", "pyarrow"}) == set()
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -1,6 +1,7 @@
 """``dlrm-serve model=EXPORT``: an export behind HTTP, raw rows in, probabilities out."""
 
 from dlrm_app.cli.launch import launch
+from dlrm_app.cli.loading import loading
 from dlrm_app.config.serve import ServeConfig
 
 
@@ -9,7 +10,8 @@ def main() -> None:
 
 
 def _serve(config: ServeConfig) -> None:
-    from dlrm_app.inference.serve.serve import serve
+    with loading():
+        from dlrm_app.inference.serve.server import serve
 
     serve(config)
 

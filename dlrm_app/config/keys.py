@@ -18,6 +18,8 @@ GONE: dict[str, str] = {
     "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
     "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
     "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
+    "watch_seconds": "restart dlrm-serve to serve another export",
+    "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
 }
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _trees: dict[type[Any], DictConfig] = {}

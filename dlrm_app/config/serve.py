@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import above_zero, positive, threads_problems, within
+from dlrm_app.config.checks import positive, threads_problems, within
 
 
 @dataclass(slots=True)
@@ -18,7 +18,6 @@ class ServeLimitsConfig:
     rows: int = MISSING
     body_kib: int = MISSING
     queued_rows: int = MISSING
-    requests_per_second: float | None = None
     connections: int = MISSING
     seconds: float = MISSING
 
@@ -30,25 +29,20 @@ class ServeConfig:
     port: int = MISSING
     batch: ServeBatchConfig = field(default_factory=ServeBatchConfig)
     limits: ServeLimitsConfig = field(default_factory=ServeLimitsConfig)
-    watch_seconds: float | None = None
     grace_seconds: float = MISSING
     threads: int | None = None
 
     def problems(self) -> list[str]:
         """What types cannot express; every problem, with what to do about it."""
-        problems = [
+        return [
             *within("port", self.port, 0, 65535),
             *within("batch.rows", self.batch.rows, 1, 1 << 16),
             *within("batch.wait_ms", self.batch.wait_ms, 0, 10_000),
             *within("limits.rows", self.limits.rows, 1, 1 << 16),
             *within("limits.body_kib", self.limits.body_kib, 1, 1 << 20),
             *positive("limits.queued_rows", self.limits.queued_rows),
-            *above_zero("limits.requests_per_second", self.limits.requests_per_second),
             *positive("limits.connections", self.limits.connections),
             *within("limits.seconds", self.limits.seconds, 0.001, 86_400),
             *within("grace_seconds", self.grace_seconds, 0, 86_400),
             *threads_problems("threads", self.threads),
         ]
-        if self.watch_seconds is not None:
-            problems += within("watch_seconds", self.watch_seconds, 0.01, 86_400)
-        return problems

@@ -90,9 +90,7 @@ def _refuse_with_errors_of(problems: list[str], *looks: Callable[[], None]) -> N
 def check_serve(config: ServeConfig) -> None:
     """Raises one error with all that is wrong with dlrm-serve's values and paths."""
     problems = config.problems()
-    lacking = [
-        name for name in ("fastapi", "uvicorn", "httptools", "prometheus_client") if find_spec(name) is None
-    ]
+    lacking = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if lacking:
         problems.append(
             f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: {install_command('serve')}"

@@ -1,15 +1,50 @@
-"""A request's JSON → lines that the parser reads, each value as a raw log would write it."""
+"""A request's JSON → lines that the parser reads, each value as a raw log would write it; and what is wrong with it."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, text_spec
-from dlrm_app.inference.serve.answers import RequestError, RowProblem, bad_rows
 from dlrm_app.preprocess.read.spec import Column, Spec
 
+MAX_PROBLEMS = 8
+"""Bad rows that an answer names."""
 _SHOWN = 60
+_JSON_TYPES = {
+    "integer": ["integer", "string", "null"],
+    "float": ["number", "string", "null"],
+    "hex": ["string", "null"],
+    "string": ["string", "integer", "null"],
+}
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Row number ``row`` of a request, counted from 0, is wrong; ``column`` where it is one column's value."""
+
+    row: int
+    column: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.reason}"
+
+
+class RequestError(Exception):
+    """A request that is answered with ``status`` and the reason; ``problems`` name the rows."""
+
+    def __init__(self, status: int, reason: str, problems: list[RowProblem] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.problems = problems or []
+
+
+def bad_rows(problems: list[RowProblem]) -> RequestError:
+    """The refusal of a request for its rows."""
+    more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
+    return RequestError(422, f"{problems[0]}{more}", problems[:MAX_PROBLEMS])
 
 
 def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
@@ -84,21 +119,17 @@ class JsonRows:
                     continue
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
             at, column, plain_types = known
-            if type(value) in plain_types:
-                fields[at] = str(value)
-            elif value is not None:
-                try:
+            try:
+                if type(value) in plain_types:
+                    fields[at] = str(value)
+                elif value is not None:
                     fields[at] = _text(value, column)
-                except ValueError as error:
-                    return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
+            except ValueError as error:
+                return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
         line = FIELD.join(fields)
-        # all at once, for looking at every value takes longer than all else here
-        if (
-            line.isascii()
-            and line.count(FIELD) == len(self._columns)
-            and "\n" not in line
-            and "\r" not in line
-        ):
+        # all at once: looking at every value takes longer than all else here
+        is_plain = line.isascii() and line.count(FIELD) == len(self._columns)
+        if is_plain and "\n" not in line and "\r" not in line:
             return line
         return self._bad_text(number, row) or line
 
@@ -167,3 +198,20 @@ def _shown(value: Any) -> str:
     except ValueError:  # an integer of more digits than Python writes
         text = "a number of many digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def request_schema(spec: Spec) -> dict[str, object]:
+    """A request with rows of ``spec`` as JSON schema: the columns by name, with what they hold."""
+    columns = {c.name: _column_schema(c) for c in spec.columns if c.role in ("dense", "sparse")}
+    row = {"type": "object", "properties": columns}
+    return {
+        "type": "object",
+        "required": ["rows"],
+        "additionalProperties": False,
+        "properties": {"rows": {"type": "array", "minItems": 1, "items": row}},
+    }
+
+
+def _column_schema(column: Column) -> dict[str, object]:
+    scalar: dict[str, object] = {"type": _JSON_TYPES[column.kind or ""]}
+    return scalar if column.separator is None else {"type": ["array", "null"], "items": scalar}

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from dlrm_app.config.preprocess import DatasetConfig
-from dlrm_app.inference.serve.answers import RequestError
-from dlrm_app.inference.serve.json_rows import JsonRows, parse_body
+from dlrm_app.inference.serve.request import JsonRows, RequestError, parse_body
 from dlrm_app.preprocess.read.spec import read_spec
 from tests.inference.shop import SHOP
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.inference.serve.answers import Answer, RequestError
-from dlrm_app.inference.serve.batcher import Batcher, ScoreRequests
-from dlrm_app.inference.serve.rate import RateLimit
+from dlrm_app.inference.serve.request import RequestError
+from dlrm_app.inference.serve.scoring import Answer, Batcher, ScoreRequests
 
 
 async def one_each(requests: Sequence[list[str]]) -> list[Answer]:
@@ -82,26 +81,6 @@ def test_a_full_queue_refuses_and_one_who_waits_too_long_is_told() -> None:
     assert sizes == [1]  # the rows that nobody waits for are not scored
 
 
-def test_draining_ends_once_all_that_came_is_scored() -> None:
-    scored = []
-
-    async def slow(requests: Sequence[list[str]]) -> list[Answer]:
-        await asyncio.sleep(0.01)
-        scored.append(len(requests))
-        return await one_each(requests)
-
-    async def work(batcher: Batcher) -> Any:
-        await batcher.drain()
-        requests = [asyncio.create_task(batcher.score(rows_of(value), 10)) for value in range(9)]
-        await asyncio.sleep(0)
-        await batcher.drain()
-        at_the_end = list(scored)
-        await asyncio.gather(*requests)
-        return at_the_end
-
-    assert run(work, slow)[0] == [4, 4, 1]
-
-
 def test_a_failure_reaches_those_who_wait_and_the_next_are_scored() -> None:
     async def fail(requests: Sequence[list[str]]) -> list[Answer]:
         if requests[0] == ["1"]:
@@ -114,15 +93,3 @@ def test_a_failure_reaches_those_who_wait_and_the_next_are_scored() -> None:
         return await batcher.score(rows_of(2), 10)
 
     assert run(work, fail) == ([2.0], [1, 1])
-
-
-def test_a_rate_lets_so_many_pass_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("dlrm_app.inference.serve.rate.time.monotonic", lambda: now[0])
-    limit = RateLimit(5)
-    assert [limit.admits() for _ in range(7)] == [True] * 5 + [False] * 2
-    now[0] += 0.4
-    assert [limit.admits() for _ in range(3)] == [True, True, False]
-    now[0] += 1000
-    assert sum(limit.admits() for _ in range(10)) == 5
-    assert all(RateLimit(None).admits() for _ in range(1000))

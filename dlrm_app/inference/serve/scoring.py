@@ -1,0 +1,170 @@
+"""Scores the rows of requests that come at about the same time together, in a thread beside the server's event loop."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dlrm_app.files import checksum
+from dlrm_app.inference.exported_model import ExportedModel, open_export
+from dlrm_app.inference.predict.text_encoder import TextEncoder
+from dlrm_app.inference.raw_text import raw_spec
+from dlrm_app.inference.record import RECORD
+from dlrm_app.inference.reference import Inputs
+from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
+from dlrm_app.preprocess.encode.encoder import Encoded
+
+Answer = list[float] | RequestError
+"""A probability for every row of a request, or why it has none."""
+ScoreRequests = Callable[[Sequence[list[str]]], Awaitable[list[Answer]]]
+"""An answer to each of some requests, which are lines."""
+
+
+class ServedExport:
+    """Scores requests, many at once, with ``export``. Not for several threads at a time.
+
+    ``identity``: of this export alone, the beginning of its record's checksum. ``capacity``: rows of all requests that are
+    scored at once.
+    """
+
+    def __init__(self, export: ExportedModel, capacity: int) -> None:
+        self.export = export
+        self.spec = raw_spec(export.encoding)
+        self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
+        self.rows = JsonRows(self.spec)
+        """Makes the lines of a request."""
+        self._text = TextEncoder(self.rows.line_spec, export.encoding, capacity)
+        position = self._text.schema.get_field_index
+        self._dense = [position(name) for name in export.record.dense]
+        self._features = [position(name) for name in export.features]
+
+    def score(self, requests: Sequence[list[str]]) -> list[Answer]:
+        """An answer to each of ``requests``, in order; a bad line spoils its own request alone."""
+        lines = [line for request in requests for line in request]
+        scores = np.zeros(len(lines), np.float64)
+        encoded, numbers, rejects = self._text.encode(lines)
+        if len(numbers):
+            scores[numbers] = self.export.score(self._inputs(encoded))[0].numpy()
+        answers: list[Answer] = []
+        begin = 0
+        for request in requests:
+            end = begin + len(request)
+            wrong = [RowProblem(r.line - begin, r.column, r.reason) for r in rejects if begin <= r.line < end]
+            answers.append(bad_rows(wrong) if wrong else scores[begin:end].tolist())
+            begin = end
+        return answers
+
+    def _inputs(self, encoded: Encoded) -> Inputs:
+        dense = np.empty((len(encoded), len(self._dense)), np.float32)
+        for column, position in enumerate(self._dense):
+            dense[:, column] = encoded.values(position)
+        bags = [encoded.bags(position) for position in self._features]
+        values, lengths = np.concatenate([ids for ids, _ in bags]), np.stack([counts for _, counts in bags])
+        return torch.from_numpy(dense), torch.from_numpy(values), torch.from_numpy(lengths)
+
+
+def open_served(path: Path, capacity: int) -> ServedExport:
+    """Verifies and loads the export at ``path``, and scores a row of nothing. Raises DlrmError."""
+    served = ServedExport(open_export(path.resolve()), capacity)
+    served.score([served.rows.lines([{}])])  # what is compiled or read at the first use
+    return served
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    lines: list[str]
+    since: float
+    answer: "asyncio.Future[list[float]]"
+
+
+class Batcher:
+    """Gives ``score`` up to ``max_rows`` rows at a time, while ``run`` runs.
+
+    The first request of a batch waits at most ``max_wait`` seconds for others; a request of more rows is a batch by
+    itself. ``on_batch`` is told the rows of each batch.
+    """
+
+    def __init__(
+        self,
+        score: ScoreRequests,
+        *,
+        max_rows: int,
+        max_wait: float,
+        max_queued: int,
+        on_batch: Callable[[int], None],
+    ) -> None:
+        self._score = score
+        self._max_rows = max_rows
+        self._max_wait = max_wait
+        self._max_queued = max_queued
+        self._on_batch = on_batch
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+        self.queued_rows = 0
+
+    async def score(self, lines: list[str], timeout: float) -> list[float]:
+        """The probability of each of ``lines``. Raises RequestError for bad rows, a full queue, and after ``timeout`` seconds."""
+        if self.queued_rows and self.queued_rows + len(lines) > self._max_queued:
+            raise RequestError(
+                503, f"{self.queued_rows:,} rows wait, limits.queued_rows={self._max_queued:,}: try later"
+            )
+        request = _Waiting(lines, time.monotonic(), asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self.queued_rows += len(lines)
+        self._arrived.set()
+        try:
+            return await asyncio.wait_for(request.answer, timeout)
+        except asyncio.TimeoutError:
+            raise RequestError(
+                503, f"not scored within limits.seconds={timeout:g}: try later, or send fewer rows"
+            ) from None
+
+    async def run(self) -> None:
+        """Scores what comes, until it is cancelled."""
+        while True:
+            while not self._waiting:
+                await self._next_arrival()
+            until = self._waiting[0].since + self._max_wait
+            while self.queued_rows < self._max_rows and (left := until - time.monotonic()) > 0:
+                await self._next_arrival(left)
+            if requests := self._take():
+                await self._answer(requests)
+
+    async def _next_arrival(self, timeout: float | None = None) -> None:
+        """Waits for a request, no longer than ``timeout`` seconds."""
+        self._arrived.clear()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), timeout)
+
+    def _take(self) -> list[_Waiting]:
+        """The first requests, of as many rows as a batch holds, without those that nobody waits for any more."""
+        taken: list[_Waiting] = []
+        rows = 0
+        while self._waiting and (not taken or rows + len(self._waiting[0].lines) <= self._max_rows):
+            request = self._waiting.popleft()
+            self.queued_rows -= len(request.lines)
+            if not request.answer.done():
+                taken.append(request)
+                rows += len(request.lines)
+        return taken
+
+    async def _answer(self, requests: list[_Waiting]) -> None:
+        self._on_batch(sum(len(request.lines) for request in requests))
+        answers: list[Answer | Exception]
+        try:
+            answers = [*await self._score([request.lines for request in requests])]
+        except Exception as error:
+            answers = [error] * len(requests)
+        for request, answer in zip(requests, answers, strict=True):
+            if request.answer.done():  # nobody waits any more
+                continue
+            if isinstance(answer, Exception):
+                request.answer.set_exception(answer)
+            else:
+                request.answer.set_result(answer)

@@ -1,0 +1,216 @@
+"""dlrm-serve: an export behind HTTP until a signal ends it: /score, /schema, /health, /ready, /metrics."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import pyarrow
+import torch
+import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dlrm_app.config.serve import ServeConfig, ServeLimitsConfig
+from dlrm_app.distributed.runtime import quiet_libraries
+from dlrm_app.errors import DlrmError
+from dlrm_app.inference.serve.request import RequestError, parse_body, request_schema
+from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
+
+logger = logging.getLogger(__name__)
+_JSON = "application/json"
+_RETRY_SECONDS = "1"
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+
+
+def serve(config: ServeConfig) -> None:
+    """Serves as ``config`` says; answers what has come before it ends. Raises DlrmError where it cannot begin."""
+    listening = _listen(config.host, config.port)
+    quiet_libraries()
+    threads = config.threads or len(os.sched_getaffinity(0))
+    pyarrow.set_cpu_count(threads)
+    # one thread scores, which OpenMP's are started by: they are counted for each thread that starts some
+    thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
+    capacity = max(config.batch.rows, config.limits.rows)
+    export = thread.submit(open_served, Path(config.model), capacity).result()
+    metrics = ServerMetrics(export.identity)
+
+    async def score(requests: Sequence[list[str]]) -> list[Answer]:
+        return await asyncio.get_running_loop().run_in_executor(thread, export.score, requests)
+
+    batcher = Batcher(
+        score,
+        max_rows=config.batch.rows,
+        max_wait=config.batch.wait_ms / 1000,
+        max_queued=config.limits.queued_rows,
+        on_batch=metrics.batch_rows.observe,
+    )
+    metrics.queued_rows.set_function(lambda: batcher.queued_rows)
+    settings = uvicorn.Config(
+        Server(export, batcher, config.limits, metrics).application(),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        limit_concurrency=config.limits.connections,
+        timeout_keep_alive=max(1, int(config.limits.seconds)),
+        timeout_graceful_shutdown=int(config.grace_seconds),
+    )
+    _announce(config.host, listening.getsockname()[1], export)
+    signal.signal(signal.SIGTERM, _end_well)  # uvicorn raises it again once all is answered
+    uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _end_well(*_: object) -> None:
+    sys.exit(0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Before anything is loaded, so that a port that is taken is told at once."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise DlrmError(
+            f"cannot listen at host={host} port={port}: {error.strerror}; choose another port (0: any that is free), or a "
+            "host that is this machine's"
+        ) from error
+
+
+def _announce(host: str, port: int, export: ServedExport) -> None:
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    columns = [column for column in export.spec.columns if column.role in ("dense", "sparse")][:3]
+    example = json.dumps({"rows": [{column.name: None for column in columns}]})
+    logger.info("export %s (%s) is served at %s", export.identity, export.export.record.checkpoint, url)
+    print(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'", flush=True)
+
+
+class ServerMetrics:
+    """What Prometheus is told: requests by status and their time, rows by batch, the queue, the export, the process."""
+
+    def __init__(self, identity: str) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter("dlrm_requests", "Requests, by status", ["status"], registry=self.registry)
+        self.seconds = self._histogram("dlrm_request_seconds", "Time to an answer", _SECONDS)
+        self.batch_rows = self._histogram("dlrm_batch_rows", "Rows scored at once", _ROWS)
+        self.queued_rows = Gauge("dlrm_queued_rows", "Rows that wait", registry=self.registry)
+        export = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=self.registry)
+        export.labels(identity).set(1)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+
+class Server:
+    """The endpoints. The columns of a row change with the export, so /schema tells them, in place of /openapi.json."""
+
+    def __init__(
+        self, export: ServedExport, batcher: Batcher, limits: ServeLimitsConfig, metrics: ServerMetrics
+    ) -> None:
+        self._export = export
+        self._batcher = batcher
+        self._limits = limits
+        self._metrics = metrics
+
+    def application(self) -> Starlette:
+        """The ASGI application; the batcher runs while it does."""
+        pages = {
+            "/schema": self._schema,
+            "/health": self._health,
+            "/ready": self._ready,
+            "/metrics": self._page,
+        }
+        routes = [Route(path, page, methods=["GET"]) for path, page in pages.items()]
+        return Starlette(
+            routes=[Route("/score", self._answer, methods=["POST"]), *routes], lifespan=self._running
+        )
+
+    @asynccontextmanager
+    async def _running(self, _: Starlette) -> AsyncIterator[None]:
+        running = asyncio.create_task(self._batcher.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            logger.info("ended; requests that had come were answered")
+
+    async def _answer(self, request: Request) -> Response:
+        started = time.monotonic()
+        try:
+            response = await self._score(request)
+        except RequestError as refused:
+            response = _refusal(refused)
+        except Exception:
+            logger.exception("a request failed")
+            response = _json(500, {"error": "the server failed; its log says why"})
+        self._metrics.requests.labels(response.status_code).inc()
+        self._metrics.seconds.observe(time.monotonic() - started)
+        return response
+
+    async def _score(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+            raise RequestError(415, f"the body must be JSON: send the header content-type: {_JSON}")
+        seconds = self._limits.seconds
+        try:
+            body = await asyncio.wait_for(self._body(request), seconds)
+        except asyncio.TimeoutError:
+            raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
+        lines = self._export.rows.lines(parse_body(body, self._limits.rows))
+        return _json(200, {"scores": await self._batcher.score(lines, seconds)})
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._limits.body_kib << 10
+        refused = RequestError(413, f"the body is longer than limits.body_kib={limit >> 10} KiB")
+        length = request.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > limit:
+            raise refused
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise refused
+        return bytes(body)
+
+    async def _schema(self, _: Request) -> Response:
+        return _json(200, request_schema(self._export.spec))
+
+    async def _health(self, _: Request) -> Response:
+        record = self._export.export.record
+        served = {"export": self._export.identity, "checkpoint": record.checkpoint, "step": record.step}
+        return _json(200, served)
+
+    async def _ready(self, _: Request) -> Response:
+        """Whether to send requests here, or the queue is full."""
+        is_ready = self._batcher.queued_rows < self._limits.queued_rows
+        return _json(200 if is_ready else 503, {"ready": is_ready})
+
+    async def _page(self, _: Request) -> Response:
+        return Response(generate_latest(self._metrics.registry), media_type="text/plain; version=0.0.4")
+
+
+def _json(status: int, value: dict[str, object]) -> Response:
+    headers = {"retry-after": _RETRY_SECONDS} if status == 503 else None
+    return Response(json.dumps(value), status, headers, _JSON)
+
+
+def _refusal(refused: RequestError) -> Response:
+    value: dict[str, object] = {"error": refused.reason}
+    if refused.problems:
+        value["rows"] = [asdict(problem) for problem in refused.problems]
+    return _json(refused.status, value)
