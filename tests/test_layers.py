@@ -113,7 +113,7 @@ def may_import(part: str | None, other: str) -> bool:
     return part == other or (part is not None and DEPTH[part] < DEPTH[other])
 
 
-BY_NAME = {"load.py", "compiled.py", "build.py", "reference.py"}
+BY_NAME = {"load.py", "compiled.py", "reference.py"}
 """Modules that import what they are told to."""
 
 KNOTS = {

@@ -12,7 +12,7 @@ from dlrm_app.inference.reference import Inputs
 from dlrm_app.inference.tables.quantized import QuantizedTables
 from dlrm_app.kernels.perceptrons import LinearRelu
 from dlrm_app.loader.batch import Batch
-from dlrm_app.model.architectures import ARCHITECTURES
+from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
@@ -93,8 +93,8 @@ class CheckpointWeights:
 
     def __init__(self, trained: TrainedModel) -> None:
         self._folder = trained.folder
-        num_dense = len(trained.columns["dense"])
-        self.model = build_model(trained.config.model, trained.tables, num_dense, CPU, seed=0)
+        spec = ModelSpec(trained.config.model, trained.tables, len(trained.columns["dense"]))
+        self.model = build_model(spec, CPU)
         """Its dense part has the checkpoint's weights, its tables none."""
         named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False), trained.dense)
         self._tables = {table_of(name): (name, meta) for name, meta in named.items() if table_of(name)}

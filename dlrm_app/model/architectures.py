@@ -1,6 +1,6 @@
 """The registry of architectures, and what each asks of a configuration.
 
-A new architecture takes a module of its name with ``build``, a line in ARCHITECTURES, and a file in conf/model/.
+A new architecture takes a module with ``build``, a line here in ARCHITECTURES and in model/build.py, and a file in conf/model/.
 """
 
 import math
@@ -14,7 +14,7 @@ from dlrm_app.tables.specs import Table
 
 @dataclass(frozen=True)
 class Architecture:
-    """A ``model.kind``, which ``build`` in the module of that name builds.
+    """What a ``model.kind`` asks for.
 
     needs, refuses: keys of ``model`` that it cannot do without, and those that mean nothing to it.
     interacts: the features' vectors meet each other, so that they and the dense features' are of one width.
@@ -23,6 +23,16 @@ class Architecture:
     needs: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ("stride",)
     interacts: bool = True
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What a model is built from. ``seed``: of the initial weights, the tables' too."""
+
+    config: ModelConfig
+    tables: Sequence[Table]
+    num_dense: int
+    seed: int = 0
 
 
 ARCHITECTURES = {
@@ -61,12 +71,13 @@ def model_problems(config: ModelConfig) -> list[str]:
     return problems
 
 
-def model_table_problems(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> list[str]:
-    """Why the architecture cannot take these tables and ``num_dense`` features."""
+def model_table_problems(spec: ModelSpec) -> list[str]:
+    """Why the architecture cannot take these tables and dense features."""
+    config, tables = spec.config, spec.tables
     if not ARCHITECTURES[config.kind].interacts:
         return []
     problems = []
-    if num_dense == 0:
+    if spec.num_dense == 0:
         problems.append(
             f"the dataset has no dense column, which model={config.kind} needs: add one, or use model=concat"
         )

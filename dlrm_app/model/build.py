@@ -5,7 +5,6 @@ Shapes: B batch rows, F sparse features, N dense features.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 
 import torch
 from torch import nn
@@ -14,7 +13,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.kernels.faster_layers import speed_up
-from dlrm_app.model.architectures import model_problems, model_table_problems
+from dlrm_app.model import concat, dcn, dcn_parallel, dlrm, projection
+from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bag_configs import meta_bags
@@ -22,6 +22,13 @@ from dlrm_app.tables.specs import Table
 
 Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
 """(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""
+BUILDERS: dict[str, Builder] = {
+    "dlrm": dlrm.build,
+    "dcn": dcn.build,
+    "dcn_parallel": dcn_parallel.build,
+    "projection": projection.build,
+    "concat": concat.build,
+}
 
 
 def name_problems(tables: Sequence[Table]) -> list[str]:
@@ -34,26 +41,23 @@ def name_problems(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def build_model(
-    config: ModelConfig, tables: Sequence[Table], num_dense: int, device: torch.device, seed: int
-) -> nn.Module:
+def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     """The model with its tables on the meta device and its dense part on ``device``.
 
     ``forward(dense_features [B, N], sparse_features KJT of F keys)`` gives logits [B, 1]. The dense weights
-    depend on ``seed`` alone: they are drawn on the CPU whatever the device. With ``ensemble_size`` above 1 training
+    depend on ``spec.seed`` alone: they are drawn on the CPU whatever the device. With ``ensemble_size`` above 1 training
     takes that many times the rows, as ``Ensemble`` says. Raises ConfigError.
     """
-    refuse_if(
-        model_problems(config) or [*model_table_problems(config, tables, num_dense), *name_problems(tables)]
-    )
-    count = config.ensemble_size
+    refuse_if(model_problems(spec.config) or [*model_table_problems(spec), *name_problems(spec.tables)])
+    tables, count = spec.tables, spec.config.ensemble_size
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(spec.seed)
         if count == 1:
-            model = _build(config, tables, num_dense)
+            model = _build(spec.config, tables, spec.num_dense)
         else:
             parts = [replace(table, dim=table.dim // count) for table in tables]
-            model = Ensemble(meta_bags(tables), [_build(config, parts, num_dense) for _ in range(count)])
+            models = [_build(spec.config, parts, spec.num_dense) for _ in range(count)]
+            model = Ensemble(meta_bags(tables), models)
     for name, module in model.named_children():
         if name != "sparse_arch":
             module.to(device)
@@ -62,8 +66,8 @@ def build_model(
 
 def _build(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> nn.Module:
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
-    build: Builder = import_module(f"dlrm_app.model.{config.kind}").build
-    return speed_up(regularize(build(config, meta_bags(tables), num_dense, bottom, top), config))
+    model = BUILDERS[config.kind](config, meta_bags(tables), num_dense, bottom, top)
+    return speed_up(regularize(model, config))
 
 
 def _ending_in(widths: Sequence[int], last: int) -> list[int]:

@@ -23,7 +23,7 @@ class ClickTask(nn.Module):
         self,
         model: nn.Module,
         device: torch.device,
-        trains_in_bf16: bool,
+        trains_in_bf16: bool = False,
         guard: nn.Module | None = None,
         micro_batches: int = 1,
     ) -> None:

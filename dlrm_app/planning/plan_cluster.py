@@ -9,7 +9,7 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.dataset.pooling_factors import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.files import explained_disk_errors, write_text
-from dlrm_app.model.architectures import model_problems, model_table_problems
+from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.reports.plan import plan_page
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import Workload
@@ -72,7 +72,7 @@ def train_command(config: PlanConfig, cluster: Cluster) -> str:
 
 def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, cluster: Cluster) -> None:
     """What the run needs beside its tables, if the model fits them: a plan may be asked for without it."""
-    if model_problems(config.model) or model_table_problems(config.model, tables, num_dense):
+    if model_problems(config.model) or model_table_problems(ModelSpec(config.model, tables, num_dense)):
         return
     needed = estimate_run(config, tables, num_dense, cluster.num_ranks, cluster.device)
     print(needed)

@@ -1,4 +1,4 @@
-"""From a configuration and its tables to a sharded model with its initial weights."""
+"""A model planned and sharded over all ranks, with its initial weights."""
 
 import logging
 from collections import defaultdict
@@ -7,7 +7,6 @@ from importlib import import_module
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torchrec.distributed.model_parallel import (
     DataParallelWrapper,
     DefaultDataParallelWrapper,
@@ -15,13 +14,13 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.types import ShardingEnv
 
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.config.sharding import CollectivesConfig, ShardingConfig, TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels import openmp
-from dlrm_app.model.build import build_model
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
-from dlrm_app.model.precision import set_tf32
 from dlrm_app.sharding.communication import quantized_collectives
 from dlrm_app.sharding.constraints import table_names
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
@@ -38,32 +37,34 @@ COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 
 
 def plan_model(
-    config: TrainConfig,
+    task: ClickTask,
     tables: Sequence[Table],
-    num_dense: int,
+    optimizer: SparseSettings,
+    sharding: ShardingConfig,
+    topology: TopologyConfig,
+    batch_size: int,
     runtime: Runtime,
-    guard: nn.Module | None = None,
-) -> tuple[ClickTask, EstimatedPlan]:
-    """The model with its tables on the meta device, and where they are to lie. Raises DlrmError if they do not fit.
+) -> EstimatedPlan:
+    """Where the tables of ``task``, on the meta device, are to lie. Raises DlrmError if they do not fit.
 
-    ``guard``: what the loss passes before the backward pass.
+    ``batch_size``: rows that all ranks together look up in a step.
     """
-    set_tf32(config.trainer.tf32, runtime.device)
-    model = build_model(config.model, tables, num_dense, runtime.device, config.trainer.seed)
-    attach_fused_optimizers(model, tables, config.optimizer.sparse)
-    trainer = config.trainer
-    task = ClickTask(model, runtime.device, trainer.precision == "bf16", guard, trainer.micro_batches)
-    batch_size = config.trainer.global_batch_size * config.model.ensemble_size
-    plan = make_plan(
-        task, tables, config.optimizer.sparse, config.sharding, config.topology, batch_size, runtime
-    )
-    return task, plan
+    attach_fused_optimizers(task.model, tables, optimizer)
+    return make_plan(task, tables, optimizer, sharding, topology, batch_size, runtime)
 
 
 def shard_model(
-    task: ClickTask, plan: EstimatedPlan, tables: Sequence[Table], config: TrainConfig, runtime: Runtime
+    task: ClickTask,
+    plan: EstimatedPlan,
+    spec: ModelSpec,
+    collectives: CollectivesConfig,
+    runtime: Runtime,
+    prefetches: bool = False,
 ) -> DistributedModelParallel:
-    """Allocates this rank's shards by ``plan`` and sets every table's weights from ``trainer.seed``."""
+    """Allocates this rank's shards by ``plan`` and sets every table's weights from ``spec.seed``.
+
+    ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups.
+    """
     if runtime.device.type == "cpu" and openmp.IS_AVAILABLE:
         import_module("dlrm_app.kernels.compiled_operators").replace_operators()
     if runtime.is_first:
@@ -75,10 +76,10 @@ def shard_model(
         env=ShardingEnv.from_process_group(group),
         device=runtime.device,
         plan=plan,
-        sharders=[make_sharder(config)],
+        sharders=[make_sharder(collectives, prefetches)],
         data_parallel_wrapper=_replicated_dense_part(runtime.world_size),
     )
-    init_tables(model, tables, config.trainer.seed)
+    init_tables(model, spec.tables, spec.seed)
     return model
 
 
@@ -98,11 +99,11 @@ class AsItIs(DataParallelWrapper):
         """Nothing to do."""
 
 
-def make_sharder(config: TrainConfig) -> AnyShardingSharder:
-    """The sharder with what the configuration says of collectives, and of caches that are filled by prefetching."""
+def make_sharder(collectives: CollectivesConfig, prefetches: bool) -> AnyShardingSharder:
+    """The sharder with the precision of ``collectives``, and caches that are filled by prefetching or not."""
     return AnyShardingSharder(
-        fused_params={"prefetch_pipeline": True} if config.trainer.pipeline == "prefetch" else None,
-        qcomm_codecs_registry=quantized_collectives(config.sharding.collectives),
+        fused_params={"prefetch_pipeline": True} if prefetches else None,
+        qcomm_codecs_registry=quantized_collectives(collectives),
     )
 
 

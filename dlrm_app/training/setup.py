@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,11 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch import TrainBatches
 from dlrm_app.loader.loading import choose_loading
 from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
+from dlrm_app.model.loss import ClickTask
+from dlrm_app.model.precision import set_tf32
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
@@ -66,14 +69,22 @@ def build_trainable(
 
     ``guard``: what the loss passes before the backward pass.
     """
-    task, plan = plan_model(config, tables, num_dense, runtime, guard)
-    model = shard_model(task, plan, tables, config, runtime)
-    if config.trainer.compile:
-        import_module("dlrm_app.model.compiled_parts").compile_parts(
-            model.module.model
-        )  # torch's compiler takes a second to load
+    trainer, device = config.trainer, runtime.device
+    spec = ModelSpec(config.model, tables, num_dense, trainer.seed)
+    set_tf32(trainer.tf32, device)
+    is_bf16 = trainer.precision == "bf16"
+    task = ClickTask(build_model(spec, device), device, is_bf16, guard, trainer.micro_batches)
+    batch_size = trainer.global_batch_size * config.model.ensemble_size
+    sparse, topology = config.optimizer.sparse, config.topology
+    plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)
+    prefetches = trainer.pipeline == "prefetch"
+    model = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches)
+    if trainer.compile:
+        from dlrm_app.model.compiled_parts import compile_parts  # torch's compiler takes a second to load
+
+        compile_parts(model.module.model)
     optimizer = combine_optimizers(model, tables, config.optimizer)
-    pipeline = make_pipeline(config.trainer.pipeline, model, optimizer, runtime.device)
+    pipeline = make_pipeline(trainer.pipeline, model, optimizer, device)
     features = [name for table in tables for name in table.features]
     return Trainable(tables, features, model, optimizer, pipeline, plan)
 

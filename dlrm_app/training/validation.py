@@ -21,7 +21,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.files import folder_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
-from dlrm_app.model.architectures import model_problems, model_table_problems
+from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.runs.checkpoint.warm_start import check_warm_start, goes_on
 from dlrm_app.runs.other_run import other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
@@ -62,7 +62,7 @@ def check_training(
         num_dense = len(manifest.dense)
         checks.warm_start(manifest, tables)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        checks.add(lambda: model_table_problems(config.model, tables, num_dense), needs=["model"])
+        checks.add(lambda: model_table_problems(ModelSpec(config.model, tables, num_dense)), needs=["model"])
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
         checks.output(starts_run)
@@ -107,7 +107,9 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
     tables = checks.tables(None, ranks.device_type)
     checks.batches(None, ranks.world_size)
     if tables is not None:
-        checks.add(lambda: model_table_problems(config.model, tables, config.num_dense), needs=["model"])
+        checks.add(
+            lambda: model_table_problems(ModelSpec(config.model, tables, config.num_dense)), needs=["model"]
+        )
     if ranks.is_first:
         checks.output()
     checks.refuse()

@@ -9,6 +9,7 @@ from torch import nn
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.tables.specs import Table, resolve_tables
 
@@ -100,7 +101,7 @@ def test_the_first_layer_is_as_wide_as_what_is_concatenated() -> None:
         mlp, num_dense, stride = MODELS[name]
         tables = tables_of(name)
         config = compose_config("train", TrainConfig, ["data.path=x", f"model=merlin_{name}"])
-        model = build_model(config.model, tables, num_dense, torch.device("cpu"), 0)
+        model = build_model(ModelSpec(config.model, tables, num_dense), torch.device("cpu"))
         width = sum(table.dim * len(table.features) for table in tables)
         assert width == {"tiny": 672, "medium": 17280}[name]
         shapes = [tuple(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear)]

@@ -69,6 +69,6 @@ def shard_on_meta(config: TrainConfig, plan: EstimatedPlan) -> DistributedModelP
         env=ShardingEnv.from_process_group(group),
         device=torch.device("meta"),
         plan=plan,
-        sharders=[make_sharder(config)],
+        sharders=[make_sharder(config.sharding.collectives, config.trainer.pipeline == "prefetch")],
         init_data_parallel=False,
     )

@@ -11,6 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch import Batch
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.mean_pooling import ExactMeanCollection
@@ -53,7 +54,7 @@ def batch_on(device: torch.device) -> Batch:
 
 
 def fresh_model(config: TrainConfig) -> nn.Module:
-    model = build_model(config.model, TABLES, NUM_DENSE, CPU, config.trainer.seed)
+    model = build_model(ModelSpec(config.model, TABLES, NUM_DENSE, config.trainer.seed), CPU)
     model.sparse_arch.embedding_bag_collection = LookedUp()
     return model
 

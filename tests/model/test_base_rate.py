@@ -6,6 +6,7 @@ from torch import nn
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.tables.specs import Table
@@ -19,7 +20,7 @@ TABLES = [Table("t", 10, 8, ("a",)), Table("u", 10, 8, ("b",))]
 def test_with_all_else_at_zero_every_prediction_is_the_rate(overrides: list[str]) -> None:
     """Of every architecture and every model of an ensemble; nothing but the last bias changes."""
     config = compose_config("train", TrainConfig, ["data.path=unused", *overrides]).model
-    model = build_model(config, TABLES, 3, torch.device("cpu"), seed=0)
+    model = build_model(ModelSpec(config, TABLES, 3), torch.device("cpu"))
     before = {name: value.clone() for name, value in model.named_parameters() if value.device.type == "cpu"}
     set_base_rate(model, 0.03)
     changed = [name for name, value in before.items() if not torch.equal(value, model.get_parameter(name))]

@@ -6,6 +6,7 @@ from torch import nn
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.tables.specs import Table
 
@@ -16,4 +17,4 @@ def test_a_table_named_like_an_attribute_of_torchs_module_dict_is_refused(kind: 
     with pytest.raises(KeyError):  # what torch would say
         nn.ModuleDict({"items": nn.Identity()})
     with pytest.raises(ConfigError, match="a table cannot be named items"):
-        build_model(config, [Table("items", 10, 4, ("item",))], 2, torch.device("cpu"), seed=0)
+        build_model(ModelSpec(config, [Table("items", 10, 4, ("item",))], 2), torch.device("cpu"))

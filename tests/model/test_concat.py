@@ -9,7 +9,7 @@ from torch import nn
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.model.architectures import model_problems
+from dlrm_app.model.architectures import ModelSpec, model_problems
 from dlrm_app.model.build import build_model
 from dlrm_app.model.concat import StridedMean
 from dlrm_app.tables.specs import Table
@@ -63,12 +63,12 @@ def test_every_value_counts_once_in_the_strided_means(width: int, stride: int) -
 def test_tables_of_unequal_widths_point_to_the_model_that_takes_them(kind: str) -> None:
     config = compose_config("train", TrainConfig, ["data.path=unused", f"model={kind}"])
     with pytest.raises(ConfigError, match="model=concat"):
-        build_model(config.model, TABLES, NUM_DENSE, torch.device("cpu"), 0)
+        build_model(ModelSpec(config.model, TABLES, NUM_DENSE), torch.device("cpu"))
 
 
 def test_it_needs_no_dense_column() -> None:
     config = compose_train(*CONCAT)
-    model = build_model(config.model, TABLES, 0, torch.device("cpu"), 0)
+    model = build_model(ModelSpec(config.model, TABLES, 0), torch.device("cpu"))
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))
     assert first.in_features == 8 + 8 + 4 + 16
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.model.architectures import model_problems
+from dlrm_app.model.architectures import ModelSpec, model_problems
 from dlrm_app.model.build import build_model
 from dlrm_app.model.ensemble import logit_of_mean
 from dlrm_app.training.setup import Trainable, build_trainable
@@ -128,7 +128,7 @@ def test_a_width_that_the_models_do_not_divide_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"model.ensemble_size=3 must divide the tables' width, got 8: use 12"
     ):
-        build_model(config.model, TABLES, NUM_DENSE, torch.device("cpu"), 0)
+        build_model(ModelSpec(config.model, TABLES, NUM_DENSE), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,21 @@ from pathlib import Path
 
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
-from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
+from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DlrmError, SharedError
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.build import build_model
+from dlrm_app.model.loss import ClickTask
+from dlrm_app.model.precision import set_tf32
 from dlrm_app.runs.checkpoint.format import best_checkpoints, choose_checkpoint, list_checkpoints, looks_whole
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.state import collect_weights
 from dlrm_app.runs.checkpoint.trained_model import EMA, MODEL, TrainedModel, describe_trained
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 
-NO_OPTIMIZER = OptimizerConfig(SparseSettings(kind="sgd", lr=1.0), DenseSettings(kind="sgd", lr=1.0))
+NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
 """SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
 
 
@@ -59,15 +63,16 @@ def load_trained(
     runtime: Runtime,
 ) -> DistributedModelParallel:
     """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
-    config = replace(trained.config, sharding=sharding, topology=topology, optimizer=NO_OPTIMIZER)
-    size = batch_size * runtime.world_size
-    config.trainer = replace(config.trainer, global_batch_size=size, pipeline="base")  # it takes no step
-    num_dense = len(trained.columns["dense"])
     tables = [replace(table, optimizer={}) for table in trained.tables]
+    trainer, rows = trained.config.trainer, batch_size * runtime.world_size
+    spec = ModelSpec(trained.config.model, tables, len(trained.columns["dense"]), trainer.seed)
 
     def build() -> DistributedModelParallel:
-        task, plan = plan_model(config, tables, num_dense, runtime)
-        return shard_model(task, plan, tables, config, runtime)
+        set_tf32(trainer.tf32, runtime.device)
+        task = ClickTask(build_model(spec, runtime.device), runtime.device)
+        rows_looked_up = rows * spec.config.ensemble_size
+        plan = plan_model(task, tables, NO_OPTIMIZER, sharding, topology, rows_looked_up, runtime)
+        return shard_model(task, plan, spec, sharding.collectives, runtime)
 
     model = runtime.together(build)
     runtime.together(lambda: load_tensors(trained.folder, collect_weights(model, trained.dense)))

@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.optimizer import DENSE_STATES
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.tables.specs import Table
@@ -54,7 +55,7 @@ def estimate_run(
 ) -> RunMemory:
     """What a rank of ``num_ranks`` needs for training steps of ``config``; of bf16 an upper bound. Raises ConfigError."""
     rows = -(-config.trainer.global_batch_size // num_ranks) * config.model.ensemble_size
-    model = build_model(config.model, tables, num_dense, META, config.trainer.seed)
+    model = build_model(ModelSpec(config.model, tables, num_dense), META)
     piece = -(-rows // config.trainer.micro_batches)
     model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, piece)
     weights = sum(parameter.numel() for parameter in model.parameters())

@@ -4,6 +4,7 @@ import torch
 
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.estimate.machine import described_machine
 from dlrm_app.sharding.estimate.work import loaded, step_work
@@ -18,7 +19,7 @@ def estimate_step(
     config: PlanConfig, plan: EstimatedPlan, tables: list[Table], num_dense: int
 ) -> dict[str, float]:
     """Part → milliseconds of a step of ``config``'s model. Raises ConfigError if that model cannot be built."""
-    model = build_model(config.model, tables, num_dense, torch.device("cpu"), config.trainer.seed)
+    model = build_model(ModelSpec(config.model, tables, num_dense), torch.device("cpu"))
     machine = described_machine(config.topology, plan.cluster)
     precision = config.trainer.precision
     if precision == "auto":  # of a CPU that is not here nobody knows whether it has units for bf16

@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlrm_app.config.model import ModelConfig
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.sharding.cost import Option
 from dlrm_app.sharding.estimate.work import Loaded, StepShape, loaded, matrices_of, pooled_share, step_work
@@ -37,7 +38,7 @@ def shape(model: torch.nn.Module, config: ModelConfig, **changes: object) -> Ste
 def test_the_flops_of_the_mlps_are_those_that_torch_counts(kind: str, keys: dict[str, int]) -> None:
     """Forward and backward, from data that needs no gradient."""
     config = model_config(kind, **keys)
-    model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
+    model = build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
     work = step_work(shape(model, config))
     assert set(work) < set(PARTS)
     bottom, top = _linears(model.dense_arch), _linears(model.over_arch)
@@ -60,7 +61,7 @@ def _linears(module: object) -> torch.nn.Sequential:
 
 def test_the_interaction_is_a_product_of_every_pair() -> None:
     config = model_config("dlrm")
-    work = step_work(shape(build_model(config, TABLES, NUM_DENSE, CPU, 0), config))
+    work = step_work(shape(build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU), config))
     vectors = torch.randn(BATCH, len(TABLES) + 1, DIM)
     pairs = [(a, b) for a in range(vectors.shape[1]) for b in range(a)]
     assert work["interaction"].flops == sum(2 * (vectors[:, a] * vectors[:, b]).numel() for a, b in pairs)
@@ -68,7 +69,7 @@ def test_the_interaction_is_a_product_of_every_pair() -> None:
 
 def test_ranks_share_lookups_and_send_what_is_not_their_own() -> None:
     config = model_config("dlrm")
-    model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
+    model = build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
     alone = step_work(shape(model, config, batch=BATCH))
     shared = step_work(
         shape(model, config, batch=BATCH // 4, num_ranks=4, lookup_share=0.25, pooled_share=0.25)
@@ -109,7 +110,7 @@ def test_a_rank_with_some_of_the_rows_makes_vectors_of_all_samples(
 
 def test_a_row_that_is_updated_is_read_and_written_with_its_state() -> None:
     config = model_config("dlrm")
-    model = build_model(config, TABLES, NUM_DENSE, CPU, 0)
+    model = build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
     by_kind = {
         kind: step_work(shape(model, config, optimizers={t.name: kind for t in TABLES}))["table_update"].bytes
         for kind in ("sgd", "rowwise_adagrad", "adagrad")
