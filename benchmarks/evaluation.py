@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from torch import nn
 
-from dlrm_app.bench.inputs import write_bench_inputs
+from dlrm_app.bench import machine
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -54,7 +54,7 @@ def write_inputs(scratch: Path, runtime: Runtime) -> BenchConfig:
     asked = [f"tables={scratch}/tables-{runtime.rank}.yaml", *MODEL, *sys.argv[1:]]
     config = compose_config("bench", BenchConfig, asked)
     if runtime.is_first:
-        write_bench_inputs(config, scratch)
+        machine.write_inputs(config, scratch / "dataset", rows=100_000, val_rows=10_000)
     config.data.path = str(scratch / "dataset")
     return config
 

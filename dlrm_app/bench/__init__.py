@@ -1,1 +1,1 @@
-"""dlrm-bench: where the time of a run goes, each part beside the least that it could take on this machine."""
+"""dlrm-bench: where the time of a run goes, and this machine as a topology file."""

@@ -1,4 +1,8 @@
-"""``dlrm-bench data.path=DIR tables=… [measure=[model]] [output=FOLDER]``: where a run's time goes on this machine."""
+"""``dlrm-bench data.path=DIR tables=… [measure=[model]] [output=FOLDER]``: where a run's time goes on this machine;
+``dlrm-bench output=machine.yaml``: what this machine can do, as a topology file for dlrm-plan.
+"""
+
+from dataclasses import asdict
 
 from dlrm_app.cli.auto_recipe import with_recipe
 from dlrm_app.cli.launch import launch
@@ -11,7 +15,7 @@ def main() -> None:
 
 
 def _bench(config: BenchConfig) -> None:
-    from dlrm_app.bench.start import Start
+    from dlrm_app.bench.result import Start
 
     start = Start()
     start.mark("Python and configuration")
@@ -19,7 +23,10 @@ def _bench(config: BenchConfig) -> None:
         from dlrm_app.bench.bench import bench
 
     start.mark("libraries")
-    bench(config, start)
+    if result := bench(config, start):
+        from dlrm_app.reports.bench import show_bench
+
+        show_bench(result, config.output, asdict(config))
 
 
 def _validate(config: BenchConfig) -> None:

@@ -9,24 +9,15 @@ def main() -> None:
 
 
 def _plan(config: PlanConfig) -> None:
-    if config.calibrate:
-        from dlrm_app.training.speed.calibrate import calibrate
-
-        calibrate(config)
-        return
     from dlrm_app.planning.plan_cluster import plan_cluster
 
     plan_cluster(config)
 
 
 def _validate(config: PlanConfig) -> None:
-    from dlrm_app.distributed.ranks import started_ranks
-    from dlrm_app.training.validation import check_calibration, check_plan
+    from dlrm_app.training.validation import check_plan
 
-    if config.calibrate:
-        check_calibration(config, started_ranks())
-    else:
-        check_plan(config)
+    check_plan(config)
 
 
 if __name__ == "__main__":

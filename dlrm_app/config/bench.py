@@ -21,6 +21,11 @@ class BenchConfig(TrainConfig):
     steps: int = MISSING
     num_dense: int = MISSING
 
+    @property
+    def writes_topology(self) -> bool:
+        """Whether ``output`` is a topology file of this machine, in place of a folder for what a run takes."""
+        return self.output is not None and self.output.endswith((".yaml", ".yml"))
+
     def problems(self) -> list[str]:
         """What types cannot express, each with what to do about it."""
         problems = [
@@ -32,7 +37,7 @@ class BenchConfig(TrainConfig):
         ]
         if not self.measure:
             problems.append(f"measure is empty: name some of {', '.join(MEASURED)}")
-        if self.tables.from_dataset and self.data.path is None:
+        if self.tables.from_dataset and self.data.path is None and not self.writes_topology:
             problems.append(
                 "tables=dataset needs the dataset: add data.path=DIR, or choose tables=FILE.yaml for synthetic rows"
             )

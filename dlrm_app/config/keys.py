@@ -14,6 +14,7 @@ RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
 """Keys of earlier versions: refused where they are typed, read where a checkpoint holds them."""
 GONE: dict[str, str] = {
     "check": "type dlrm-check data.path=DATASET",
+    "calibrate": "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml",
     "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
     "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
     "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",

@@ -20,15 +20,10 @@ class PlanConfig(TrainConfig):
     data: PlanDataConfig = field(default_factory=PlanDataConfig)
     smallest: bool = MISSING
     num_dense: int = MISSING
-    calibrate: bool = MISSING
 
     def problems(self) -> list[str]:
         """What types cannot express, each with what to do about it."""
         problems = [*TrainConfig.problems(self), *at_least_zero("num_dense", self.num_dense)]
-        if self.calibrate:
-            if self.output is None:
-                problems.append("calibrate=true writes a topology file: add output=FOLDER for it")
-            return problems
         if not self.topology.is_described:
             problems.append(
                 "topology=auto is what dlrm-train finds when it starts; describe a cluster to plan for, as "

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 
 from dlrm_app.bench.result import BenchResult, Line, Section
+from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.page import configuration, facts, page
 from dlrm_app.table import Cell, Column, Columns, html_table, share, text_table
 from dlrm_app.text import NONE, fixed, percent
@@ -16,6 +18,18 @@ MEANING = {
     "reached": "least over measured: 100% is as fast as the machine",
 }
 COLUMNS: Columns = ["", *(Column(title, meaning) for title, meaning in MEANING.items())]
+
+
+def show_bench(result: BenchResult, output: str | None, config: dict[str, object]) -> None:
+    """Prints the tables, and writes them as bench.html into the folder ``output``."""
+    print(f"\n{bench_text(result)}")
+    if output is None:
+        print("\nnext: add output=FOLDER for bench.json and a page with bars")
+        return
+    folder = Path(output)
+    with explained_disk_errors(folder, "then measure again"):
+        write_text(folder / "bench.html", bench_page(result, folder.absolute().name, config))
+    print(f"\nwrote {folder / 'bench.json'} and {folder / 'bench.html'}")
 
 
 def bench_text(result: BenchResult) -> str:

@@ -19,7 +19,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
-from dlrm_app.files import folder_problems
+from dlrm_app.files import folder_problems, write_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.runs.checkpoint.warm_start import check_warm_start, goes_on
@@ -90,20 +90,16 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
     return cluster, manifest, tables
 
 
-def check_calibration(config: PlanConfig, ranks: Ranks) -> None:
-    """What keeps this machine from being measured, or the measurements from being written."""
-    checks = _Checks(config)
-    if ranks.is_first:
-        checks.output()
-    checks.refuse()
-
-
 def check_bench(config: BenchConfig, ranks: Ranks) -> None:
-    """As ``check_training``, but for a dataset that is yet to be made where none is named."""
+    """As ``check_training``, except for a dataset that is yet to be made where none is named, and a topology file."""
+    checks = _Checks(config)
+    if config.writes_topology:
+        checks.add(lambda: write_problems("output", Path(config.output or "")))
+        checks.refuse()
+        return
     if config.data.path is not None:
         check_training(config, ranks)
         return
-    checks = _Checks(config)
     tables = checks.tables(None, ranks.device_type)
     checks.batches(None, ranks.world_size)
     if tables is not None:

@@ -209,3 +209,28 @@ def test_torchrecs_own_planner_can_be_asked(dataset: Path, tmp_path: Path) -> No
     plans = [yaml.safe_load((tmp_path / name / "plan.yaml").read_text()) for name in ("fast", "torchrec")]
     assert plans[0] == plans[1]  # nothing to choose
     assert losses(tmp_path / "fast") == losses(tmp_path / "torchrec")
+
+
+def test_a_model_that_cannot_be_built_is_planned_without_an_estimate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = tmp_path / "tables.yaml"
+    tables.write_text(
+        "specs: [{name: a, rows: 50, dim: 8, features: [a]}, {name: b, rows: 50, dim: 16, features: [b]}]"
+    )
+    plan_cluster(compose_config("plan", PlanConfig, [f"tables={tables}", "topology=a100_80g_8"]))
+    assert "no estimate of a whole step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("topology", "chosen"), [("a100_80g_8", "bf16"), ("cpu_2", "fp32")])
+def test_auto_is_estimated_as_what_it_would_choose(
+    topology: str, chosen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables = tmp_path / "tables.yaml"
+    tables.write_text("specs: [{name: a, rows: 50, dim: 8, features: [a]}]")
+    printed = []
+    for precision in ("auto", chosen):
+        keys = [f"tables={tables}", f"topology={topology}", f"trainer.precision={precision}"]
+        plan_cluster(compose_config("plan", PlanConfig, [*keys, "smallest=false"]))
+        printed.append(capsys.readouterr().out.partition("a whole step")[2].partition("found in")[0])
+    assert printed[0] == printed[1] != ""

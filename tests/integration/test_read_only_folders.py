@@ -58,7 +58,7 @@ COMMANDS = pytest.mark.parametrize(
         ("report", "runs=[run] output=closed/page.html"),
         ("generate", "rows=20 output=closed/clicks.tsv"),
         ("plan", "data.path=data tables=dataset topology=cpu_2 output=closed/plan"),
-        ("plan", "calibrate=true output=closed/machine"),
+        ("bench", "output=closed/machine.yaml"),
         ("bench", "data.path=data tables=dataset trainer.global_batch_size=64 output=closed/bench"),
         ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
     ],

@@ -40,7 +40,7 @@ def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], 
     rows.append(["all", f"{total:,.2f}", ""])
     speed = 1000 * config.trainer.global_batch_size / total
     basis = (
-        "rates measured by calibrate=true"
+        "rates measured by dlrm-bench"
         if config.topology.efficiency
         else ("half of the rates that topology gives, which nobody measured")
     )

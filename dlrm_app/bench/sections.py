@@ -1,9 +1,9 @@
-"""What a run does beside its steps: loading, evaluating, saving."""
+"""What dlrm-bench measures of a run, each alone: loader, steps, evaluation, checkpoint."""
 
 import itertools
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -14,22 +14,31 @@ from dlrm_app.bench.result import Section, line
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.forward_passes import SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.files import temporary_name
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
+from dlrm_app.training.instruments.parts import PARTS, TITLES
+from dlrm_app.training.instruments.timed_steps import time_steps
 from dlrm_app.training.run import TrainingRun, run_tensors, save
 from dlrm_app.training.split_evaluation import split_batches
 from dlrm_app.training.train import train_batches
 
 REPEATS = 5
-LOADED = 4_000_000
-"""Rows: the first batch waits for a row group of every lane, which as many rows must pay for as the groups hold."""
-WRITTEN = 128 * 2**20
-"""Bytes of the file that tells how fast the disk is."""
+NUM_BATCHES = 16
+"""Kept in memory and taken in turn, where steps are measured without the loader."""
+LOADED, EVALUATED = 4_000_000, 200_000
+"""Rows. The loader's first batch waits for a row group of every lane, which many rows must pay for."""
+FORWARD = ("input_dist", "lookup", "output_dist", "mlps", "interaction")
+"""The parts of a step that an evaluation has too."""
+
+
+def take_first_step(run: TrainingRun) -> None:
+    """Takes a step and waits for readers, batches under way, and what is compiled or measured once."""
+    with closing(_epochs(run)) as epochs:
+        time_steps(run, epochs, warm_up=0, steps=1)
 
 
 def measure_loader(run: TrainingRun) -> Section:
-    """An epoch of this rank's batches, or the most of it that fits in; nobody takes a step meanwhile."""
+    """An epoch of this rank's batches, or the first LOADED rows; nobody takes a step meanwhile."""
     batches = max(1, min(run.batches_per_epoch, LOADED // run.config.trainer.global_batch_size))
     rows = batches * run.config.trainer.global_batch_size
 
@@ -40,17 +49,13 @@ def measure_loader(run: TrainingRun) -> Section:
 
     load()
     decode = decode_ms(run, rows)
-    return Section(
-        "loader alone",
-        line("all", [timed(load) for _ in range(REPEATS)], decode),
-        (),
-        rows,
-        "least: Parquet decoded by Arrow with every thread, no rows moved",
-    )
+    times = [timed(load) for _ in range(REPEATS)]
+    note = "least: Parquet decoded by Arrow with every thread, no rows moved"
+    return Section("loader alone", line("all", times, decode), (), rows, note)
 
 
 def decode_ms(run: TrainingRun, rows: int) -> float:
-    """What Arrow alone takes to decode so many training rows, of those that a rank reads."""
+    """Milliseconds in which Arrow alone decodes a rank's share of so many training rows."""
     manifest = run.manifest
     columns = [c.name for c in manifest.dense] + run.trainable.features + [str(manifest.label)]
     files = [pq.ParquetFile(manifest.folder / s.path) for s in manifest.splits["train"].shards]
@@ -62,6 +67,44 @@ def decode_ms(run: TrainingRun, rows: int) -> float:
             break
     seconds = time.perf_counter() - started
     return 1000 * seconds * rows / decoded / run.runtime.world_size
+
+
+def measure_model(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
+    """Steps on batches in memory: no reader works beside them."""
+    batches: list[Batch] = []
+    while len(batches) < NUM_BATCHES:  # a small dataset has fewer
+        with train_batches(run) as loader:
+            batches += itertools.islice(loader, NUM_BATCHES - len(batches))
+    return _measure_steps("model alone", run, itertools.cycle(batches), floors, warm_up, steps)
+
+
+def measure_whole(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
+    """Steps as dlrm-train takes them, from disk."""
+    with closing(_epochs(run)) as epochs:
+        return _measure_steps("whole step, from disk", run, epochs, floors, warm_up, steps)
+
+
+def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:
+    while True:
+        with train_batches(run) as loader:
+            yield from loader
+
+
+def _measure_steps(
+    name: str,
+    run: TrainingRun,
+    batches: Iterator[Batch],
+    floors: Mapping[str, float],
+    warm_up: int,
+    steps: int,
+) -> Section:
+    times = time_steps(run, batches, warm_up, steps)
+    lines = tuple(
+        line(TITLES[part], [by_part.get(part, 0.0) for _, by_part in times], floors.get(part), what)
+        for part, what in PARTS.items()
+    )
+    whole = line("all", [ms for ms, _ in times], sum(floors.values()))
+    return Section(name, whole, lines, run.config.trainer.global_batch_size)
 
 
 class First:
@@ -77,28 +120,25 @@ class First:
         return itertools.islice(iter(self._batches), self._count)
 
 
-def measure_evaluation(run: TrainingRun, forward_ms: float) -> Section:
-    """Batches of val, or of train where there is no val, with exact metrics. ``forward_ms``: a training step's least."""
+def measure_evaluation(run: TrainingRun, floors: Mapping[str, float]) -> Section:
+    """Batches of val, or of train where there is no val, with exact metrics. ``floors``: of a training step in fp32."""
     config, runtime = run.config, run.runtime
     split = next(name for name in ("val", "train") if name in run.manifest.splits)
     size = config.evaluation_rows(runtime.world_size, runtime.device_type)
-    count = max(1, 200_000 // size)
     metrics = ClickMetrics(split, config.evaluation.group_by)
     times = []
     for _ in range(REPEATS):
         with split_batches(run, split) as batches:
-            first = First(batches, count)
-            work = partial(evaluate, run.trainable.model, first, metrics, runtime, "evaluate")
-            times.append(timed(work))
+            first = First(batches, max(1, EVALUATED // size))
+            times.append(timed(partial(evaluate, run.trainable.model, first, metrics, runtime, "evaluate")))
     rows = min(len(first) * size * runtime.world_size, run.manifest.splits[split].rows)
-    local = config.trainer.global_batch_size // runtime.world_size
-    least = forward_ms * rows / runtime.world_size / local
+    least = sum(floors[part] for part in FORWARD) * rows / config.trainer.global_batch_size
     note = f"{split}; least: the forward pass in fp32"
     return Section("evaluation", line("all", times, least), (), rows, note)
 
 
 def measure_checkpoint(run: TrainingRun, folder: Path) -> Section:
-    """Saving everything that a run goes on from."""
+    """Saving everything that a resumed run needs."""
     times = []
     with Checkpoints(folder / "checkpoints", run.config.checkpoint, run.runtime) as checkpoints:
 
@@ -110,30 +150,15 @@ def measure_checkpoint(run: TrainingRun, folder: Path) -> Section:
             times.append(timed(save_whole))
             run.progress.step += 1  # a name of its own
     num_bytes = sum(_local_bytes(value) for value in run_tensors(run).values())
-    disk = disk_rate(folder)
-    least = 1000 * num_bytes / disk
-    note = f"{num_bytes / 2**20:,.0f} MiB a rank; least: written to this disk at {disk / 1e6:,.0f} MB/s"
-    return Section("checkpoint", line("all", times, least), (), None, note)
+    whole = line("all", times)
+    note = f"{num_bytes / 2**20:,.0f} MiB a rank, {num_bytes / whole.ms / 1000:,.0f} MB/s"
+    return Section("checkpoint", whole, (), None, note)
 
 
 def _local_bytes(value: object) -> int:
     shards = value.local_shards() if hasattr(value, "local_shards") else None
     tensors = [shard.tensor for shard in shards] if shards is not None else [value]
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
-
-
-def disk_rate(folder: Path) -> float:
-    """Bytes a second written to a file and put on the disk; each rank has a file of its own."""
-    block, path = bytes(WRITTEN), temporary_name(folder / "written")
-    rates = []
-    for _ in range(3):
-        started = time.perf_counter()
-        with path.open("wb") as file:
-            file.write(block)
-            os.fsync(file.fileno())
-        rates.append(WRITTEN / (time.perf_counter() - started))
-        path.unlink()
-    return sorted(rates)[1]
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -1,0 +1,262 @@
+"""What this machine can do, measured, and what a training step makes of it: a topology file that dlrm-plan reads.
+
+Two small models are trained for some steps on batches in memory, with the configuration's kind of model, optimizers and
+precision. Through both goes a line for each part of a step: what it takes for no rows at all, and the share that it reaches
+of what the machine could do. The loader is measured by itself.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import yaml
+
+from dlrm_app.config.bench import BenchConfig
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.config.train import TablesConfig
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.kernels.products import is_for_onednn, multiply
+from dlrm_app.model.precision import set_tf32
+from dlrm_app.runs.checkpoint.resume import with_lanes
+from dlrm_app.runs.folder import open_run_folder
+from dlrm_app.sharding.cluster import GIB, running_cluster
+from dlrm_app.sharding.estimate.machine import Machine
+from dlrm_app.sharding.estimate.work import Loaded, step_work
+from dlrm_app.synthetic import generate
+from dlrm_app.training.instruments.timed_steps import time_steps
+from dlrm_app.training.setup import epoch_batches, open_dataset
+from dlrm_app.training.speed.shape import step_shape
+from dlrm_app.training.train import prepare, train_batches
+
+PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
+"""Rows and width of a product of [rows, width] and [width, width], as an MLP's layers are; a GPU's fills all of it."""
+COPIED = {"cpu": 64 << 20, "cuda": 512 << 20}
+"""Bytes copied from place to place: more than the device's caches hold."""
+SENT = 4 << 20
+"""Bytes sent from each rank to all."""
+SECONDS = 0.3
+"""Each is repeated for so long."""
+WARM_STEPS, STEPS = 5, 16
+LOADER_REPEATS = 3
+LEAST_SECONDS = 1e-10
+"""The least that a row or an id takes to load: a difference of two measurements may be nothing."""
+
+
+def measure_machine(runtime: Runtime) -> Machine:
+    """All ranks measure at once, as they train. Every rank must call it."""
+    return Machine(
+        flops={"fp32": gemm_rate(torch.float32, runtime), "bf16": gemm_rate(torch.bfloat16, runtime)},
+        memory=memory_rate(runtime),
+        exchange=exchange_rate(runtime),
+        device=runtime.device.type,
+    )
+
+
+def gemm_rate(kind: torch.dtype, runtime: Runtime) -> float:
+    """Flops a second of matrix products."""
+    rows, width = PRODUCT[runtime.device_type]
+    factors = [torch.randn(each, width, device=runtime.device).to(kind) for each in (rows, width)]
+    product = multiply if is_for_onednn(factors[0]) else torch.mm
+    return 2.0 * rows * width * width / median_seconds(lambda: product(*factors), runtime)
+
+
+def memory_rate(runtime: Runtime) -> float:
+    """Bytes read and written a second."""
+    num_bytes = COPIED[runtime.device_type]
+    source = torch.ones(num_bytes // 4, device=runtime.device)
+    target = torch.empty_like(source)
+    return 2 * num_bytes / median_seconds(lambda: target.copy_(source), runtime)
+
+
+def exchange_rate(runtime: Runtime) -> float:
+    """Bytes a second that a rank sends when all send to all; without bound for a rank that is alone."""
+    if runtime.world_size == 1:
+        return float("inf")
+    source = torch.ones(SENT // 4, device=runtime.device)
+    target = torch.empty_like(source)
+    seconds = median_seconds(lambda: dist.all_to_all_single(target, source), runtime, repeats=20)
+    return SENT * (runtime.world_size - 1) / runtime.world_size / seconds
+
+
+def median_seconds(work: Callable[[], object], runtime: Runtime, repeats: int | None = None) -> float:
+    """Seconds of ``work``, warmed up. ``repeats``: how often, where every rank must do it alike."""
+    times: list[float] = []
+    work()
+    ends = time.perf_counter() + SECONDS
+    while len(times) < (repeats or 5) or (repeats is None and time.perf_counter() < ends):
+        _finish(runtime)
+        started = time.perf_counter()
+        work()
+        _finish(runtime)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def _finish(runtime: Runtime) -> None:
+    if runtime.device.type == "cuda":
+        torch.cuda.synchronize(runtime.device)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A model to measure: tables alike, ids of each for a row, and the widths of its MLPs."""
+
+    num_tables: int
+    rows: int
+    dim: int
+    mlp: tuple[int, ...]
+    batch_size: int
+    ids: int = 1
+
+
+PROBES = (Probe(8, 20_000, 16, (64, 32), 1024), Probe(26, 100_000, 32, (512, 256), 4096))
+LOADER_PROBE = Probe(8, 100_000, 16, (16,), 4096, ids=10)
+Reading = tuple[Mapping[str, float], Mapping[str, float]]
+"""A probe's floors, and what was measured, in milliseconds by part."""
+
+
+def measure_topology(
+    config: BenchConfig,
+    runtime: Runtime,
+    scratch: Path,
+    probes: Sequence[Probe] = PROBES,
+    loader_probe: Probe = LOADER_PROBE,
+    steps: int = STEPS,
+) -> str:
+    """The text of a topology file for the ranks that were started. Every rank must call it."""
+    set_tf32(config.trainer.tf32, runtime.device)
+    machine = measure_machine(runtime)
+    small, large = (
+        run_probe(_probing(config, probe, steps, scratch / str(index), runtime), machine, steps, runtime)
+        for index, probe in enumerate(probes)
+    )
+    loading = _probing(config, loader_probe, steps, scratch / "loader", runtime)
+    rows, ids = measure_loader_rates(loading, runtime)
+    return topology_text(
+        replace(fit(machine, small, large), loader_rows=rows, loader_ids=ids), config, runtime
+    )
+
+
+def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtime) -> Reading:
+    """Trains a probe's model for some steps. Every rank must call it."""
+    manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
+    with open_run_folder(f"{config.data.path}-run", "none", runtime) as folder:
+        run = prepare(config, manifest, tables, folder, runtime)
+        with train_batches(run) as batches:
+            kept = list(batches)
+        readings = [by_part for _, by_part in time_steps(run, iter(kept), WARM_STEPS, steps)]
+        parts = {part for reading in readings for part in reading}
+        times = {part: statistics.median(reading.get(part, 0.0) for reading in readings) for part in parts}
+        work = step_work(step_shape(config, run.trainable.plan, run.trainable.model.module))
+        return machine.floors_ms(work, run.config.trainer.precision), times
+
+
+def fit(machine: Machine, small: Reading, large: Reading) -> Machine:
+    """``machine`` with the line of each part through both probes; none goes below nothing."""
+    efficiency, fixed = {}, {}
+    for part, ms in large[1].items():
+        floors = [probe[0].get(part, 0.0) for probe in (small, large)]
+        if floors[0] == floors[1]:  # no work here, which only takes time
+            fixed[part] = ms
+            continue
+        slope = (ms - small[1].get(part, 0.0)) / (floors[1] - floors[0])
+        start = ms - slope * floors[1]
+        if start < 0 or slope <= 0:
+            start, slope = 0.0, ms / floors[1]
+        fixed[part], efficiency[part] = start, 1 / slope
+    return replace(machine, efficiency=efficiency, fixed_ms=fixed)
+
+
+def measure_loader_rates(config: BenchConfig, runtime: Runtime) -> tuple[float, float]:
+    """Rows and ids a second, from reading one feature and all of them. Every rank must call it, for they read at once."""
+    _, tables = runtime.together(lambda: open_dataset(config, runtime))
+    features = [name for table in tables for name in table.features]
+    return fit_rates(*(read_epoch(config, few, runtime) for few in (features[:1], features)))
+
+
+def read_epoch(config: BenchConfig, features: Sequence[str], runtime: Runtime) -> tuple[Loaded, float]:
+    """What an epoch holds, and the seconds for which it took all of this rank's cores, or of a GPU's clock.
+
+    Beside a step on CPU other threads read while one waits, so only what they work counts.
+    """
+    on_cpu = runtime.device.type == "cpu"
+    clock = time.process_time if on_cpu else time.perf_counter
+    manifest, _ = open_dataset(config, runtime)
+    lanes = with_lanes(config, None, runtime.world_size)
+    seconds = []
+    for _ in range(1 + LOADER_REPEATS):  # the first one compiles
+        with epoch_batches(lanes, manifest, features, runtime) as batches:
+            started = clock()
+            sizes = [(len(batch.labels), len(batch.sparse_features.values())) for batch in batches]
+            seconds.append((clock() - started) / (runtime.num_threads if on_cpu else 1))
+    rows, ids = map(sum, zip(*sizes, strict=True))
+    return Loaded(rows, ids), statistics.median(seconds[1:])
+
+
+def fit_rates(few: tuple[Loaded, float], many: tuple[Loaded, float]) -> tuple[float, float]:
+    """(rows without ids, ids) a second, of as many rows with few ids and with many."""
+    per_id = max((many[1] - few[1]) / (many[0].ids - few[0].ids), LEAST_SECONDS)
+    per_row = max((few[1] - per_id * few[0].ids) / few[0].rows, LEAST_SECONDS)
+    return 1 / per_row, 1 / per_id
+
+
+def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> str:
+    """A topology file of the ranks that measured."""
+    cluster = running_cluster(TopologyConfig(), runtime)
+    link = 10.0 if runtime.world_size == 1 else round(machine.exchange / 1e9, 4)
+    values = TopologyConfig(
+        nodes=cluster.nodes,
+        devices_per_node=cluster.devices_per_node,
+        device=cluster.device,
+        memory_gib=round(cluster.memory / GIB, 3),
+        host_memory_gib=round(cluster.host_memory / GIB, 3),
+        memory_gbps=round(machine.memory / 1e9, 3),
+        intra_node_gbps=link,
+        inter_node_gbps=link,
+        fp32_tflops=round(machine.flops["fp32"] / 1e12, 5),
+        bf16_tflops=round(machine.flops["bf16"] / 1e12, 5),
+        loader_rows_per_second=round(machine.loader_rows),
+        loader_ids_per_second=round(machine.loader_ids),
+        efficiency={part: round(value, 5) for part, value in sorted(machine.efficiency.items())},
+        fixed_ms={part: round(value, 4) for part, value in sorted(machine.fixed_ms.items())},
+    )
+    given = {field.name: getattr(values, field.name) for field in fields(values)}
+    what = f"{config.model.kind}, {config.optimizer.sparse.kind} and {config.optimizer.dense.kind}, {config.trainer.precision}"
+    head = f"# Measured by dlrm-bench on {runtime.world_size} rank(s) of {runtime.num_threads} thread(s), with {what}.\n"
+    known = {key: value for key, value in given.items() if value is not None}
+    return head + yaml.safe_dump(known, sort_keys=False)
+
+
+def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtime: Runtime) -> BenchConfig:
+    """``config`` with ``probe``'s tables, MLPs and batch, and rows in ``folder``, which the first rank writes."""
+    names = [f"f_{index}" for index in range(probe.num_tables)]
+    like = {"rows": probe.rows, "dim": probe.dim, "pooling_factors": [probe.ids]}
+    config = replace(
+        config,
+        data=replace(config.data, path=str(folder)),
+        tables=TablesConfig(specs=[{"name": f"t_{name}", "features": [name], **like} for name in names]),
+        model=replace(config.model, bottom_mlp=[*probe.mlp, probe.dim], top_mlp=[*probe.mlp, 1]),
+        trainer=replace(
+            config.trainer, global_batch_size=probe.batch_size, epochs=1, max_steps=WARM_STEPS + steps
+        ),
+        topology=TopologyConfig(),
+        sharding=replace(config.sharding, plan=None, tables={}),
+        profiler=False,
+    )
+    rows = probe.batch_size * (WARM_STEPS + steps + 1)
+    runtime.together(lambda: write_inputs(config, folder, rows, 0) if runtime.is_first else None)
+    return config
+
+
+def write_inputs(config: BenchConfig, folder: Path, rows: int, val_rows: int) -> None:
+    """Writes a dataset of synthetic rows for ``config.tables``."""
+    keys = ["format=dataset", f"output={folder}", f"num_dense={config.num_dense}"]
+    asked = compose_config("generate", GenerateConfig, keys)
+    asked.tables, asked.rows, asked.val_rows = config.tables, rows, val_rows
+    generate(asked)
