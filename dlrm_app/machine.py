@@ -1,11 +1,12 @@
-"""What a container or a Slurm job allows this process: the limits of its Linux control group and of all above it.
+"""Finds out what this machine has and allows: limits of its control groups, NVIDIA driver, kernels for its GPUs.
 
-Files are read below ``root``, so that a test can lay out any machine. Needs nothing but Python.
+Files are read below ``root``, so that a test can lay out any machine. Needs nothing but Python: scripts/setup.py imports it
+before anything is installed.
 """
 
 from __future__ import (
-    annotations,
-)  # setup.py is to refuse old Pythons with a message, not with a syntax error
+    annotations,  # setup.py is to refuse old Pythons with a message, not with a syntax error
+)
 
 import ctypes
 import re
@@ -62,6 +63,9 @@ def read_text(path: Path) -> str:
         return ""
 
 
+PYTHONS = ((3, 10), (3, 13))
+"""The oldest and the newest Python that torch, fbgemm and torchrec have wheels for."""
+PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 WHEELS_CUDA = (13, 0)
 """What torch 2.13's and fbgemm-gpu 1.8's CUDA wheels are built for (their libraries link libcudart.so.13)."""
 OLDEST_DRIVER = 580

@@ -25,10 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dlrm_app.machine import WHEELS_CUDA, Driver, find_driver  # noqa: E402  # not installed yet: found beside this script
+# not installed yet: found beside this script
+from dlrm_app.machine import PYTHONS, PYTORCH_CPU_INDEX, WHEELS_CUDA, Driver, find_driver  # noqa: E402
 
-OLDEST, NEWEST = (3, 10), (3, 13)
-PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OLDEST, NEWEST = PYTHONS
 STAMP = "dlrm-app-setup.json"
 
 

@@ -52,7 +52,6 @@ LAYERS = [
     {"distributed"},
     {"config"},
     {"doctor"},
-    {"doctor/probes"},
     {"machine", "progress", "table"},
     {"text"},
     {"files", "records"},
@@ -113,7 +112,7 @@ def may_import(part: str | None, other: str) -> bool:
     return part == other or (part is not None and DEPTH[part] < DEPTH[other])
 
 
-BY_NAME = {"load.py", "compiled.py", "reference.py"}
+BY_NAME = {"compiled.py", "probes.py", "reference.py"}
 """Modules that import what they are told to."""
 
 KNOTS = {
@@ -185,7 +184,6 @@ def import_all(folder: str) -> str:
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for path in sorted((PACKAGE / folder).rglob("*.py"))
-        if "probes" not in path.parts
     ]
     return "\n".join(f"import {name}" for name in names)
 

@@ -20,18 +20,20 @@ def main() -> None:
 
 
 def _examine(config: "DoctorConfig") -> None:
+    from dlrm_app.doctor.examine import examine
     from dlrm_app.doctor.report import report
 
-    report(config.timeout)
+    report(examine(config.timeout))
 
 
 def _examine_without_hydra(reason: ImportError) -> None:
     """An installation that cannot even compose a configuration is examined with the values of conf/doctor.yaml."""
+    from dlrm_app.doctor.examine import examine
     from dlrm_app.doctor.report import report
 
     print(f"{reason}: examining without configuration", file=sys.stderr)
     try:
-        report(timeout=180)
+        report(examine(timeout=180))
     except DlrmError as error:
         sys.exit(f"error: {error}")
 

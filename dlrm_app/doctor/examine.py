@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.doctor.finding import Finding, State
-from dlrm_app.doctor.probe import Answer, probe
+from dlrm_app.doctor.probes import Answer, probe
+from dlrm_app.doctor.report import Finding, State
 from dlrm_app.doctor.versions import (
     check_others,
     check_python,
@@ -15,53 +15,62 @@ from dlrm_app.doctor.versions import (
     install_command,
     installed_versions,
     requirements_of_app,
-    wanted_versions,
 )
 from dlrm_app.machine import HIDDEN, Driver, explain_missing, find_driver, has_kernels, memory_limits
 
-GIB, MIB = 2**30, 2**20
-SHARED_MEMORY = 512 * MIB
+GIB = 2**30
+SHARED_MEMORY = GIB // 2
 UPDATE_DRIVER = "update the NVIDIA driver (nvidia-smi shows it); or for CPU wheels: make setup DEVICE=cpu"
 HIDE_GPUS = "use another GPU, or train on the CPU: CUDA_VISIBLE_DEVICES= dlrm-train …"
 FIND_GPUS = "nvidia-smi -L (lists the GPUs; in a container: docker run --gpus all, in Slurm: --gpus-per-node)"
+FIX_BACKEND = {
+    "gloo": "GLOO_SOCKET_IFNAME=lo dlrm-doctor (names the network interface to use; `ip link` lists them)",
+    "nccl": "NCCL_DEBUG=INFO dlrm-doctor (shows what NCCL meets; often /dev/shm is too small)",
+}
 
 
 def examine(timeout: float) -> Iterator[Finding]:
     """Gives each finding as soon as there is one; every probe gets ``timeout`` seconds."""
-    versions, wanted, driver = installed_versions(), wanted_versions(), find_driver()
+    versions, driver = installed_versions(), find_driver()
     yield check_python()
     is_for_gpus = "fbgemm-gpu" in versions
     has_driver = driver is not None and (driver.fault is None or is_for_gpus)
     yield _judge_driver(driver, is_for_gpus)
-    yield from check_versions(versions, wanted, has_driver)
+    yield from check_versions(versions, has_driver)
     yield from check_others(versions, requirements_of_app())
     yield Finding("memory", State.OK, describe_memory())
     yield Finding("CPU cores", State.OK, str(len(os.sched_getaffinity(0))))
-    yield Finding("shared memory", *_judge_shared_memory())
-    fix = install_command(wanted, "cuda" if has_driver else "cpu")
+    yield _judge_shared_memory()
+    fix = install_command("cuda" if has_driver else "cpu")
     yield from _try_libraries(fix, driver if is_for_gpus else None, timeout)
 
 
 def _judge_driver(driver: Driver | None, is_for_gpus: bool) -> Finding:
-    if driver is None:
-        return Finding("NVIDIA driver", State.OK, "none")
-    if driver.fault is None:
-        return Finding("NVIDIA driver", State.OK, str(driver))
+    if driver is None or driver.fault is None:
+        return Finding("NVIDIA driver", State.OK, str(driver or "none"))
     return Finding("NVIDIA driver", State.WRONG if is_for_gpus else State.NOTE, driver.fault, UPDATE_DRIVER)
 
 
-def _judge_shared_memory() -> tuple[State, str]:
+def describe_memory() -> str:
+    """Free and total main memory, and a container's limit where that is lower."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    text = f"{kib['MemAvailable'] * 1024 / GIB:.1f} GiB free of {kib['MemTotal'] * 1024 / GIB:.1f}"
+    if limits := memory_limits(Path("/")):
+        text += f", limited to {min(limits) / GIB:.1f} GiB by the container"
+    return text
+
+
+def _judge_shared_memory() -> Finding:
     """NCCL's ranks of one machine meet there; containers often have 64 MiB."""
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
-        return State.NOTE, "/dev/shm is not there: NCCL between GPUs of this machine needs it"
-    if free < SHARED_MEMORY:
-        return (
-            State.NOTE,
-            f"{free / MIB:.0f} MiB free in /dev/shm, too little for NCCL: docker run --shm-size=1g",
-        )
-    return State.OK, f"{free / GIB:.1f} GiB free in /dev/shm"
+        free = 0
+    text = f"{free / GIB:.1f} GiB free in /dev/shm"
+    if free >= SHARED_MEMORY:
+        return Finding("shared memory", State.OK, text)
+    return Finding("shared memory", State.NOTE, f"{text}, too little for NCCL: docker run --shm-size=1g")
 
 
 def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[Finding]:
@@ -86,16 +95,21 @@ def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[
     if gpus:
         num_processes = str(min(2, len(gpus)))
         yield _judge_exchange("nccl", probe("exchange", "nccl", num_processes, timeout=timeout))
-    else:
-        yield Finding("nccl", State.OK, "not tried: no GPU")
+
+
+def _judge_loading(check: str, answer: Answer, fix: str) -> Finding:
+    if answer.fault is None:
+        return Finding(check, State.OK, "yes")
+    hint = " (a wrong pair of versions)" if "undefined symbol" in answer.fault else ""
+    return Finding(check, State.WRONG, answer.fault + hint, fix)
 
 
 def _describe_gpu(index: int, gpu: Mapping[str, Any]) -> Finding:
-    memory = f"{gpu['free'] / GIB:.1f} GiB free of {gpu['total'] / GIB:.1f}"
     major, minor = gpu["capability"]
     if not has_kernels((major, minor)):
         text = f"{gpu['name']}, {explain_missing((major, minor))}"
         return Finding(f"cuda:{index}", State.NOTE, text, HIDE_GPUS)
+    memory = f"{gpu['free'] / GIB:.1f} GiB free of {gpu['total'] / GIB:.1f}"
     return Finding(f"cuda:{index}", State.OK, f"{gpu['name']}, compute capability {major}.{minor}, {memory}")
 
 
@@ -110,13 +124,6 @@ def _judge_no_gpu(driver: Driver, torch: Answer) -> Finding:
     return Finding("GPUs", State.WRONG, f"there is a driver, but torch sees no GPU: {reason}", fix)
 
 
-def _judge_loading(check: str, answer: Answer, fix: str) -> Finding:
-    if answer.fault is None:
-        return Finding(check, State.OK, "yes")
-    hint = " (a wrong pair of versions)" if "undefined symbol" in answer.fault else ""
-    return Finding(check, State.WRONG, answer.fault + hint, fix)
-
-
 def _judge_operators(device: str, answer: Answer, fix: str) -> Finding:
     check = f"fbgemm on {device}"
     if answer.fault is not None:
@@ -128,21 +135,6 @@ def _judge_operators(device: str, answer: Answer, fix: str) -> Finding:
 
 
 def _judge_exchange(backend: str, answer: Answer) -> Finding:
-    if answer.fault is None:
-        text = f"all_reduce and all_to_all, {answer.facts['processes']} process(es)"
-        return Finding(backend, State.OK, text)
-    fix = {
-        "gloo": "GLOO_SOCKET_IFNAME=lo dlrm-doctor (names the network interface to use; `ip link` lists them)",
-        "nccl": "NCCL_DEBUG=INFO dlrm-doctor (shows what NCCL meets; often /dev/shm is too small)",
-    }[backend]
-    return Finding(backend, State.WRONG, answer.fault, fix)
-
-
-def describe_memory() -> str:
-    """Free and total main memory, and a container's limit where that is lower."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    text = f"{kib['MemAvailable'] * 1024 / GIB:.1f} GiB free of {kib['MemTotal'] * 1024 / GIB:.1f}"
-    if limits := memory_limits(Path("/")):
-        text += f", limited to {min(limits) / GIB:.1f} GiB by the container"
-    return text
+    if answer.fault is not None:
+        return Finding(backend, State.WRONG, answer.fault, FIX_BACKEND[backend])
+    return Finding(backend, State.OK, f"all_reduce and all_to_all, {answer.facts['processes']} process(es)")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.doctor import examine
-from dlrm_app.doctor.finding import State
-from dlrm_app.doctor.probe import PROBES, Answer
+from dlrm_app.doctor import examine, probes
+from dlrm_app.doctor.probes import Answer
+from dlrm_app.doctor.report import State
 from dlrm_app.machine import Driver
 from tests.bare_venv import make_bare_venv
 
@@ -84,7 +84,7 @@ def test_mismatched_versions_are_named_with_those_that_fit(tmp_path):
     fake_version(tmp_path, "torch", "2.12.0")
     code, table, _ = run_doctor(tmp_path, torch="raise ImportError('stop here')")
     assert code == 1
-    assert "torch 2.12 goes with fbgemm 1.7.0 and torchrec 1.7.0" in row(table, "the three together")
+    assert "torch 2.13, fbgemm 1.8.0, torchrec 1.8.0 fit, not torch 2.12" in row(table, "the three together")
 
 
 def test_a_driver_without_a_device_is_wrong_with_what_torch_says(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_torch_that_sees_no_gpu_says_why(tmp_path):
     """Its probe asks it to use one; the fake one answers as torch does on an old driver."""
     (tmp_path / "torch.py").write_text(LIGHT_TORCH.replace("cuda = None", "cuda = '13.0'", 1) + OLD_DRIVER)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, str(PROBES / "load.py"), "torch"]
+    command = [sys.executable, probes.__file__, "load", "torch"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
     assert "driver on your system is too old (found version 12020)" in done.stdout
 

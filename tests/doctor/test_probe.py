@@ -5,22 +5,20 @@ import time
 
 import pytest
 
-from dlrm_app.doctor import probe as probing
+from dlrm_app.doctor.probes import Answer, probe
 
 
 @pytest.fixture
-def ask(tmp_path, monkeypatch):
-    monkeypatch.setattr(probing, "PROBES", tmp_path)
-
+def ask(tmp_path):
     def ask(code, timeout=30.0):
         (tmp_path / "script.py").write_text(code)
-        return probing.probe("script", timeout=timeout)
+        return probe("load", timeout=timeout, script=str(tmp_path / "script.py"))
 
     return ask
 
 
 def test_the_last_line_is_the_answer(ask):
-    assert ask("print('chatter'); print('{\"x\": 1}')") == probing.Answer({"x": 1})
+    assert ask("print('chatter'); print('{\"x\": 1}')") == Answer({"x": 1})
 
 
 def test_a_crash_names_its_signal(ask):

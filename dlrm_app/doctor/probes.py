@@ -1,0 +1,179 @@
+"""Tries torch and its companions in a process of its own, so that a crash, a hang or an undefined symbol is an answer.
+
+This file is also the script that is tried: ``probes.py load MODULE``, ``probes.py operators DEVICE`` and
+``probes.py exchange BACKEND NUM_PROCESSES`` print what they find as JSON.
+"""
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a probe printed as JSON on its last line, or in ``fault`` why it did not come to that."""
+
+    facts: dict[str, Any]
+    fault: str | None = None
+
+
+def probe(name: str, *arguments: str, timeout: float, script: str = __file__) -> Answer:
+    """Runs the probe ``name`` with this Python; it gets ``timeout`` seconds."""
+    process = subprocess.Popen(
+        [sys.executable, script, name, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # so that a hanging probe ends together with the processes it started
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return Answer({}, f"no answer within {timeout:g} s")
+    finally:
+        _end_group(process)
+    if process.returncode != 0:
+        return Answer({}, _describe(process.returncode, errors))
+    try:
+        return Answer(json.loads(output.strip().splitlines()[-1]))
+    except (ValueError, IndexError):
+        return Answer({}, f"an unreadable answer: {output[-200:]!r}")
+
+
+def _end_group(process: "subprocess.Popen[str]") -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # the usual case: all have ended by themselves
+    process.wait()
+
+
+def _describe(code: int, errors: str) -> str:
+    if code < 0:
+        return f"crashed with {signal.Signals(-code).name}"
+    raised = re.findall(r"^[\w.]*(?:Error|Exception): .*", errors, re.MULTILINE)
+    lines = raised or errors.strip().splitlines() or ["no message"]
+    return lines[0 if raised else -1][:300]  # of errors raised from one another the first is the cause
+
+
+def load(name: str) -> dict[str, Any]:
+    """Imports the module ``name``; for torch, which devices it sees."""
+    module = importlib.import_module(name)
+    if name != "torch":
+        return {}
+    gpus = [_describe_gpu(module.cuda, index) for index in range(module.cuda.device_count())]
+    why_no_gpu = None
+    if module.version.cuda and not gpus:
+        try:
+            module.cuda.init()
+        except (RuntimeError, AssertionError) as error:
+            why_no_gpu = str(error).splitlines()[0]
+    return {"cuda": module.version.cuda, "gpus": gpus, "why_no_gpu": why_no_gpu}
+
+
+def _describe_gpu(cuda: Any, index: int) -> dict[str, Any]:
+    free, total = cuda.mem_get_info(index)
+    capability = cuda.get_device_capability(index)
+    return {"name": cuda.get_device_name(index), "free": free, "total": total, "capability": capability}
+
+
+def operators(device: str) -> dict[str, Any]:
+    """One step of two tables on ``device``, by fbgemm and by torch.nn.EmbeddingBag: the largest difference."""
+    import torch
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    num_rows, dim, batch, learning_rate = (100, 50), 16, 32, 0.5
+    torch.manual_seed(0)
+    is_cpu = device == "cpu"
+    place = EmbeddingLocation.HOST if is_cpu else EmbeddingLocation.DEVICE
+    compute = ComputeDevice.CPU if is_cpu else ComputeDevice.CUDA
+    tables = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, dim, place, compute) for rows in num_rows],
+        optimizer=EmbOptimType.EXACT_SGD,
+        learning_rate=learning_rate,
+        device=torch.device(device),
+    )
+    bags = [torch.nn.EmbeddingBag(rows, dim, mode="sum", device=device) for rows in num_rows]
+    for weight, bag in zip(tables.split_embedding_weights(), bags, strict=True):
+        weight.data.copy_(bag.weight.data)
+    lengths = torch.randint(0, 4, (2, batch))  # empty bags too
+    ids = [
+        torch.randint(0, rows, (int(n),), device=device)
+        for rows, n in zip(num_rows, lengths.sum(1), strict=True)
+    ]
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.reshape(-1).cumsum(0)]).to(device)
+    starts = (lengths.cumsum(1) - lengths).to(device)
+    pooled = tables(torch.cat(ids), offsets)
+    expected = torch.cat([bag(i, s) for bag, i, s in zip(bags, ids, starts, strict=True)], dim=1)
+    gradient = torch.randn(batch, len(num_rows) * dim, device=device)
+    torch.autograd.backward([pooled, expected], [gradient, gradient])
+    differences = [(pooled - expected).abs().max()]
+    for weight, bag in zip(tables.split_embedding_weights(), bags, strict=True):
+        assert bag.weight.grad is not None
+        differences.append((weight - (bag.weight - learning_rate * bag.weight.grad)).abs().max())
+    difference = max(map(float, differences))
+    return {"difference": difference, "is_right": difference < TOLERANCE}
+
+
+def exchange(backend: str, num_processes: str) -> dict[str, Any]:
+    """all_reduce and all_to_all between processes."""
+    from torch.multiprocessing.spawn import spawn
+
+    num_ranks = int(num_processes)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (backend, num_ranks, str(Path(folder) / "store"))
+        spawn(_exchange, arguments, nprocs=num_ranks)  # type: ignore[no-untyped-call]  # torch has no types for it
+    return {"processes": num_ranks}
+
+
+def _exchange(rank: int, backend: str, num_ranks: int, store: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=60)
+    dist.init_process_group(
+        backend, init_method=f"file://{store}", rank=rank, world_size=num_ranks, timeout=timeout
+    )
+    total = torch.tensor([rank + 1.0], device=device)
+    dist.all_reduce(total)
+    sent = torch.arange(num_ranks, device=device) + 10 * rank
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    expected = 10 * torch.arange(num_ranks, device=device) + rank
+    dist.barrier()
+    dist.destroy_process_group()
+    if total.item() != num_ranks * (num_ranks + 1) / 2 or not torch.equal(received, expected):
+        raise RuntimeError(f"wrong numbers: all_reduce gave {total.item()}, all_to_all {received.tolist()}")
+
+
+PROBES: dict[str, Callable[..., dict[str, Any]]] = {
+    "load": load,
+    "operators": operators,
+    "exchange": exchange,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(PROBES[sys.argv[1]](*sys.argv[2:])))
