@@ -1,4 +1,4 @@
-"""Drivers laid out as files and libraries that only pretend: which of them run the CUDA wheels."""
+"""Limits of control groups, NVIDIA drivers laid out as files and libraries, and the GPUs that have kernels."""
 
 import ctypes
 from pathlib import Path
@@ -6,7 +6,69 @@ from pathlib import Path
 import pytest
 
 from dlrm_app import machine as module
-from dlrm_app.machine import Driver, find_driver, kernel_version, library_cuda
+from dlrm_app.machine import (
+    Driver,
+    cpu_limits,
+    explain_missing,
+    find_driver,
+    has_kernels,
+    kernel_version,
+    library_cuda,
+    memory_limits,
+)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "limits"),
+    [
+        # cgroup v2 on a Slurm node: the limit is of the job, above the step's own group; the top has none
+        (
+            "0::/system.slice/slurmstepd.scope/job_7/step_0",
+            {"system.slice/slurmstepd.scope/job_7/memory.max": "4096\n", "system.slice/memory.max": "max\n"},
+            [4096],
+        ),
+        ("0::/", {"memory.max": "8192\n"}, [8192]),  # a container
+        (
+            "5:cpu,cpuacct:/a\n4:memory:/slurm/job_7",  # cgroup v1
+            {"memory/slurm/job_7/memory.limit_in_bytes": "4096\n", "memory/memory.limit_in_bytes": "8192\n"},
+            [4096, 8192],
+        ),
+        ("4:memory:/", {"memory/memory.limit_in_bytes": f"{2**63 - 4096}\n"}, []),  # v1 without a limit
+        ("0::/user.slice", {}, []),
+    ],
+)
+def test_the_memory_that_a_job_or_container_allows_is_found(
+    group: str, files: dict[str, str], limits: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group + "\n")
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert memory_limits(tmp_path) == limits
+
+
+def test_cpu_time_is_limited_by_any_group_above(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "0::/pod/container")
+    write(tmp_path / "sys/fs/cgroup/pod/container/cpu.max", "max 100000")
+    write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "250000 100000")
+    assert cpu_limits(tmp_path) == [2.5]
+
+
+def test_the_quota_of_cgroups_version_1_counts_too(tmp_path: Path) -> None:
+    write(tmp_path / "proc/self/cgroup", "7:memory:/x\n4:cpu,cpuacct:/x")
+    for name, value in (("cpu.cfs_quota_us", "300000"), ("cpu.cfs_period_us", "100000")):
+        write(tmp_path / "sys/fs/cgroup/cpu,cpuacct/x" / name, value)
+    assert cpu_limits(tmp_path) == [3]
+    write(tmp_path / "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "-1")
+    assert cpu_limits(tmp_path) == []
+
 
 PROPRIETARY = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024
@@ -102,3 +164,16 @@ def test_a_machine_with_nvidia_smi_alone_is_asked_for_the_version(
     assert driver is not None
     assert (driver.seen, driver.version) == ("nvidia-smi is on the path", "550.54.15")
     assert driver.fault is not None
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0)])
+def test_there_are_kernels_for_ampere_ada_hopper_and_blackwells_datacentre_gpus(
+    capability: tuple[int, int],
+) -> None:
+    assert has_kernels(capability)
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (10, 3), (12, 0), (12, 1)])
+def test_there_are_none_for_v100_t4_b300_and_geforce_50(capability: tuple[int, int]) -> None:
+    assert not has_kernels(capability)
+    assert f"capability {capability[0]}.{capability[1]}:" in explain_missing(capability)
