@@ -29,8 +29,8 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.loading import choose_loading
 from dlrm_app.runs.folder import open_run_folder
-from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.setup import open_dataset
+from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare, train_batches
 
 ROUNDS = 5

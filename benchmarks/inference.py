@@ -26,7 +26,7 @@ from dlrm_app.inference.record import read_record
 from dlrm_app.inference.reference import Inputs, read_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
 from dlrm_app.inference.tables.quantized import table_types
-from dlrm_app.runs.checkpoint.load_trained import open_trained
+from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.table import text_table
 
 BATCHES = (1, 16, 64, 512, 4096)

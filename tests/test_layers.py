@@ -27,7 +27,6 @@ LAYERS = [
     {"training"},
     {"training/memory"},
     {"training/speed"},
-    {"training/instruments", "training/optimization", "training/table_health"},
     {"check"},
     {"preprocess/job"},
     {"preprocess/passes"},
@@ -137,9 +136,7 @@ KNOTS = {
     ("sharding/plan", "sharding/planner"),
     ("sharding/planner", "sharding"),
     ("training", "reports/run"),
-    ("training/instruments", "training"),
     ("training/memory", "training"),
-    ("training/optimization", "training"),
     ("training/speed", "training"),
     ("tuning", "reports"),
 }

@@ -26,9 +26,9 @@ from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import step_work
-from dlrm_app.training.run import TrainingRun
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.speed.shape import step_shape
+from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
 
 MIN_ROWS, MIN_BATCHES = 100_000, 8

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import yaml
 
+from dlrm_app.bench.timed_steps import time_steps
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
@@ -23,13 +24,12 @@ from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.products import is_for_onednn, multiply
 from dlrm_app.model.precision import set_tf32
-from dlrm_app.runs.checkpoint.resume import with_lanes
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.estimate.machine import Machine
 from dlrm_app.sharding.estimate.work import Loaded, step_work
 from dlrm_app.synthetic import generate
-from dlrm_app.training.instruments.timed_steps import time_steps
+from dlrm_app.training.resume import with_lanes
 from dlrm_app.training.setup import epoch_batches, open_dataset
 from dlrm_app.training.speed.shape import step_shape
 from dlrm_app.training.train import prepare, train_batches

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import torch
 
 from dlrm_app.bench.result import Section, line
+from dlrm_app.bench.timed_steps import time_steps
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.forward_passes import SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch
-from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
-from dlrm_app.training.instruments.parts import PARTS, TITLES
-from dlrm_app.training.instruments.timed_steps import time_steps
-from dlrm_app.training.run import TrainingRun, run_tensors, save
-from dlrm_app.training.split_evaluation import split_batches
+from dlrm_app.runs.checkpoint.save import Checkpoints
+from dlrm_app.runs.events import PARTS, TITLES
+from dlrm_app.training.evaluation import split_batches
+from dlrm_app.training.state import TrainingRun, run_tensors, save
 from dlrm_app.training.train import train_batches
 
 REPEATS = 5

@@ -45,7 +45,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
     Unchanged where a recipe is typed, or the dataset cannot be read, which is reported with all else that is wrong.
     """
     from dlrm_app.distributed.ranks import started_ranks
-    from dlrm_app.runs.checkpoint.warm_start import goes_on
+    from dlrm_app.runs.checkpoint.names import goes_on
     from dlrm_app.training.validation import read_trainable
 
     typed = plain_values(overrides)
@@ -138,7 +138,7 @@ def _with_settings_of(former: str, typed: Sequence[str], overrides: list[str]) -
 
     Groups that are ``typed`` are chosen anew, all of them by a recipe. Unchanged if the run cannot be read.
     """
-    from dlrm_app.runs.checkpoint.warm_start import read_former, settings_of
+    from dlrm_app.training.resume import read_former, settings_of
 
     try:
         trained = read_former(former)

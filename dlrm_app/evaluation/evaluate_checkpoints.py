@@ -27,8 +27,8 @@ from dlrm_app.loader.batch import BatchMaker, EvalBatches
 from dlrm_app.loader.loading import choose_loading
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.reports.evaluation import evaluation_page, format_importance
-from dlrm_app.runs.checkpoint.load_trained import load_trained, open_trained
-from dlrm_app.runs.checkpoint.trained_model import TrainedModel, check_columns
+from dlrm_app.runs.checkpoint.load import load_trained, open_trained
+from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.table import text_table
 from dlrm_app.text import setting
 

@@ -9,8 +9,8 @@ from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
 from dlrm_app.files import write_problems
-from dlrm_app.runs.checkpoint.format import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.runs.checkpoint.marker import read_marker
+from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.tables.specs import Table
 
 

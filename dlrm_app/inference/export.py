@@ -39,8 +39,8 @@ from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, bu
 from dlrm_app.inference.tables.quantized import row_bytes, table_types
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.loader.loading import Loading
-from dlrm_app.runs.checkpoint.load_trained import load_trained, open_trained
-from dlrm_app.runs.checkpoint.trained_model import TrainedModel, check_columns
+from dlrm_app.runs.checkpoint.load import load_trained, open_trained
+from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.fused_kernels import undisturbed
 from dlrm_app.table import text_table
 from dlrm_app.text import bytes_text

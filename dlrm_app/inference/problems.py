@@ -14,7 +14,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
 from dlrm_app.files import is_program, write_problems
 from dlrm_app.inference.record import is_export
 from dlrm_app.preprocess.units.source import find_files
-from dlrm_app.runs.checkpoint.format import list_checkpoints, refuse_no_checkpoint
+from dlrm_app.runs.checkpoint.names import list_checkpoints, refuse_no_checkpoint
 from dlrm_app.text import setting
 
 

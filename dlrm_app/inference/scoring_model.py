@@ -16,8 +16,8 @@ from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
-from dlrm_app.runs.checkpoint.state import Tensors, collect_weights
-from dlrm_app.runs.checkpoint.trained_model import TrainedModel
+from dlrm_app.runs.checkpoint.marker import TrainedModel
+from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.specs import Table
 

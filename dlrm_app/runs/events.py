@@ -8,7 +8,7 @@ from typing import Any
 
 from dlrm_app.errors import DataError
 from dlrm_app.records import from_json
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 
 
 @dataclass(frozen=True)
@@ -116,3 +116,24 @@ class RunResult:
         """What ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
         return cls(**{**value, "evals": evals})
+
+
+PARTS = {
+    "data": "waiting for the next batch",
+    "copy": "the batch to the device",
+    "input_dist": "ids to the ranks that hold their rows",
+    "lookup": "rows read and pooled",
+    "output_dist": "pooled vectors to the ranks of their samples, side by side",
+    "mlps": "both MLPs, forward",
+    "interaction": "features meet, forward",
+    "mlps_backward": "both MLPs and the loss, backward",
+    "interaction_backward": "features meet, backward",
+    "gradient_exchange": "gradients of pooled vectors sent back; waiting for those of the dense part",
+    "table_update": "gradients into the tables, optimizer fused",
+    "optimizer": "the dense part's optimizer",
+    "other": "the loss, and what lies between",
+}
+"""The parts of a step in their order, and what each is."""
+
+TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "exchange") for part in PARTS}
+"""How they are called where people read."""

@@ -12,12 +12,20 @@ RUN/result.json  report.html                    written last
 import itertools
 import json
 import logging
+import os
+import platform
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
+from typing import Any
 
+import torch
 import yaml
 
 from dlrm_app.config.saved import changed_keys
@@ -27,15 +35,24 @@ from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.evaluation.curves import Curves
-from dlrm_app.files import explained_disk_errors, held_lock, write_json, write_text, written_whole
-from dlrm_app.runs.checkpoint.format import checkpoint_name, restore_replaced
-from dlrm_app.runs.checkpoint.load import Checkpoint
-from dlrm_app.runs.environment import describe_dataset, describe_environment
+from dlrm_app.files import (
+    explained_disk_errors,
+    held_lock,
+    sync_folder,
+    write_json,
+    write_text,
+    written_whole,
+)
+from dlrm_app.runs.checkpoint.marker import Checkpoint
+from dlrm_app.runs.checkpoint.names import (
+    checkpoint_name,
+    checkpoint_step,
+    list_checkpoints,
+    other_run_problems,
+    restore_replaced,
+)
 from dlrm_app.runs.events import Event, RunResult, event_to_json
 from dlrm_app.runs.loggers import FanOut, open_logs
-from dlrm_app.runs.mlperf_log import MlperfLog
-from dlrm_app.runs.other_run import other_run_problems
-from dlrm_app.runs.set_aside import set_aside_after
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +68,6 @@ class RunFolder:
         self.path = path
         self._writes = runtime.is_first
         self._logs = FanOut()
-        self.mlperf = MlperfLog(None)
 
     def write_start(self, config: TrainConfig, manifest: Manifest, runtime: Runtime) -> None:
         """Writes config.yaml, environment.json and dataset.json."""
@@ -64,11 +80,6 @@ class RunFolder:
         """Passes every event from here on to the logs that ``config`` names. Raises DlrmError if one cannot be."""
         if self._writes:
             self._logs = open_logs(config.logging, self.path, first_step, asdict(config))
-
-    def open_mlperf_log(self, is_wanted: bool) -> None:
-        """Begins mlperf.txt, with the beginning of the work; without this ``mlperf`` writes nothing."""
-        if self._writes and is_wanted:
-            self.mlperf = MlperfLog(self.path / "mlperf.txt")
 
     def log(self, event: Event) -> None:
         """Appends one line, with the time in Unix seconds, to metrics.jsonl."""
@@ -192,3 +203,95 @@ def _curves_in(path: Path) -> dict[str, object]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
         return {}
+
+
+ENDED = ("result.json", "curves.json", "report.html", "mlflow_run_id")
+"""Files that tell how far the run had come, or where its events go: the run that goes back begins without."""
+
+
+def set_aside_after(run: Path, step: int) -> Path | None:
+    """Moves the checkpoints after ``step`` and copies all else of the run to RUN/set-aside-N, which it gives.
+
+    None if the run neither saved nor ended after ``step``: then it goes on from where it was, and nothing is left.
+    """
+    newer = [folder for folder in list_checkpoints(run / "checkpoints") if checkpoint_step(folder) > step]
+    if not newer and _last_step(run) <= step:
+        return None
+    aside = next(folder for n in count(1) if not (folder := run / f"set-aside-{n}").exists())
+    partial = aside.with_name(f".{aside.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "checkpoints").mkdir(parents=True)
+    for path in run.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy2(path, partial)
+    partial.rename(aside)
+    for name in ENDED:
+        (run / name).unlink(missing_ok=True)
+    for folder in newer:  # the newest first: a kill between two leaves a shorter history, not a mixed one
+        folder.rename(aside / "checkpoints" / folder.name)
+    sync_folder(run)
+    return aside
+
+
+def _last_step(run: Path) -> int:
+    """The steps of the run that ended in this folder; 0 if none did, or its result is damaged."""
+    try:
+        return int(json.loads((run / "result.json").read_text(encoding="utf-8"))["steps"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+
+
+PACKAGES = (
+    "dlrm-app",
+    "torch",
+    "fbgemm-gpu",
+    "fbgemm-gpu-cpu",
+    "torchrec",
+    "torchmetrics",
+    "numpy",
+    "pyarrow",
+)
+
+
+def describe_dataset(manifest: Manifest) -> dict[str, Any]:
+    """The manifest without its shards: rows by split, features, the best that can be reached."""
+    return {
+        "dataset": manifest.dataset,
+        "path": str(manifest.path),
+        "fingerprint": manifest.fingerprint(),
+        "num_dense": len(manifest.dense),
+        "splits": {
+            name: {
+                "rows": split.rows,
+                "positives": split.positives,
+                "rejects": split.rejects,
+                "bytes": sum(shard.bytes for shard in split.shards),
+            }
+            for name, split in manifest.splits.items()
+        },
+        "sparse": [asdict(column) for column in manifest.sparse],
+        "best": manifest.best,
+    }
+
+
+def describe_environment(runtime: Runtime) -> dict[str, Any]:
+    """Versions, machine and launch, as recorded beside each run."""
+    return {
+        "command": sys.argv,
+        "folder": str(Path.cwd()),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "packages": {name: number for name in PACKAGES if (number := _version(name))},
+        "machine": {"system": platform.platform(), "cores": os.cpu_count()},
+        "device": torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else "cpu",
+        "world_size": runtime.world_size,
+        "ranks_per_machine": runtime.local_world_size,
+        "threads_per_rank": runtime.num_threads,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

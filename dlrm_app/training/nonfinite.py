@@ -17,7 +17,7 @@ from dlrm_app.distributed.collectives import (
 )
 from dlrm_app.errors import SharedError
 from dlrm_app.loader.batch import TrainBatches
-from dlrm_app.runs.checkpoint.progress import Progress
+from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.sharding.fused_kernels import uncount_step
 from dlrm_app.text import listed
 

@@ -10,16 +10,16 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.precision import describe_choice
 from dlrm_app.reports.run.page import write_report
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import RunResult, TrainEvent
 from dlrm_app.sharding.kernels import log_dense_kernel
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import duration, first_lines, setting
-from dlrm_app.training.instruments.bottleneck import largest_part
+from dlrm_app.training.instruments import largest_part
 from dlrm_app.training.memory.estimate import estimate_run, shortage
-from dlrm_app.training.run import TrainingRun
+from dlrm_app.training.state import TrainingRun
 
 logger = logging.getLogger(__name__)
 

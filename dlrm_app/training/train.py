@@ -15,46 +15,44 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.loader.batch import Batch, TrainBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.reports.run.page import write_report
-from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
-from dlrm_app.runs.checkpoint.format import resume_hint
-from dlrm_app.runs.checkpoint.progress import Progress
-from dlrm_app.runs.checkpoint.resume import check_resumable, find_checkpoint, with_lanes
-from dlrm_app.runs.checkpoint.warm_start import check_warm_start
+from dlrm_app.runs.checkpoint.load import find_checkpoint
+from dlrm_app.runs.checkpoint.marker import Progress
+from dlrm_app.runs.checkpoint.names import resume_hint
+from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult, SkipEvent, TrainEvent
 from dlrm_app.runs.folder import RunFolder, open_run_folder
-from dlrm_app.runs.mlperf_log import open_division_reasons
 from dlrm_app.sharding.plan.plan_file import write_plan
 from dlrm_app.sharding.plan.plan_table import log_plan
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import setting
 from dlrm_app.training.compile_choice import with_compile
-from dlrm_app.training.instruments.bottleneck import Adviser
-from dlrm_app.training.instruments.step_parts import StepParts
-from dlrm_app.training.instruments.throughput import Throughput
-from dlrm_app.training.instruments.trace import Trace
-from dlrm_app.training.loop_decisions import decide_after_step, has_reached_target, is_val_due, overfitting
-from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.decisions import decide_after_step, has_reached_target, is_val_due, overfitting
+from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
+from dlrm_app.training.instruments import Adviser, LossMeter, Throughput, Trace
+from dlrm_app.training.mlperf_log import MlperfLog, open_division_reasons
 from dlrm_app.training.nonfinite import (
     NonfiniteGuard,
     raise_if_nonfinite,
     raise_if_skips_are_useless,
     record_skip,
 )
-from dlrm_app.training.optimization.ema import DenseEma
-from dlrm_app.training.optimization.final_bias import fit_final_bias
+from dlrm_app.training.optimizers import DenseEma
 from dlrm_app.training.precision_choice import with_precision
-from dlrm_app.training.run import TrainingRun, begin_with, restore, save
-from dlrm_app.training.seed import set_deterministic, set_seed, set_step_seed
+from dlrm_app.training.resume import check_resumable, check_warm_start, with_lanes
 from dlrm_app.training.setup import (
     begin_at_base_rate,
     build_trainable,
     distilled_labels,
     epoch_batches,
     open_dataset,
+    set_deterministic,
+    set_seed,
+    set_step_seed,
 )
-from dlrm_app.training.split_evaluation import evaluate_split
+from dlrm_app.training.state import TrainingRun, begin_with, restore, save
+from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_division, log_run_memory, log_start, log_step, print_end
-from dlrm_app.training.table_health.health import TableHealth
+from dlrm_app.training.table_health import TableHealth
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +65,9 @@ def train(config: TrainConfig) -> RunResult:
     with started as runtime, stop_on_signals(runtime) as stop_request:
         manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
         with open_run_folder(config.output, config.resume, runtime) as folder:
-            folder.open_mlperf_log(config.logging.mllog)
-            run = prepare(config, manifest, tables, folder, runtime)
+            wants_mlperf = config.logging.mllog and runtime.is_first
+            mlperf = MlperfLog(folder.path / "mlperf.txt" if wants_mlperf else None)
+            run = prepare(config, manifest, tables, folder, runtime, mlperf)
             if run.why_done and (result := folder.result_at(run.checkpoint)):
                 return repeat_end(run, result)
             try:
@@ -82,10 +81,15 @@ def train(config: TrainConfig) -> RunResult:
 
 
 def prepare(
-    given: TrainConfig, manifest: Manifest, tables: list[Table], folder: RunFolder, runtime: Runtime
+    given: TrainConfig,
+    manifest: Manifest,
+    tables: list[Table],
+    folder: RunFolder,
+    runtime: Runtime,
+    mlperf: MlperfLog | None = None,
 ) -> TrainingRun:
     """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank. Writes nothing."""
-    checkpoint = find_checkpoint(given, runtime)
+    checkpoint = find_checkpoint(given.resume, given.output, runtime)
     config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
     before = None
     if checkpoint is not None:
@@ -114,6 +118,7 @@ def prepare(
         ema=None if ema_decay is None else DenseEma(trainable.model, ema_decay),
         soft_labels=soft_labels,
         folder=folder,
+        mlperf=mlperf or MlperfLog(None),
         checkpoint=checkpoint,
         before=before,
         progress=Progress(),
@@ -147,7 +152,7 @@ def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     if run.config.logging.mllog and run.runtime.is_first:
         reasons = open_division_reasons(run.config, run.manifest)
         log_division(reasons)
-        run.folder.mlperf.start_run(run.config, run.manifest, reasons)
+        run.mlperf.start_run(run.config, run.manifest, reasons)
 
 
 def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -156,14 +161,14 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
     Raises Stopped, with a checkpoint behind it, when a signal asks for it.
     """
     while run.why_done is None:
-        run.folder.mlperf.start_epoch(run.progress.epoch)
+        run.mlperf.start_epoch(run.progress.epoch)
         train_epoch(run, checkpoints, stop_request)
         if not run.progress.has_evaluated("val"):
             evaluate_split(run, "val")
-        run.folder.mlperf.end_epoch(run.progress.last_epoch)
+        run.mlperf.end_epoch(run.progress.last_epoch)
         end_epoch(run)
         if run.why_done is not None:
-            run.folder.mlperf.end_run(has_reached_target(run.config.evaluation, run.progress.evals))
+            run.mlperf.end_run(has_reached_target(run.config.evaluation, run.progress.evals))
         must_stop = stop_request.must_stop_now() and run.why_done is None
         if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
             save(run, checkpoints)

@@ -22,12 +22,12 @@ from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.files import folder_problems, write_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
-from dlrm_app.runs.checkpoint.warm_start import check_warm_start, goes_on
-from dlrm_app.runs.other_run import other_run_problems
+from dlrm_app.runs.checkpoint.names import goes_on, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems
 from dlrm_app.sharding.kernels import table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.training.resume import check_warm_start
 
 if TYPE_CHECKING:
     from dlrm_app.sharding.cost import Workload

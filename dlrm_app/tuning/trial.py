@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import read_events
 
 POLL_SECONDS = 0.5

@@ -9,12 +9,11 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.delong import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.training.table_health.changed_rows import hash_chunks
-from dlrm_app.training.table_health.lookups import LookupCounter
+from dlrm_app.training.table_health import LookupCounter, hash_chunks
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.random_batches import TABLES, draw, to_batch
 from tests.ranks import on_ranks
-from tests.training.table_health.sharded_health import MANIFEST
+from tests.training.sharded_health import MANIFEST
 
 
 def predictions(rank: int) -> tuple[torch.Tensor, ...]:

@@ -8,8 +8,8 @@ from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.table_health import changed_rows
-from dlrm_app.training.table_health.changed_rows import InitialWeights, hash_chunks
+from dlrm_app.training import table_health as changed_rows
+from dlrm_app.training.table_health import InitialWeights, hash_chunks
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.random_batches import TABLES
 

@@ -16,18 +16,17 @@ from dlrm_app.distributed.collectives import all_reduce_sum, new_group
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.distributed.signals import StopRequest
 from dlrm_app.model.regularization import SyncedBatchNorm
-from dlrm_app.training.instruments.step_parts import StepParts
-from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.instruments import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
-from dlrm_app.training.table_health.changed_rows import InitialWeights
-from dlrm_app.training.table_health.lookups import LookupCounter
+from dlrm_app.training.step_parts import StepParts
+from dlrm_app.training.table_health import InitialWeights, LookupCounter
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.cuda_without_gpu.test_initial_weights import fresh_tables
 from tests.loader.dataset_fixture import write_dataset
 from tests.random_batches import TABLES, draw, to_batch
 from tests.ranks import on_ranks, start_ranks
 from tests.small_run import train_here
-from tests.training.table_health.sharded_health import MANIFEST
+from tests.training.sharded_health import MANIFEST
 
 COLLECTIVES = (
     "all_gather",

@@ -16,9 +16,9 @@ from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.mean_pooling import ExactMeanCollection
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.training.loss_meter import LossMeter
+from dlrm_app.training.instruments import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard
-from dlrm_app.training.optimization.optimizers import TouchedRows, make_dense_optimizer
+from dlrm_app.training.optimizers import TouchedRows, make_dense_optimizer
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.model.test_parity import MODELS as KINDS
 from tests.plain_training import compose_train

@@ -9,9 +9,8 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import open_rows
-from dlrm_app.runs.checkpoint.marker import read_marker
-from dlrm_app.runs.checkpoint.trained_model import TrainedModel
-from tests.runs.checkpoint.test_trained_model import write_marker
+from dlrm_app.runs.checkpoint.marker import TrainedModel, read_marker
+from tests.runs.checkpoint.test_marker import write_marker
 
 
 def test_a_dataset_that_is_gone_is_told_with_the_key_that_names_its_new_place(tmp_path: Path) -> None:

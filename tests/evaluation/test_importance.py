@@ -20,7 +20,7 @@ from dlrm_app.inference.tables.quantized import table_types
 from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Bags, Columns
-from dlrm_app.runs.checkpoint.load_trained import open_trained
+from dlrm_app.runs.checkpoint.load import open_trained
 from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import train_here

@@ -11,7 +11,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
 from tests.loader.dataset_fixture import write_dataset
-from tests.runs.checkpoint.test_trained_model import write_marker
+from tests.runs.checkpoint.test_marker import write_marker
 
 
 def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:

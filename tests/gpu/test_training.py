@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 from tests.gpu.cases import STEPS, Case, cases
 from tests.gpu.conftest import DEVICE, RANKS, SECONDS, train_legs

@@ -22,7 +22,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped
 from dlrm_app.training import train as loop
-from dlrm_app.training.run import TrainingRun
+from dlrm_app.training.state import TrainingRun
 
 take_step = loop.take_step
 

@@ -15,7 +15,7 @@ from dlrm_app.config.reference import schema_of
 from dlrm_app.errors import ConfigError
 from tests.commands import command, run
 from tests.loader.dataset_fixture import write_dataset
-from tests.runs.checkpoint.test_trained_model import write_marker
+from tests.runs.checkpoint.test_marker import write_marker
 from tests.training.run_fixture import write_run
 
 AS_ANYBODY = ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override"]

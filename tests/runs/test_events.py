@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import (
     Event,
     HealthEvent,

@@ -16,7 +16,9 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import describe_files, write_json, write_text
 from dlrm_app.reports.run.run_record import read_run
-from dlrm_app.runs.checkpoint.format import (
+from dlrm_app.runs.checkpoint.load import find_checkpoint
+from dlrm_app.runs.checkpoint.marker import Evaluation, LossSums, Marker, Progress, read_marker
+from dlrm_app.runs.checkpoint.names import (
     best_checkpoints,
     checkpoint_name,
     checkpoint_step,
@@ -26,9 +28,6 @@ from dlrm_app.runs.checkpoint.format import (
     partial_path,
     remove_old,
 )
-from dlrm_app.runs.checkpoint.marker import Marker, read_marker
-from dlrm_app.runs.checkpoint.progress import Evaluation, LossSums, Progress
-from dlrm_app.runs.checkpoint.resume import find_checkpoint
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.folder import open_run_folder
 
@@ -181,7 +180,7 @@ def train_stub(output: Path, resume: str, num_steps: int, auc: float | None, end
     """What a start does to its folder, without a model: every step logs ``start``, as its loss."""
     config = TrainConfig(resume=resume, output=str(output))
     with open_run_folder(config.output, resume, ALONE) as folder:
-        checkpoint = find_checkpoint(config, ALONE)
+        checkpoint = find_checkpoint(config.resume, config.output, ALONE)
         folder.go_on_from(checkpoint)
         progress = checkpoint.marker.progress if checkpoint else Progress()
         if checkpoint and not list_checkpoints(output / "checkpoints"):

@@ -12,10 +12,10 @@ from dlrm_app.cli.train import _train
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.signals import Stopped
-from dlrm_app.runs.checkpoint.checkpoints import Checkpoints
 from dlrm_app.runs.checkpoint.marker import Marker
-from dlrm_app.runs.checkpoint.state import Tensors
-from dlrm_app.training.run import TrainingRun
+from dlrm_app.runs.checkpoint.save import Checkpoints
+from dlrm_app.runs.checkpoint.tensors import Tensors
+from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import take_step, train
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import events as events_of

@@ -16,8 +16,8 @@ from dlrm_app.inference.record import RECORD, is_export
 from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
 from dlrm_app.inference.tables.quantized import table_types
 from dlrm_app.loader.batch import Batch
-from dlrm_app.runs.checkpoint.load_trained import open_trained
-from dlrm_app.runs.checkpoint.trained_model import check_columns
+from dlrm_app.runs.checkpoint.load import open_trained
+from dlrm_app.runs.checkpoint.marker import check_columns
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.delong import Comparison, compare_aucs
 from dlrm_app.evaluation.evaluate_checkpoints import Measured, measure
 from dlrm_app.reports.comparison.runs import ComparedRun
-from dlrm_app.runs.checkpoint.load_trained import open_trained
-from dlrm_app.runs.checkpoint.trained_model import check_columns
+from dlrm_app.runs.checkpoint.load import open_trained
+from dlrm_app.runs.checkpoint.marker import check_columns
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dlrm_app.config.report import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import write_problems
 from dlrm_app.reports.run.run_record import RunRecord, read_run
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 
 OF_THE_FOLDER = ("output", "resume")
 """Keys that say where a run lies, not what it is."""

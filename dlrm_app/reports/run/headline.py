@@ -2,7 +2,7 @@
 
 from dlrm_app.reports.page import Tile, tiles
 from dlrm_app.reports.run.run_record import RunRecord
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.table import Cell, Rows, html_table
 from dlrm_app.text import count, duration, fixed, short
 

@@ -11,7 +11,7 @@ import yaml
 
 from dlrm_app.config.saved import changed_keys
 from dlrm_app.errors import DataError
-from dlrm_app.runs.checkpoint.progress import Evaluation
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import (
     Event,
     HealthEvent,

@@ -3,9 +3,9 @@
 from statistics import fmean
 
 from dlrm_app.reports.run.run_record import RunRecord
+from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.table import Cell, Column, Columns, html_table, share
 from dlrm_app.text import fixed
-from dlrm_app.training.instruments.parts import PARTS, TITLES
 
 
 def step_section(record: RunRecord) -> str:

@@ -1,28 +1,41 @@
-"""Opening a checkpoint and loading its tensors, on all ranks together."""
+"""Opening a checkpoint, verifying its files and loading its tensors, on all ranks together."""
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
+from torchrec.distributed.model_parallel import DistributedModelParallel
 
+from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import DataError, DlrmError
-from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, verify_files
-from dlrm_app.runs.checkpoint.state import Tensors
+from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.build import build_model
+from dlrm_app.model.loss import ClickTask
+from dlrm_app.model.precision import set_tf32
+from dlrm_app.runs.checkpoint.marker import (
+    EMA,
+    MARKER,
+    MODEL,
+    Checkpoint,
+    TrainedModel,
+    describe_trained,
+    read_marker,
+    verify_files,
+)
+from dlrm_app.runs.checkpoint.names import best_checkpoints, choose_checkpoint, list_checkpoints, looks_whole
 from dlrm_app.runs.checkpoint.storage import TensorReader
+from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
+from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.text import bullets
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A whole checkpoint, whose files were verified."""
-
-    folder: Path
-    marker: Marker
+logger = logging.getLogger(__name__)
 
 
 def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
@@ -45,6 +58,30 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
     Raises DataError naming every tensor that it lacks or holds in another size.
     """
     _unless_deleted(folder, lambda: _load(folder, tensors))
+
+
+def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkpoint | None:
+    """The checkpoint that ``resume`` names, verified; None to start afresh.
+
+    ``resume=auto``: the newest in the run folder that is whole, saying which ones are not. A path: that one,
+    or the newest of that run folder. Raises DlrmError where a named one cannot be used.
+    """
+    if resume == "none":
+        return None
+    if resume == "auto":
+        folders = list_checkpoints(Path(output or "") / "checkpoints")
+        for folder in folders:
+            try:
+                return open_checkpoint(folder, runtime)
+            except DlrmError as error:
+                logger.warning("%s\ngoing back to the checkpoint before it", error)
+        if folders:
+            logger.warning("no checkpoint of %s is whole: starting afresh", output)
+        return None
+    folder = Path(resume)
+    if checkpoints := list_checkpoints(folder / "checkpoints"):
+        folder = checkpoints[0]
+    return open_checkpoint(folder, runtime)
 
 
 def _unless_deleted(folder: Path, work: Callable[[], None]) -> None:
@@ -78,3 +115,63 @@ def _load(folder: Path, tensors: Tensors) -> None:
             f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
         )
     load(tensors, storage_reader=reader)
+
+
+NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
+"""SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
+
+
+def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool = False) -> TrainedModel:
+    """Verifies the checkpoint at ``path`` and reads what it tells. Raises DlrmError on every rank.
+
+    In a run folder: its newest, or with ``which="best"`` the one with the highest AUC on val. ``ema``: with the average
+    of its dense weights.
+    """
+    folder = runtime.together(lambda: choose_checkpoint(path, which))
+    try:
+        marker = open_checkpoint(folder, runtime).marker
+    except DlrmError as error:  # the same on every rank
+        another = _another(path, which, folder)
+        if another is None:
+            raise
+        raise SharedError(f"{error}\n  {another}", error.exit_code) from error
+    trained = describe_trained(folder, marker, EMA if ema else MODEL)
+    if ema and trained.config.optimizer.dense.ema_decay is None:
+        raise ConfigError(
+            [
+                f"ema=true: {folder} has no average of its dense weights: leave ema=true out, or train with "
+                "optimizer.dense.ema_decay=0.999"
+            ]
+        )
+    return trained
+
+
+def _another(path: Path, which: str, damaged: Path) -> str | None:
+    """What to type in place of a damaged checkpoint, if the run has another."""
+    ranked = best_checkpoints if which == "best" else list_checkpoints
+    others = [each for each in ranked(path / "checkpoints") if each != damaged and looks_whole(each)]
+    return f"the next {which} is {others[0].name}: name {others[0]}" if others else None
+
+
+def load_trained(
+    trained: TrainedModel,
+    sharding: ShardingConfig,
+    topology: TopologyConfig,
+    batch_size: int,
+    runtime: Runtime,
+) -> DistributedModelParallel:
+    """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
+    tables = [replace(table, optimizer={}) for table in trained.tables]
+    trainer, rows = trained.config.trainer, batch_size * runtime.world_size
+    spec = ModelSpec(trained.config.model, tables, len(trained.columns["dense"]), trainer.seed)
+
+    def build() -> DistributedModelParallel:
+        set_tf32(trainer.tf32, runtime.device)
+        task = ClickTask(build_model(spec, runtime.device), runtime.device)
+        rows_looked_up = rows * spec.config.ensemble_size
+        plan = plan_model(task, tables, NO_OPTIMIZER, sharding, topology, rows_looked_up, runtime)
+        return shard_model(task, plan, spec, sharding.collectives, runtime)
+
+    model = runtime.together(build)
+    runtime.together(lambda: load_tensors(trained.folder, collect_weights(model, trained.dense)))
+    return model

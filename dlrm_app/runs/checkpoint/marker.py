@@ -1,21 +1,129 @@
-"""complete.json: what makes a checkpoint complete, and what it tells besides its tensors."""
+"""complete.json: what makes a checkpoint complete, what a run continues from besides tensors, and the model it tells of.
+
+Needs no torch.
+"""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.columns import refuse_other_columns
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
-from dlrm_app.runs.checkpoint.progress import LossSums, Progress
-from dlrm_app.text import bullets
+from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.text import bullets, setting
 
 MARKER = "complete.json"
 FORMAT = "dlrm-checkpoint"
 VERSION = 1
 SUGGESTION = "take it from a copy of the run, or name another checkpoint"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the weights after ``step`` steps score on ``split``; ``epoch`` is that of the last step taken."""
+
+    split: str
+    epoch: int
+    step: int
+    metrics: Mapping[str, float]
+
+    @property
+    def comparable_auc(self) -> float:
+        """Its AUC; -1, below any, where that is nan."""
+        auc = self.metrics["auc"]
+        return -1.0 if math.isnan(auc) else auc
+
+    def to_json(self) -> dict[str, Any]:
+        """One level: the metrics stand beside the step."""
+        return {"split": self.split, "epoch": self.epoch, "step": self.step, **self.metrics}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
+        """What ``to_json`` gave. Raises KeyError or TypeError."""
+        rest = dict(value)
+        split, epoch, step = rest.pop("split"), rest.pop("epoch"), rest.pop("step")
+        if not (isinstance(epoch, int) and isinstance(step, int)):
+            raise TypeError(f"epoch and step must be whole numbers, got {epoch!r} and {step!r}")
+        return cls(split, epoch, step, rest)
+
+
+@dataclass
+class Progress:
+    """Epochs done and batches of the one under way, steps and samples over all of them."""
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    samples: int = 0
+    train_seconds: float = 0.0
+    train_loss: list[float] = field(default_factory=list)
+    """The mean over each epoch done."""
+    skipped: list[int] = field(default_factory=list)
+    """Steps that changed nothing, for their loss was no finite number (trainer.on_nonfinite=skip)."""
+    evals: list[Evaluation] = field(default_factory=list)
+    earlier_updates: int = 0
+    """What the optimizers had counted when the run began with another's weights and their states."""
+
+    @property
+    def updates(self) -> int:
+        """Steps of this run that changed the model."""
+        return self.step - len(self.skipped)
+
+    @property
+    def counted_updates(self) -> int:
+        """What optimizers count."""
+        return self.earlier_updates + self.updates
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last step taken."""
+        return self.epoch if self.batch else max(0, self.epoch - 1)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput of all training so far, evaluations and saving left out."""
+        return self.samples / max(self.train_seconds, 1e-9)
+
+    def has_evaluated(self, split: str) -> bool:
+        """Whether ``split`` was evaluated after the last step taken."""
+        return any(each.split == split and each.step == self.step for each in self.evals)
+
+    def best_val(self) -> Evaluation | None:
+        """The evaluation on val with the highest AUC so far."""
+        val = [each for each in self.evals if each.split == "val"]
+        return max(val, key=lambda each: each.comparable_auc, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in complete.json."""
+        value = {**asdict(self), "evals": [each.to_json() for each in self.evals]}
+        if not self.earlier_updates:  # the files of runs that need it not stay as they were
+            del value["earlier_updates"]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Progress":
+        """What ``to_json`` gave. Raises KeyError or TypeError."""
+        for key in ("epoch", "batch", "step", "samples", "earlier_updates"):
+            if not isinstance(value.get(key, 0), int):
+                raise TypeError(f"{key} must be a whole number, got {value[key]!r}")
+        return cls(**{**value, "evals": [Evaluation.from_json(each) for each in value["evals"]]})
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Training losses added up and not yet finished: ``sums`` by rank, of ``count`` steps that were not yet logged."""
+
+    sums: list[float]
+    count: int
+    epoch_sum: float
+    epoch_count: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +155,14 @@ class Marker:
         step = self.progress.step
         aucs = [e.metrics["auc"] for e in self.progress.evals if e.split == "val" and e.step == step]
         return aucs[-1] if aucs and not math.isnan(aucs[-1]) else None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint, whose files were verified."""
+
+    folder: Path
+    marker: Marker
 
 
 def keeps_ema(config: Mapping[str, Any]) -> bool:
@@ -107,3 +223,51 @@ def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
     """Compares files with what the marker says of them. Raises DataError naming every one that differs."""
     if problems := differences(folder, files):
         raise DataError(f"checkpoint {folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")
+
+
+MODEL, EMA = "model", "ema"
+"""What the names of a checkpoint's weights begin with, and of the averages of the dense ones."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A whole checkpoint, not loaded yet, with how its dataset was encoded, its configuration, and its tables."""
+
+    folder: Path
+    marker: Marker
+    columns: dict[str, Any]
+    config: TrainConfig
+    tables: Sequence[Table]
+    dense: str = MODEL
+    """MODEL, or EMA for the average of the dense weights in their place."""
+
+    @property
+    def features(self) -> list[str]:
+        """The sparse features, in the order that the model reads them."""
+        return [name for table in self.tables for name in table.features]
+
+    @property
+    def name(self) -> str:
+        """Run and step, for people."""
+        average = ", averaged" if self.dense == EMA else ""
+        return f"{self.folder.absolute().parents[1].name}/{self.folder.name}{average}"
+
+
+def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
+    """What ``marker``, of the checkpoint at ``folder``, tells of its model. Raises DataError where it does not tell all."""
+    columns = marker.columns
+    if columns is None:
+        raise DataError(
+            f"checkpoint {folder} was saved by an early dlrm-app and does not say how its dataset is encoded: save it "
+            "again with the same dlrm-train command, resume=auto and a higher trainer.epochs or trainer.max_steps"
+        )
+    config = read_saved_config(marker.config, folder)
+    feature_rows = {column["name"]: column["num_embeddings"] for column in columns["sparse"]}
+    return TrainedModel(folder, marker, columns, config, resolve_tables(config.tables, feature_rows), dense)
+
+
+def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
+    """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
+    if trained.marker.dataset != manifest.fingerprint():
+        encoding = setting("encoding.path", trained.config.data.path)
+        refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)

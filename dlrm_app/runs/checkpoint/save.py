@@ -1,25 +1,98 @@
-"""Saving a checkpoint, on all ranks together."""
+"""Saving checkpoints on all ranks together, at once or in a thread while training goes on, and keeping the newest and best.
+
+torch.distributed.checkpoint.async_save is not used: its thread ends where its index is written, and checksums, marker
+and the deletion of older checkpoints come after that; its copies are of whole tensors, for CUDA with moved placements.
+"""
 
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from threading import Thread
+from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from dlrm_app.distributed.collectives import all_gather_objects, while_others_wait
+from dlrm_app.config.train import CheckpointConfig
+from dlrm_app.distributed.collectives import all_gather_objects, new_group, while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
 from dlrm_app.files import describe_files
-from dlrm_app.runs.checkpoint.format import complete, make_partial, partial_path, remove_partial, resume_hint
 from dlrm_app.runs.checkpoint.marker import Marker
-from dlrm_app.runs.checkpoint.pieces import Pieces, PiecesPlanner, not_finite
-from dlrm_app.runs.checkpoint.state import Tensors
+from dlrm_app.runs.checkpoint.names import (
+    checkpoint_name,
+    complete,
+    list_checkpoints,
+    make_partial,
+    partial_path,
+    remove_old,
+    remove_partial,
+    resume_hint,
+)
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorWriter
+from dlrm_app.runs.checkpoint.tensors import Tensors
 from dlrm_app.text import listed
+
+COUNTABLE = 1 << 30
+Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
+"""(tensor's name, where the piece begins in it) → values."""
+
+
+def local_pieces(tensors: Tensors) -> Pieces:
+    """Views of what this rank holds."""
+    return {(name, offsets): values for name, offsets, values in _iterate(tensors)}
+
+
+def copy_pieces(tensors: Tensors) -> Pieces:
+    """Copies in host memory of what this rank holds: as many bytes as its share of the checkpoint.
+
+    Not in page-locked memory: torch rounds each piece of that up to a power of two, and keeps it for the run's life.
+    """
+    return {
+        (name, offsets): values.detach().to("cpu", copy=True) for name, offsets, values in _iterate(tensors)
+    }
+
+
+def _iterate(tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...], torch.Tensor]]:
+    for name, value in tensors.items():
+        if isinstance(value, ShardedTensor):
+            for shard in value.local_shards():
+                yield name, tuple(shard.metadata.shard_offsets), shard.tensor
+        else:
+            yield name, (0,) * value.dim(), value
+
+
+def not_finite(pieces: Pieces) -> list[str]:
+    """The names of the tensors in which a value is nan or inf."""
+    return sorted({name for (name, _), values in pieces.items() if values.numel() and not _is_finite(values)})
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    # nan passes through aminmax, which is 30 times as fast as isfinite().all(); in parts, whose number of values any kernel
+    # can count in 32 bits
+    parts = torch.split(values.detach().flatten(), COUNTABLE)
+    extremes = [torch.stack(torch.aminmax(part)) for part in parts]
+    return bool(torch.isfinite(torch.stack(extremes)).all())
+
+
+class PiecesPlanner(DefaultSavePlanner):
+    """Saves given pieces in place of the tensors' present values; the tensors tell only sizes and places."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        return self._pieces[index.fqn, tuple(index.offset or ())]
+
 
 T = TypeVar("T")
 
@@ -87,3 +160,107 @@ def _room(folder: Path) -> str:
     disk = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(disk).free / 2**30
     return f"\n  {free:,.1f} GiB are free there; make room, then: {resume_hint(folder.parent)}"
+
+
+class Writer:
+    """Does one piece of work after another; its ``group`` of all ranks is for messages that training never sends."""
+
+    def __init__(self, in_background: bool) -> None:
+        self.in_background = in_background
+        self.group = new_group()
+        self._pending: Future[None] | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Does ``work`` now, or begins it. The one before must have been waited for."""
+        self._pending = Future()
+        if self.in_background:
+            # a daemon: a process that must end does not wait for its disk
+            Thread(target=_fulfil, args=(self._pending, work), name="checkpoint", daemon=True).start()
+        else:
+            _fulfil(self._pending, work)
+            self.finish()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether ``finish`` would raise, as far as this rank knows by now."""
+        done = self._pending
+        return done is not None and done.done() and done.exception() is not None
+
+    def finish(self) -> None:
+        """Waits for the work under way and raises what it raised. Every rank must call it."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def abandon(self, seconds: float) -> None:
+        """Gives the work under way so many seconds to end; for a process that ends because of another error."""
+        if self._pending is not None:
+            wait([self._pending], seconds)
+
+
+def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
+    try:
+        work()
+    except BaseException as error:  # finish() raises it where the run can see it
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+
+
+LAST_SECONDS = 60.0
+"""How long a run that ends by an error of one rank waits for the save under way."""
+
+
+class Checkpoints:
+    """Saves into ``folder`` as ``config`` says; leaving the block waits for the save under way. Every rank makes one."""
+
+    def __init__(self, folder: Path, config: CheckpointConfig, runtime: Runtime) -> None:
+        self._folder = folder
+        self._config = config
+        self._runtime = runtime
+        self._writer = Writer(config.asynchronous)
+        self._saved_at = time.monotonic()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        all_leave_together = error is None or isinstance(error, SharedError)
+        if all_leave_together or self._runtime.world_size == 1:
+            self._writer.finish()
+        else:
+            self._writer.abandon(LAST_SECONDS)
+
+    @property
+    def have_failed(self) -> bool:
+        """Whether this rank knows that a save in the background failed: the next ``save`` raises it everywhere."""
+        return self._writer.has_failed
+
+    @property
+    def are_none(self) -> bool:
+        """Whether there is nothing that the run could go on from."""
+        return self._runtime.decide_first(not list_checkpoints(self._folder))
+
+    def are_overdue(self) -> bool:
+        """Whether ``every_minutes`` have passed since the last one, by this rank's clock."""
+        minutes = self._config.every_minutes
+        return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+
+    def save(self, tensors: Tensors, marker: Marker) -> None:
+        """Saves now, or begins to, once the save under way has ended. Raises SharedError for one that failed."""
+        self._writer.finish()
+        folder = self._folder / checkpoint_name(marker.progress.step)
+        pieces = copy_pieces(tensors) if self._writer.in_background else local_pieces(tensors)
+
+        def write() -> None:
+            self._runtime.use_device()  # torch's writer looks for the current stream, which makes a context
+            save_checkpoint(folder, tensors, pieces, marker, self._runtime, self._writer.group)
+            if self._runtime.is_first:
+                remove_old(self._folder, self._config.keep_last, self._config.keep_best)
+
+        self._saved_at = time.monotonic()
+        self._writer.start(write)
+
+    def wait(self) -> None:
+        """Waits for the save under way. Raises SharedError if it failed. Every rank must call it."""
+        self._writer.finish()

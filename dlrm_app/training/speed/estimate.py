@@ -6,12 +6,12 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
+from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.estimate.machine import described_machine
 from dlrm_app.sharding.estimate.work import loaded, step_work
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.instruments.parts import PARTS, TITLES
 from dlrm_app.training.speed.shape import step_shape
 
 

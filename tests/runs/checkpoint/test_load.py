@@ -11,7 +11,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.runs.checkpoint import load
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorWriter
-from tests.runs.checkpoint.test_trained_model import RUNTIME, write_marker
+from tests.runs.checkpoint.test_marker import RUNTIME, write_marker
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_verified_is_told_as_that(

@@ -1,10 +1,12 @@
 """Checkpoints written at once and beside training: the same bytes, and the same refusal when they cannot be written."""
 
+import threading
 import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,12 +17,10 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.runtime import TIMEOUT, Runtime
 from dlrm_app.errors import DlrmError
-from dlrm_app.runs.checkpoint.format import list_checkpoints
-from dlrm_app.runs.checkpoint.marker import Marker
-from dlrm_app.runs.checkpoint.pieces import local_pieces
-from dlrm_app.runs.checkpoint.progress import LossSums, Progress
-from dlrm_app.runs.checkpoint.save import save_checkpoint
-from dlrm_app.runs.checkpoint.writer import Writer
+from dlrm_app.runs.checkpoint import save as pieces
+from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.names import list_checkpoints
+from dlrm_app.runs.checkpoint.save import Writer, copy_pieces, local_pieces, not_finite, save_checkpoint
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import on_ranks
@@ -125,3 +125,70 @@ def test_a_rank_that_is_lost_during_a_save_is_given_up(tmp_path: Path) -> None:
 
 def test_messages_of_a_save_wait_as_long_as_those_of_training(tmp_path: Path) -> None:
     assert on_ranks(messages_wait_for, 2) == [TIMEOUT, TIMEOUT]
+
+
+def writer(in_background: bool) -> Writer:
+    return Writer(in_background)
+
+
+def test_work_in_the_background_lets_the_caller_go_on() -> None:
+    may_end, ended = threading.Event(), []
+    background = writer(in_background=True)
+    background.start(lambda: ended.append(may_end.wait(60)))
+    assert ended == []
+    may_end.set()
+    background.finish()
+    assert ended == [True]
+
+
+def test_work_at_once_is_done_when_start_returns() -> None:
+    done: list[int] = []
+    writer(in_background=False).start(lambda: done.append(threading.get_ident()))
+    assert done == [threading.get_ident()]
+
+
+def test_a_failure_in_the_background_is_seen_and_raised_once() -> None:
+    background = writer(in_background=True)
+    assert not background.has_failed
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    background.start(fail)
+    background.abandon(60)  # waits, without raising
+    assert background.has_failed
+    with pytest.raises(OSError, match="no space left"):
+        background.finish()
+    assert not background.has_failed
+    background.finish()
+
+
+def test_copies_keep_the_values_that_training_changes() -> None:
+    weight = torch.ones(3, 2)
+    views, copies = local_pieces({"model/w": weight}), copy_pieces({"model/w": weight})
+    weight.fill_(5)
+    assert torch.equal(copies["model/w", (0, 0)], torch.ones(3, 2))
+    assert views["model/w", (0, 0)] is weight
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", [0, 7, 99])
+def test_one_value_that_is_no_number_is_found_wherever_it_lies(value: float, place: int) -> None:
+    weight = 3e38 * torch.linspace(-1, 1, 100)
+    tensors = {"model/a": torch.zeros(0, 4), "model/b": weight, "dense/c": torch.tensor(1.0)}
+    assert not_finite(local_pieces(tensors)) == []
+    weight[place] = value
+    assert not_finite(local_pieces(tensors)) == ["model/b"]
+
+
+@pytest.mark.parametrize("place", [(0, 0), (4, 1), (9, 2)])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_found_in_each_part(
+    bad: float, place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "COUNTABLE", 7)
+    good, weight = torch.ones(10, 3), torch.ones(10, 3)
+    weight[place] = bad
+    with mock.patch("torch.aminmax", wraps=torch.aminmax) as extremes:
+        assert not_finite(local_pieces({"good": good, "bad": weight, "none": torch.ones(0, 3)})) == ["bad"]
+    assert [call.args[0].numel() for call in extremes.call_args_list] == [7, 7, 7, 7, 2] * 2

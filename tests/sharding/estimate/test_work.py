@@ -10,11 +10,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
+from dlrm_app.runs.events import PARTS
 from dlrm_app.sharding.cost import Option
 from dlrm_app.sharding.estimate.work import Loaded, StepShape, loaded, matrices_of, pooled_share, step_work
 from dlrm_app.sharding.planner.placement import Placed
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.instruments.parts import PARTS
 
 BATCH, NUM_DENSE, DIM = 64, 5, 8
 TABLES = [Table(f"t_{index}", 100, DIM, (f"f_{index}",)) for index in range(6)]

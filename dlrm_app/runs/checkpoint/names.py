@@ -1,0 +1,151 @@
+"""Checkpoint folders: written under a hidden name, complete only once complete.json says what they must hold.
+
+RUN/checkpoints/step-000001000/__0_0.distcp …  index.json  complete.json
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from dlrm_app.errors import DataError
+from dlrm_app.files import sync_folder
+from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
+
+REPLACED = ".replaced"
+NAME = re.compile(r"step-(\d{9,})$")
+
+
+def checkpoint_name(step: int) -> str:
+    """``step-000001000`` for 1000."""
+    return f"step-{step:09d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """1000 for ``step-000001000``."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def partial_path(folder: Path) -> Path:
+    """Where a checkpoint is written before it is complete."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def make_partial(folder: Path) -> None:
+    """An empty folder to write ``folder`` to, without what an interrupted saving left there."""
+    remove_partial(folder)
+    partial_path(folder).mkdir(parents=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Deletes what was written of ``folder``, if it did not become complete."""
+    shutil.rmtree(partial_path(folder), ignore_errors=True)
+
+
+def complete(folder: Path, marker: Marker) -> None:
+    """Marks the partial folder of ``folder`` as complete and gives it its name."""
+    partial = partial_path(folder)
+    write_marker(partial, marker)
+    replaced = folder.with_name(f".{folder.name}{REPLACED}")
+    if folder.exists():  # the same step saved again, say with its evaluation
+        folder.rename(replaced)
+    partial.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def restore_replaced(parent: Path) -> None:
+    """Gives checkpoints their name back whose replacing was interrupted between its two renames."""
+    for path in parent.glob(f".step-*{REPLACED}"):
+        folder = path.with_name(path.name.removeprefix(".").removesuffix(REPLACED))
+        if not folder.exists():
+            path.rename(folder)
+
+
+def list_checkpoints(parent: Path) -> list[Path]:
+    """Folders of complete checkpoints in ``parent``, the newest step first."""
+    if not parent.is_dir():
+        return []
+    folders = [path for path in parent.iterdir() if NAME.match(path.name) and (path / MARKER).is_file()]
+    return sorted(folders, key=checkpoint_step, reverse=True)
+
+
+def resume_hint(parent: Path) -> str:
+    """What someone may type whose run has failed: it depends on whether a checkpoint is there."""
+    newest = list_checkpoints(parent)[:1]
+    return (
+        f"resume=auto goes on from {newest[0].name}"
+        if newest
+        else "no checkpoint is there yet: resume=auto starts again"
+    )
+
+
+def best_checkpoints(parent: Path) -> list[Path]:
+    """The complete checkpoints in ``parent`` that were evaluated on val, by falling AUC; of equals the newest first."""
+    return _best_first(list_checkpoints(parent))
+
+
+def choose_checkpoint(path: Path, which: str) -> Path:
+    """Of a run folder its newest checkpoint or, with ``which="best"``, the best on val; any other folder itself.
+
+    Raises DataError where none was evaluated.
+    """
+    newest = list_checkpoints(path / "checkpoints")
+    if not newest or which == "newest":
+        return newest[0] if newest else path
+    if best := best_checkpoints(path / "checkpoints"):
+        return best[0]
+    raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
+
+
+def refuse_no_checkpoint(path: Path) -> None:
+    """Raises DataError, which says what ``path`` is, unless it is a checkpoint or a run folder that holds some."""
+    if not list_checkpoints(path / "checkpoints"):
+        read_marker(path)
+
+
+def _best_first(checkpoints: list[Path]) -> list[Path]:
+    scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
+    return sorted(scores, key=lambda path: scores[path], reverse=True)
+
+
+def looks_whole(folder: Path) -> bool:
+    """Whether the marker of a checkpoint is readable and its files have their sizes; checksums are not computed."""
+    try:
+        files = read_marker(folder).files
+        return all((folder / name).stat().st_size == num_bytes for name, (num_bytes, _) in files.items())
+    except (DataError, OSError):
+        return False
+
+
+def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
+    """Deletes the checkpoints of ``parent`` but the newest and the best on val. Damaged ones neither count nor go."""
+    whole = [path for path in list_checkpoints(parent) if looks_whole(path)]
+    keep = {*whole[:keep_last], *_best_first(whole)[:keep_best]}
+    for path in whole:
+        if path not in keep:
+            (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
+            shutil.rmtree(path)
+    for pattern in (".step-*.partial", f".step-*{REPLACED}"):  # what interrupted savings left
+        for path in parent.glob(pattern):
+            shutil.rmtree(path)
+
+
+def other_run_problems(path: Path, resume: str) -> list[str]:
+    """Why ``output=path`` cannot take a run that begins with ``resume``."""
+    holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
+    if not holds_run or _goes_on_with(path, resume):
+        return []
+    return [f"output={path} already holds a run: add resume=auto to go on with it, or choose another folder"]
+
+
+def _goes_on_with(path: Path, resume: str) -> bool:
+    """Whether ``resume`` names the run in ``path``, or a checkpoint of it."""
+    named = Path(resume).resolve()
+    return resume == "auto" or (resume != "none" and path.resolve() in (named, *named.parents[1:2]))
+
+
+def goes_on(resume: str, output: str | None) -> bool:
+    """Whether a run goes on from a checkpoint, its own mostly: the one that it began with may be gone by then."""
+    if resume == "auto":
+        return bool(list_checkpoints(Path(output or "") / "checkpoints"))
+    return resume != "none"

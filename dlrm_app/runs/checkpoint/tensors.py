@@ -1,0 +1,122 @@
+"""The tensors of a run under names that no sharding plan changes.
+
+    model/<parameter>            every weight
+    table/<table>/<state>        a table's optimizer state: sum, exp_avg, exp_avg_sq
+    dense/<parameter>/<state>    the dense optimizer's
+    ema/<parameter>              moving averages of the dense weights, with optimizer.dense.ema_decay
+
+fbgemm's fused optimizers and torch's name the same state differently, and torchrec keeps the state of a table that
+a torch optimizer steps as plain local tensors, which a checkpoint would take for copies of one another.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
+from torch.distributed._shard.sharded_tensor.shard import Shard
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
+
+from dlrm_app.runs.checkpoint.marker import MODEL
+from dlrm_app.tables.names import table_of
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+
+Tensors = dict[str, Any]
+
+
+def collect_tensors(
+    model: nn.Module, optimizer: CombinedOptimizer, table_kinds: Mapping[str, str]
+) -> Tensors:
+    """Every tensor that a run needs to go on: views, so that loading into them changes the run.
+
+    ``table_kinds``: each table's optimizer kind. Optimizer states exist after ``create_states`` or a first step.
+    Step counters are left out: ``set_step`` restores them.
+    """
+    tensors = collect_weights(model)
+    by_table = {table_of(name): value for name, value in tensors.items()}
+    for key, name, value in _states(optimizer):
+        table = table_of(key)
+        if table is None:
+            tensors[f"dense/{key}/{name}"] = value
+            continue
+        state = SPARSE_OPTIMIZERS[table_kinds[table]].state_name(name.rpartition(".")[2])
+        tensors[f"table/{table}/{state}"] = _like_weight(value, by_table[table])
+    return tensors
+
+
+def collect_weights(model: nn.Module, dense: str = MODEL) -> Tensors:
+    """Every weight: views, as of ``collect_tensors``; those that no table has under the name of ``dense``."""
+    return {
+        f"{dense if table_of(name) is None else MODEL}/{name}": value
+        for name, value in model.state_dict().items()
+    }
+
+
+def _states(optimizer: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
+    """(parameter, state name, tensor) without the step counters and without the optimizers' own prefixes."""
+    for prefix, part in optimizer.optimizers:
+        for key, states in part.state_dict()["state"].items():
+            for name, value in states.items():
+                if name != "step" and isinstance(value, torch.Tensor | ShardedTensor):
+                    yield key.removeprefix(f"{prefix}."), name, value
+
+
+def _like_weight(state: Any, weight: Any) -> Any:
+    """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1]."""
+    if isinstance(state, ShardedTensor):
+        return state
+    is_per_row = state.shape[1:] == (1,)
+    if is_per_row:
+        state = state.view(-1)
+    if not isinstance(weight, ShardedTensor):
+        return state
+    layout, shards = weight.metadata(), weight.local_shards()
+    locate = partial(_locate_rows, layout) if is_per_row else lambda piece: piece
+    local = []
+    if shards:
+        (shard,) = shards  # torchrec gives a table one dense-kernel parameter a rank
+        local = [Shard(state, locate(shard.metadata))]
+    pieces = [locate(piece) for piece in layout.shards_metadata]
+    num_rows = sum(piece.shard_sizes[0] for piece in pieces)
+    properties = TensorProperties(dtype=state.dtype, requires_grad=False)
+    metadata = ShardedTensorMetadata(
+        pieces, torch.Size([num_rows]) if is_per_row else layout.size, tensor_properties=properties
+    )
+    return ShardedTensor._init_from_local_shards_and_global_metadata(
+        local, metadata, process_group=weight._process_group
+    )
+
+
+def _locate_rows(layout: ShardedTensorMetadata, piece: ShardMetadata) -> ShardMetadata:
+    """Where a weight's ``piece`` keeps one number a row: pieces of the same rows come after one another."""
+    columns = sorted({other.shard_offsets[1] for other in layout.shards_metadata})
+    start = columns.index(piece.shard_offsets[1]) * layout.size[0] + piece.shard_offsets[0]
+    return ShardMetadata([start], [piece.shard_sizes[0]], piece.placement)
+
+
+def create_states(optimizer: CombinedOptimizer) -> None:
+    """Makes the state that torch optimizers make at their first step, so that there is something to load into.
+
+    It steps with zero gradients: call it before the weights are loaded. Fused optimizers have theirs from the start.
+    """
+    for prefix, part in optimizer.optimizers:
+        if prefix != "fused":
+            part.init_state()
+            part.zero_grad()
+
+
+def set_step(optimizer: CombinedOptimizer, step: int) -> None:
+    """Sets every optimizer's count of steps, on which Adam's bias correction depends."""
+    optimizer.set_optimizer_step(step)
+    for _, part in optimizer.optimizers:
+        _set_torch_step(part, step)
+
+
+def _set_torch_step(part: KeyedOptimizer, step: int) -> None:
+    for states in part.state.values():
+        if isinstance(count := states.get("step"), torch.Tensor):
+            count.fill_(step)

@@ -1,0 +1,112 @@
+"""What a training run evaluates: a split, with its weights and with their average, told to everybody who listens."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from dlrm_app.distributed.collectives import sum_in_rank_order
+from dlrm_app.evaluation.curves import measure_curves
+from dlrm_app.evaluation.evaluate import evaluate
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.batch import Batch, EvalBatches
+from dlrm_app.loader.loading import choose_loading
+from dlrm_app.model.initial_weights import last_biases
+from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.events import HealthEvent
+from dlrm_app.training.state import TrainingRun
+from dlrm_app.training.summary import log_evaluation
+
+logger = logging.getLogger(__name__)
+
+EMA_METRICS = ("auc", "logloss", "calibration")
+"""What an evaluation also tells of the averaged dense weights, with ema_ before the name."""
+
+
+def evaluate_split(run: TrainingRun, split: str) -> None:
+    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
+    if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
+        return
+    metrics = ClickMetrics(split, run.config.evaluation.group_by)
+    on_batch = run.health.start_split() if run.health else None
+    if split == "val":
+        run.mlperf.start_evaluation(run.epochs_trained)
+    scores = measure(run, split, metrics, f"evaluate {split}", on_batch)
+    if split == "val":
+        run.mlperf.end_evaluation(run.epochs_trained, scores["auc"])
+    curves = measure_curves(*metrics.rows())
+    if run.ema:
+        with run.ema.in_place():
+            averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
+        scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
+    epoch, step = run.progress.last_epoch, run.progress.step
+    evaluation = Evaluation(split, epoch, step, scores)
+    run.progress.evals.append(evaluation)
+    run.folder.log(evaluation)
+    if run.health:
+        run.folder.log(HealthEvent(split, epoch, step, run.health.measure()))
+    run.folder.write_curves(split, epoch, step, curves)
+    log_evaluation(evaluation)
+
+
+def measure(
+    run: TrainingRun,
+    split: str,
+    metrics: ClickMetrics,
+    title: str,
+    on_batch: Callable[[Batch], None] | None = None,
+) -> dict[str, float]:
+    """What ``metrics`` finds of every row of ``split``. Every rank must call it, with no pipeline attached."""
+    with split_batches(run, split) as batches:
+        return evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
+
+
+def split_batches(run: TrainingRun, split: str) -> EvalBatches:
+    """This rank's batches of ``split``, in the order of its files, as the run evaluates on them."""
+    config, runtime = run.config, run.runtime
+    return EvalBatches(
+        run.manifest,
+        split,
+        run.trainable.features,
+        batch_size=config.evaluation_rows(runtime.world_size, runtime.device_type),
+        rank=runtime.rank,
+        world_size=runtime.world_size,
+        loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
+    )
+
+
+LARGEST = 1.0
+"""Of a shift: a run that needs more has not learnt the share of clicks, which no bias mends."""
+NEWTON_STEPS = 4
+"""Each doubles the digits, and the second is nearly exact already."""
+
+
+def fit_final_bias(run: TrainingRun) -> None:
+    """Shifts every last bias of the run's model. Every rank must call it, with no pipeline attached.
+
+    An ensemble's models are shifted by the same number, found for the mean of their probabilities.
+    """
+    metrics = ClickMetrics("train")
+    before = measure(run, "train", metrics, "calibrate")
+    shift = shift_to_labels(*metrics.rows())
+    for bias in last_biases(run.trainable.model):
+        bias.data.add_(shift)
+    logger.info(
+        "trainer.calibrate: the last bias is shifted by %+.4f, for %.4f as many clicks were predicted as the train split has",
+        shift,
+        before["calibration"],
+    )
+
+
+def shift_to_labels(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """What to add to the logits of all ranks' rows for their probabilities to add up to their labels, by Newton's method.
+
+    logits [n] of this rank, labels [n] bool. Within ±LARGEST; 0 where the logits are all sure, so that no shift counts.
+    """
+    wide, clicks = logits.double(), labels.sum(dtype=torch.float64)
+    shift = 0.0
+    for _ in range(NEWTON_STEPS):
+        p = torch.sigmoid(wide + shift)
+        missing, slope = sum_in_rank_order(torch.stack([clicks - p.sum(), (p * (1 - p)).sum()])).tolist()
+        shift = min(max(shift + missing / slope, -LARGEST), LARGEST) if slope else 0.0
+    return shift

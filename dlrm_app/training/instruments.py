@@ -1,0 +1,210 @@
+"""The throughput between two lines of a run's log. That of a whole run is ``Progress.samples_per_second``.
+
+Both are of the time while training: of steps, not of the evaluations and saves between them.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.files import written_whole
+from dlrm_app.runs.checkpoint.marker import LossSums
+from dlrm_app.runs.events import TITLES
+
+logger = logging.getLogger(__name__)
+
+
+class Throughput:
+    """Times steps of ``global_batch_size`` samples; to be read when the device has done them."""
+
+    def __init__(self, global_batch_size: int) -> None:
+        self._global_batch_size = global_batch_size
+        self.restart()
+
+    def restart(self) -> None:
+        """Leaves the time since the last reading out of the next one, and the steps with it."""
+        self._started, self._num_steps = time.perf_counter(), 0
+
+    def leave_out(self, seconds: float) -> None:
+        """Takes time just spent on something else, an evaluation or a save, out of the next reading."""
+        self._started += seconds
+
+    def add_step(self) -> None:
+        """Counts a step."""
+        self._num_steps += 1
+
+    def read(self) -> tuple[float, float]:
+        """(samples per second, seconds per step) since the last reading or restart."""
+        seconds = (time.perf_counter() - self._started) / max(1, self._num_steps)
+        self.restart()
+        return self._global_batch_size / seconds, seconds
+
+
+class LossMeter:
+    """Adds up losses on the device; a reading is the one moment that waits for it and for the other ranks."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._sum = torch.zeros((), dtype=torch.float64, device=runtime.device)
+        self._count = 0
+        self._epoch_sum = 0.0
+        self._epoch_count = 0
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Adds this rank's loss of a step."""
+        self._sum += loss
+        self._count += 1
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether losses were added since the last reading."""
+        return self._count > 0
+
+    def read(self) -> float:
+        """The mean loss over all ranks since the last reading. Every rank must call it."""
+        total = float(all_reduce_sum(self._sum)) / self._runtime.world_size
+        mean = total / self._count
+        self._epoch_sum += total
+        self._epoch_count += self._count
+        self._sum.zero_()
+        self._count = 0
+        return mean
+
+    def mean_of_epoch(self) -> float:
+        """The mean loss over every step of the epoch that was read; nan if none was."""
+        return self._epoch_sum / self._epoch_count if self._epoch_count else math.nan
+
+    def start_epoch(self) -> None:
+        """Forgets the epoch before."""
+        self._epoch_sum, self._epoch_count = 0.0, 0
+
+    def state(self) -> LossSums:
+        """Everything added and not yet finished, of all ranks. Every rank must call it."""
+        return LossSums(
+            all_gather_stacked(self._sum).tolist(), self._count, self._epoch_sum, self._epoch_count
+        )
+
+    def load_state(self, state: LossSums) -> None:
+        """Goes on from ``state``; under another number of ranks the mean stays the same."""
+        if len(state.sums) == self._runtime.world_size:
+            value = state.sums[self._runtime.rank]
+        else:
+            value = sum(state.sums) / len(state.sums)
+        self._sum.fill_(value)
+        self._count = state.count
+        self._epoch_sum, self._epoch_count = state.epoch_sum, state.epoch_count
+
+
+EXCHANGE = ("input_dist", "output_dist", "gradient_exchange")
+TABLES = ("lookup", "table_update")
+
+
+def largest_part(step_ms: Mapping[str, float]) -> str:
+    """The part that most of the time goes into, and its share, in words; empty where nothing was measured."""
+    total = sum(step_ms.values())
+    if not total:
+        return ""
+    part = max(step_ms, key=lambda name: step_ms[name])
+    return f"{TITLES[part]} {step_ms[part] / total:.0%}"
+
+
+def advise(step_ms: Mapping[str, float], config: TrainConfig, num_ranks: int) -> str | None:
+    """What would make a step shorter, with the share that it could save from; None where no key would."""
+    total = sum(step_ms.values())
+
+    def share(*parts: str) -> float:
+        return sum(step_ms.get(part, 0.0) for part in parts) / total if total else 0.0
+
+    data, exchange, tables = share("data"), share(*EXCHANGE), share(*TABLES)
+    if data > 0.15:
+        return (
+            f"{data:.0%} of a step waits for batches: a lower trainer.threads leaves cores to the reader, a higher "
+            f"data.prefetch_batches (now {config.data.prefetch_batches}) bridges a disk's pauses"
+        )
+    if num_ranks > 1 and exchange > 0.3:
+        if config.trainer.pipeline == "base":
+            return f"{exchange:.0%} of a step is exchange between ranks: trainer.pipeline=sparse_dist sends ids during the step before"
+        if config.sharding.collectives.forward == "fp32":
+            return (
+                f"{exchange:.0%} of a step is exchange between ranks: sharding.collectives.forward=bf16 and "
+                "sharding.collectives.backward=bf16 halve the bytes; a larger trainer.global_batch_size makes fewer messages"
+            )
+    if tables > 0.4 and config.optimizer.sparse.kind == "adagrad":
+        return f"{tables:.0%} of a step is the tables: optimizer=rowwise_adagrad keeps one number a row, not one a weight"
+    if share("optimizer", "other") > 0.3:
+        return f"{share('optimizer', 'other'):.0%} of a step is the same for any batch: a larger trainer.global_batch_size takes fewer steps"
+    return None
+
+
+class Adviser:
+    """Logs each piece of advice once, when two readings in a row come to it: the first has the start's slow steps."""
+
+    def __init__(self, config: TrainConfig, num_ranks: int) -> None:
+        self._config, self._num_ranks = config, num_ranks
+        self._last: str | None = None
+        self._given: set[str | None] = {None}
+
+    def look_at(self, step_ms: Mapping[str, float]) -> None:
+        """Takes a reading."""
+        advice = advise(step_ms, self._config, self._num_ranks)
+        kind = advice and advice.partition("%")[2]  # the same with another share
+        if kind == self._last and kind not in self._given:
+            self._given.add(kind)
+            logger.info("%s", advice)
+        self._last = kind
+
+
+WARM_STEPS, NUM_STEPS = 10, 4
+"""Steps before the first that is recorded, and how many are."""
+
+
+class Trace:
+    """Records steps for ``folder``/trace-rank-<rank>.json, if it ``is_wanted``."""
+
+    def __init__(self, is_wanted: bool, folder: Path, runtime: Runtime) -> None:
+        self._path = folder / f"trace-rank-{runtime.rank}.json"
+        self._left = NUM_STEPS if is_wanted else 0
+        self._num_steps = 0
+        self._profile: profile | None = None
+        self._activities = [ProfilerActivity.CPU]
+        if runtime.device.type == "cuda":
+            self._activities.append(ProfilerActivity.CUDA)
+
+    def before_step(self) -> None:
+        """Begins where it should."""
+        if self._left and self._num_steps == WARM_STEPS:
+            self._profile = profile(activities=self._activities)
+            self._profile.start()
+        self._num_steps += 1
+
+    def after_step(self) -> None:
+        """Writes the file after the last step that is recorded."""
+        if self._profile is not None:
+            self._left -= 1
+            if not self._left:
+                self.close()
+
+    def close(self) -> None:
+        """Ends the recording; writes what there is of it."""
+        if self._profile is None:
+            if self._left:
+                logger.warning(
+                    "no trace: profiler=true records steps %d to %d, and this start took %d",
+                    WARM_STEPS + 1,
+                    WARM_STEPS + NUM_STEPS,
+                    self._num_steps,
+                )
+            return
+        self._profile.stop()
+        with written_whole(self._path) as unfinished:
+            self._profile.export_chrome_trace(str(unfinished))
+        self._profile, self._left = None, 0
+        logger.info("trace: %s; open it at https://ui.perfetto.dev", self._path)

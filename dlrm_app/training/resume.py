@@ -1,0 +1,196 @@
+"""Rules for continuing a run and for beginning one with another run's weights.
+
+Nothing here waits for torch: a run that does not fit is refused before any work.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.loader.batch_order import enough_lanes
+from dlrm_app.runs.checkpoint.marker import (
+    Checkpoint,
+    TrainedModel,
+    check_columns,
+    describe_trained,
+    read_marker,
+)
+from dlrm_app.runs.checkpoint.names import choose_checkpoint
+from dlrm_app.tables.sparse_optimizers import optimizer_kinds
+from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.text import listed, quoted
+
+logger = logging.getLogger(__name__)
+FIXED_KEYS = (
+    ("data", "lanes"),
+    ("data", "shuffle"),
+    ("trainer", "seed"),
+    ("trainer", "global_batch_size"),
+    *(("model", field.name) for field in fields(ModelConfig)),
+)
+"""Keys that decide which rows make which batch, and what the model computes: a run that goes on keeps them."""
+
+
+def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: int) -> TrainConfig:
+    """``config`` with a number in data.lanes: its own, or that of the run that goes on, or enough for the ranks.
+
+    Raises ConfigError if the ranks do not divide the lanes of the run that goes on.
+    """
+    if config.data.lanes is not None:
+        return config
+    lanes = enough_lanes(num_ranks)
+    if checkpoint is not None:
+        lanes = read_saved_config(checkpoint.marker.config, checkpoint.folder).data.lanes or lanes
+        if lanes % num_ranks:
+            fitting = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
+            raise ConfigError(
+                [
+                    f"{num_ranks} ranks do not divide data.lanes, which is {lanes} in the run that {checkpoint.folder} goes on "
+                    f"with: use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
+                ]
+            )
+    return replace(config, data=replace(config.data, lanes=lanes))
+
+
+def check_resumable(
+    checkpoint: Checkpoint, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
+) -> TrainConfig:
+    """The configuration of the checkpoint's run.
+
+    Raises an error naming all that makes the run under ``config``, with ``tables``, another one.
+    """
+    folder = checkpoint.folder
+    saved = read_saved_config(checkpoint.marker.config, folder)
+    if checkpoint.marker.dataset != manifest.fingerprint():
+        raise DataError(
+            f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
+            f"{config.data.path}: name that one, or start a new run with resume=none and another output"
+        )
+    then, now = asdict(saved), asdict(config)
+    problems = [
+        f"{section}.{key} is {now[section][key]}, the run in {folder} has {then[section][key]}: "
+        f"give {section}.{key}={then[section][key]}, or start a new run"
+        for section, key in FIXED_KEYS
+        if then[section][key] != now[section][key]
+    ]
+    feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
+    poolings = {table.name: table.pooling for table in resolve_tables(saved.tables, feature_rows)}
+    other = [table for table in tables if poolings.get(table.name, table.pooling) != table.pooling]
+    if other:
+        problems.append(
+            f"tables: pooling is {other[0].pooling} for {listed([table.name for table in other])}, the run in {folder} "
+            f"has {poolings[other[0].name]}: give pooling={poolings[other[0].name]}, or start a new run"
+        )
+    refuse_if(problems)
+    return saved
+
+
+_SECTIONS = ("model", "tables", "optimizer", "schedule")
+_TRAINER_KEYS = ("global_batch_size", "calibrate")
+"""What a recipe sets: a run that says nothing of it takes that of the run whose weights it begins with."""
+_RULE = "warm_start.checkpoint: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
+_FREE = ("initial_bias", "dropout", "bottom_dropout")
+"""Keys of the model that its weights do not depend on."""
+
+
+def read_former(path: str) -> TrainedModel:
+    """What the newest checkpoint of a run folder tells, or the one that is named. Raises DataError where there is none."""
+    folder = choose_checkpoint(Path(path), "newest")
+    return describe_trained(folder, read_marker(folder))
+
+
+def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
+    """What ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
+    assert config.warm_start.checkpoint is not None
+    former = read_former(config.warm_start.checkpoint)
+    check_columns(former, manifest)  # first: other ids mean tables of other sizes too
+    if problems := [*_model_problems(former, config), *_table_problems(former, config, tables)]:
+        raise ConfigError([*problems, _RULE])
+    return former
+
+
+def _model_problems(former: TrainedModel, config: TrainConfig) -> list[str]:
+    names = [each.name for each in fields(ModelConfig) if each.name not in _FREE]
+    values = [(name, getattr(config.model, name), getattr(former.config.model, name)) for name in names]
+    return [
+        f"model.{name} is {now}, in {former.folder} {then}: give model.{name}={_typed(then)}"
+        for name, now, then in values
+        if now != then
+    ]
+
+
+def _table_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+    known, given = ({table.name: table for table in each} for each in (former.tables, tables))
+    problems = []
+    if new := [name for name in given if name not in known]:
+        problems.append(f"tables: {listed(new)} not in {former.folder}")
+    if missing := [name for name in known if name not in given]:
+        problems.append(f"tables: {listed(missing)} of {former.folder} missing")
+    for key in ("rows", "dim", "pooling", "features"):
+        differences: dict[tuple[Any, Any], list[str]] = {}
+        for name in given.keys() & known.keys():
+            values = getattr(given[name], key), getattr(known[name], key)
+            if values[0] != values[1]:
+                differences.setdefault(values, []).append(name)
+        problems += [
+            f"tables: {key} is {now} for {listed(sorted(names))}, in {former.folder} {then}"
+            for (now, then), names in differences.items()
+        ]
+    if config.warm_start.optimizer and not problems:
+        problems += _optimizer_problems(former, config, tables)
+    return problems
+
+
+def _optimizer_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+    now = {"the dense part": config.optimizer.dense.kind}
+    then = {"the dense part": former.config.optimizer.dense.kind}
+    now.update(optimizer_kinds(tables, config.optimizer.sparse))
+    then.update(optimizer_kinds(former.tables, former.config.optimizer.sparse))
+    return [
+        f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin anew "
+        "with warm_start.optimizer=false"
+        for name, kind in now.items()
+        if kind != then[name]
+    ][:1]
+
+
+def settings_of(config: TrainConfig, but_for: Collection[str] = ()) -> list[str]:
+    """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
+
+    ``but_for``: groups that are chosen anew.
+    """
+    leaves = [leaf for section in _SECTIONS if section not in but_for for leaf in _leaves(config, section)]
+    leaves += [(f"trainer.{key}", getattr(config.trainer, key)) for key in _TRAINER_KEYS]
+    return [f"{key}={_typed(value)}" for key, value in leaves]
+
+
+def _leaves(section: Any, name: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, value) of everything below ``section.name``."""
+    value = getattr(section, name)
+    if not is_dataclass(value):
+        yield prefix + name, value
+        return
+    for each in fields(value):
+        yield from _leaves(value, each.name, f"{prefix}{name}.")
+
+
+def _typed(value: Any) -> str:
+    """A value as it is typed."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_typed(each)}' for key, each in value.items())}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_typed, value))}]"
+    return str(value)

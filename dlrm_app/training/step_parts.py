@@ -1,0 +1,237 @@
+"""What the time of a training step goes into, by hooks around the parts that are there already.
+
+Marks are set where one part ends and the next begins: forward hooks of the model's own modules, hooks of the autograd
+nodes that divide the backward pass, and calls of the pipeline and the optimizer. Between two marks all time belongs to
+the first one's part, so that the parts add up to the step. On a GPU marks are events of the stream that computes: a part
+that another stream or the host does meanwhile costs nothing there, until it is waited for.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torchrec.distributed.types import ShardedModule
+
+from dlrm_app.distributed.collectives import all_reduce_sum
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.loader.batch import Batch
+from dlrm_app.runs.events import PARTS
+
+FORWARD = {
+    "sparse_arch": "output_dist",  # what is left of it beside input_dist and lookup
+    "arrival": "output_dist",
+    "dense_arch": "mlps",
+    "inter_arch": "interaction",
+    "over_arch": "mlps",
+}
+"""The modules of a model by name, and whose time their forward pass is."""
+BACKWARD = {
+    "sparse_arch": "gradient_exchange",
+    "arrival": "gradient_exchange",
+    "dense_arch": "mlps_backward",
+    "inter_arch": "interaction_backward",
+    "over_arch": "mlps_backward",
+}
+"""And what begins when the gradient of their output is there."""
+
+MAX_MARKS = 4096
+"""So many are kept before they are added up."""
+
+T = TypeVar("T")
+Method = Callable[..., Any]
+
+
+class StepParts:
+    """Divides the steps of ``model`` into PARTS. ``is_alone``: there are no other ranks to wait for.
+
+    Nothing is measured outside of ``step``. Hooks stay for the life of the model, and cost a microsecond each.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Any, pipeline: Any, device: torch.device, is_alone: bool
+    ) -> None:
+        self._clock: _HostClock | _DeviceClock = (
+            _DeviceClock(device) if device.type == "cuda" else _HostClock()
+        )
+        self._marks: list[tuple[str, Any]] = []
+        self._sums = dict.fromkeys(PARTS, 0.0)
+        self._part: str | None = None  # none: outside of steps
+        self._num_steps = 0
+        self._num_gradients = 0
+        self._hook_modules(model)
+        self._wrap(optimizer, "zero_grad", "optimizer")
+        self._wrap(optimizer, "step", "optimizer")
+        for method in ("start_sparse_data_dist", "wait_sparse_data_dist"):
+            self._wrap(pipeline, method, "input_dist")
+        for method in ("copy_batch_to_gpu", "_copy_batch_to_gpu"):
+            self._wrap(pipeline, method, "copy")
+        if not is_alone:
+            self._watch_gradients(model)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """What is measured: one step."""
+        self._part, self._num_gradients = "other", 0
+        self._mark("other")
+        try:
+            yield
+        finally:
+            self._marks.append(("", self._clock.now()))
+            self._part = None
+            self._num_steps += 1
+            if len(self._marks) > MAX_MARKS:
+                self._add_up()
+
+    def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """``batches``, the wait for each of them being ``data``."""
+        return _Waiting(batches, self)
+
+    def read(self) -> dict[str, float]:
+        """Seconds of a step by part, the mean of those since the last reading; nothing if there were none."""
+        self._add_up()
+        num_steps, sums = self._num_steps, self._sums
+        self.restart()
+        return {part: seconds / num_steps for part, seconds in sums.items()} if num_steps else {}
+
+    def mean_ms(self, runtime: Runtime) -> dict[str, float]:
+        """Milliseconds of a step by part, the mean over steps and ranks. Every rank must call it."""
+        mine = self.read()
+        values = torch.tensor([1000 * mine.get(part, 0.0) for part in PARTS], dtype=torch.float64)
+        means = all_reduce_sum(values.to(runtime.device)) / runtime.world_size
+        return {part: round(mean, 3) for part, mean in zip(PARTS, means.tolist(), strict=True) if mean}
+
+    def restart(self) -> None:
+        """Leaves what was measured so far out of the next reading."""
+        self._marks.clear()
+        self._sums, self._num_steps = dict.fromkeys(PARTS, 0.0), 0
+
+    @contextmanager
+    def within(self, part: str) -> Iterator[None]:
+        """``part`` for the time of the block, then what it was before."""
+        before = self._part
+        self._mark(part)
+        try:
+            yield
+        finally:
+            self._mark(before)
+
+    def _mark(self, part: str | None) -> None:
+        if self._part is not None and part is not None:
+            self._part = part
+            self._marks.append((part, self._clock.now()))
+
+    def _add_up(self) -> None:
+        marks = self._marks
+        if marks:
+            self._clock.wait_for(marks[-1][1])
+        for (part, begin), (_, end) in pairwise(marks):
+            if part:
+                self._sums[part] += self._clock.seconds(begin, end)
+        marks.clear()
+
+    def _wrap(self, holder: Any, name: str, part: str) -> None:
+        method: Method | None = getattr(holder, name, None)
+        if method is None:
+            return
+
+        @wraps(method)
+        def marked(*arguments: Any, **options: Any) -> Any:
+            with self.within(part):
+                return method(*arguments, **options)
+
+        setattr(holder, name, marked)
+
+    def _hook_modules(self, model: nn.Module) -> None:
+        for path, module in model.named_modules():
+            name = path.rpartition(".")[2]
+            if name in FORWARD:
+                self._hook(module, FORWARD[name], BACKWARD[name])
+            if isinstance(module, ShardedModule):
+                self._wrap(module, "input_dist", "input_dist")
+                self._wrap(module, "compute_and_output_dist", "output_dist")
+                for lookup in getattr(module, "_lookups", ()):  # a list: no children of the module
+                    self._hook(lookup, "lookup", None)
+                    for kernel in lookup.modules():
+                        if hasattr(kernel, "emb_module"):  # torchrec's wrapper of what fbgemm has
+                            kernel.register_forward_hook(self._watch_update)
+
+    def _hook(self, module: nn.Module, part: str, backward: str | None) -> None:
+        before: list[str | None] = []
+
+        def begin(*_: Any) -> None:
+            before.append(self._part)
+            self._mark(part)
+
+        def end(_: nn.Module, __: Any, output: Any) -> None:
+            self._mark(before.pop())
+            node = getattr(output, "grad_fn", None) if isinstance(output, torch.Tensor) else None
+            if backward is not None and node is not None and self._part is not None:
+                node.register_prehook(lambda _: self._mark(backward))
+
+        module.register_forward_pre_hook(begin)
+        module.register_forward_hook(end)
+
+    def _watch_update(self, _: nn.Module, __: Any, output: Any) -> None:
+        node = output.grad_fn if isinstance(output, torch.Tensor) else None
+        if node is not None and self._part is not None:
+            node.register_prehook(lambda _: self._mark("table_update"))
+            node.register_hook(lambda *_: self._mark("gradient_exchange"))
+
+    def _watch_gradients(self, model: nn.Module) -> None:
+        """Once every dense weight has its gradient, what is left of the backward pass waits for those of the others."""
+        dense = [p for name, p in model.named_parameters() if p.requires_grad and "sparse_arch" not in name]
+
+        def count(_: torch.Tensor) -> None:
+            self._num_gradients += 1
+            if self._num_gradients == len(dense):
+                self._mark("gradient_exchange")
+
+        for parameter in dense:
+            parameter.register_post_accumulate_grad_hook(count)  # type: ignore[no-untyped-call]
+
+
+class _Waiting:
+    def __init__(self, batches: Iterator[Batch], parts: StepParts) -> None:
+        self._batches, self._parts = batches, parts
+
+    def __iter__(self) -> "_Waiting":
+        return self
+
+    def __next__(self) -> Batch:
+        with self._parts.within("data"):
+            return next(self._batches)
+
+
+class _HostClock:
+    """Seconds of the host, which does all the work."""
+
+    now = staticmethod(time.perf_counter)
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def wait_for(self, moment: float) -> None:
+        """Nothing to wait for."""
+
+
+class _DeviceClock:
+    """Events of the stream that computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+
+    def now(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
+        return begin.elapsed_time(end) / 1000
+
+    def wait_for(self, moment: torch.cuda.Event) -> None:
+        moment.synchronize()

@@ -1,1 +1,0 @@
-"""What becomes of each embedding table in training."""

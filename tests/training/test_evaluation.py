@@ -1,0 +1,87 @@
+"""trainer.calibrate: the shift is the root that bisection finds; then the train split's predictions add up; stops and ranks
+change nothing; a run keeps its losses and its ranking."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+from dlrm_app.training.evaluation import LARGEST, shift_to_labels
+from tests.loader.dataset_fixture import write_dataset
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, events, final_bytes, losses, train_here
+
+CALIBRATED = ["model.ensemble_size=2", "optimizer=adagrad", "trainer.calibrate=true"]
+
+
+def root(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """The shift under which the predictions add up to the labels, by bisection."""
+    low, high = -5.0, 5.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_few = (logits.double() + middle).sigmoid().sum() < labels.sum()
+        low, high = (middle, high) if too_few else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("offset", [-0.7, -0.05, 0.0, 0.08, 0.9])
+def test_under_the_shift_predictions_add_up_to_the_labels(offset: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = -3 + torch.randn(20_000, generator=generator)
+    labels = torch.bernoulli(truth.sigmoid(), generator=generator) > 0
+    logits = truth + offset
+    assert shift_to_labels(logits, labels) == pytest.approx(root(logits, labels), abs=1e-6)
+
+
+def test_no_shift_is_larger_than_a_bias_can_mend() -> None:
+    labels = torch.tensor([True, False, False, False])
+    assert shift_to_labels(torch.full((4,), -9.0), labels) == LARGEST
+    assert shift_to_labels(torch.full((4,), 9.0), labels) == -LARGEST
+    assert shift_to_labels(torch.full((4,), -1e6), labels) == 0  # predictions of 0, which no shift moves
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibrated")
+    write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001})
+    train_here(folder / "whole", f"data.path={folder}/dataset", *CALIBRATED, "checkpoint.every_steps=20")
+    return folder
+
+
+def test_a_stop_changes_nothing(folder: Path) -> None:
+    middle = folder / "whole" / "checkpoints" / "step-000000020"
+    train_here(folder / "cut", f"data.path={folder}/dataset", *CALIBRATED, f"resume={middle}")
+    assert final_bytes(folder / "cut") == final_bytes(folder / "whole")
+
+
+@pytest.mark.long
+def test_two_ranks_shift_by_the_same(folder: Path) -> None:
+    run = folder / "two"
+    settings = [*SMALL, f"data.path={folder}/dataset", *CALIBRATED, "report.enabled=false", f"output={run}"]
+    train_on_ranks(2, *settings)
+    torch.testing.assert_close(
+        torch.tensor(losses(run)), torch.tensor(losses(folder / "whole")), rtol=1e-5, atol=0
+    )
+    (found,), (expected,) = events(run, "eval"), events(folder / "whole", "eval")
+    for name in ("auc", "logloss", "calibration"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+
+
+def test_the_run_predicts_as_many_clicks_as_it_learnt_from(folder: Path) -> None:
+    """dlrm-evaluate finds it on the train split; the steps are as without, and so is the ranking."""
+    train_here(folder / "without", f"data.path={folder}/dataset", *CALIBRATED[:-1])
+    assert losses(folder / "without") == losses(folder / "whole")
+    fitted, plain = (evaluated(folder / run, "train") for run in ("whole", "without"))
+    assert fitted["calibration"] == pytest.approx(1, abs=1e-4)
+    assert plain["calibration"] != pytest.approx(1, abs=1e-2)
+    assert fitted["auc"] == pytest.approx(plain["auc"], abs=1e-3)
+    (logged,) = events(folder / "whole", "eval")
+    assert evaluated(folder / "whole", "val")["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
+
+
+def evaluated(run: Path, split: str) -> dict[str, float]:
+    keys = [f"checkpoint={run}", f"split={split}", "threads=1"]
+    return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models[0].metrics

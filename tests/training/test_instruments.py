@@ -1,0 +1,109 @@
+"""Advice: given where a key would help, once, and not for a first slow reading."""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.training.instruments import Adviser, Throughput, advise, largest_part
+from tests.loader.dataset_fixture import write_dataset
+from tests.plain_training import compose_train
+from tests.small_run import train_here
+
+EVEN = {"mlps": 10.0, "mlps_backward": 20.0, "lookup": 2.0, "table_update": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "overrides", "num_ranks", "key"),
+    [
+        ({**EVEN, "data": 20.0}, [], 1, "data.prefetch_batches"),
+        ({**EVEN, "output_dist": 30.0}, ["trainer.pipeline=base"], 2, "trainer.pipeline=sparse_dist"),
+        ({**EVEN, "gradient_exchange": 30.0}, [], 2, "sharding.collectives.forward=bf16"),
+        ({**EVEN, "table_update": 60.0}, ["optimizer=adagrad"], 1, "optimizer=rowwise_adagrad"),
+        ({**EVEN, "optimizer": 30.0}, [], 1, "trainer.global_batch_size"),
+    ],
+)
+def test_the_key_that_would_help_is_named(
+    step_ms: dict[str, float], overrides: list[str], num_ranks: int, key: str
+) -> None:
+    advice = advise(step_ms, compose_train(*overrides), num_ranks)
+    assert advice is not None
+    assert key in advice
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "overrides"),
+    [
+        (EVEN, []),
+        ({}, []),
+        ({**EVEN, "output_dist": 30.0}, []),  # one rank exchanges nothing
+        ({**EVEN, "table_update": 60.0}, ["optimizer=rowwise_adagrad"]),
+    ],
+)
+def test_where_no_key_would_help_there_is_no_advice(step_ms: dict[str, float], overrides: list[str]) -> None:
+    assert advise(step_ms, compose_train(*overrides), 1) is None
+
+
+def test_advice_is_given_once_and_not_for_one_reading(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    adviser = Adviser(compose_train(), 1)
+    adviser.look_at({**EVEN, "data": 50.0})
+    adviser.look_at(EVEN)
+    assert caplog.messages == []
+    for waited in (20.0, 30.0, 40.0):
+        adviser.look_at({**EVEN, "data": waited})
+    (said,) = caplog.messages
+    assert "46% of a step waits for batches" in said
+
+
+def test_the_largest_part_is_named_with_its_share() -> None:
+    assert largest_part({"mlps": 1.0, "mlps_backward": 3.0}) == "MLPs backward 75%"
+    assert largest_part({}) == ""
+
+
+def test_what_is_left_out_neither_slows_the_steps_down_nor_drops_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    throughput = Throughput(512)
+    for _ in range(4):
+        now[0] += 0.5
+        throughput.add_step()
+    now[0] += 30  # a save
+    throughput.leave_out(30)
+    now[0] += 0.5
+    throughput.add_step()
+    assert throughput.read() == (1024.0, 0.5)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clicks") / "dataset"
+    write_dataset(folder, rows={"train": 2100, "val": 100})
+    return folder
+
+
+def test_a_trace_holds_four_steps_and_a_train_event_its_parts(dataset: Path, tmp_path: Path) -> None:
+    train_here(tmp_path / "run", f"data.path={dataset}", "profiler=true", "report.enabled=true")
+    trace = json.loads((tmp_path / "run" / "trace-rank-0.json").read_text())
+    names = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation"]
+    assert sum(name.startswith("## forward") for name in names) == 4
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    train = [event for event in map(json.loads, lines) if event["event"] == "train"]
+    assert all(
+        {"lookup", "mlps", "mlps_backward", "table_update"} <= set(event["step_ms"]) for event in train
+    )
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Where a step&#x27;s time goes" in page or "Where a step's time goes" in page
+
+
+def test_a_run_too_short_for_a_trace_says_so(
+    dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    train_here(tmp_path / "run", f"data.path={dataset}", "profiler=true", "trainer.max_steps=3")
+    assert not list((tmp_path / "run").glob("trace*"))
+    assert "records steps 11 to 14, and this start took 3" in caplog.text

@@ -1,0 +1,72 @@
+"""A run that goes on keeps its lanes, which decide its batches, whatever ranks it goes on with."""
+
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.training.resume import with_lanes
+from tests.loader.dataset_fixture import write_dataset
+from tests.small_run import events, train_here
+
+
+def config(*overrides: str) -> TrainConfig:
+    return compose_config("train", TrainConfig, ["data.path=x", *overrides])
+
+
+def checkpoint(lanes: int | None) -> Any:
+    saved = config() if lanes is None else config(f"data.lanes={lanes}")
+    return SimpleNamespace(folder=Path("RUN"), marker=SimpleNamespace(config=asdict(saved)))
+
+
+@pytest.mark.parametrize(
+    ("given", "saved", "num_ranks", "expected"),
+    [
+        (None, None, 1, 64),
+        (None, None, 128, 128),
+        (32, None, 8, 32),
+        (None, 64, 1, 64),
+        (None, 128, 8, 128),  # stopped on 128 ranks, goes on with 8
+        (None, 8, 2, 8),
+        (32, 64, 8, 32),  # its own is compared with the run's, elsewhere
+    ],
+)
+def test_lanes_are_those_given_or_those_of_the_run_or_enough(
+    given: int | None, saved: int | None, num_ranks: int, expected: int
+) -> None:
+    run = checkpoint(saved) if saved else None
+    asked = config() if given is None else config(f"data.lanes={given}")
+    assert with_lanes(asked, run, num_ranks).data.lanes == expected
+
+
+def test_more_ranks_than_the_run_s_lanes_are_refused_with_those_that_fit() -> None:
+    with pytest.raises(
+        ConfigError, match=r"128 ranks do not divide data.lanes, which is 64 .* 32 or 64 ranks"
+    ):
+        with_lanes(config(), checkpoint(64), 128)
+
+
+def test_the_choice_stands_in_the_run_s_configuration_and_is_kept(tmp_path: Path) -> None:
+    """Alone it would be 64; the run goes on with what it began with, and has the batches of one that was never cut."""
+    write_dataset(tmp_path / "data", rows={"train": 1024})
+    keys = [f"data.path={tmp_path / 'data'}", "trainer.epochs=2"]
+    train_here(tmp_path / "whole", *keys)
+    train_here(tmp_path / "cut", *keys, "trainer.max_steps=5", "checkpoint.every_epoch=true")
+    train_here(tmp_path / "cut", *keys, "data.lanes=null", "resume=auto")
+    assert events(tmp_path / "cut", "train") == events(tmp_path / "whole", "train")
+    marker = max((tmp_path / "cut/checkpoints").glob("step-*")) / "complete.json"
+    assert '"lanes": 8' in marker.read_text()
+    with pytest.raises(DataError, match=r"another model or optimizer: give the settings .*\(config.yaml"):
+        train_here(tmp_path / "cut", *keys, "resume=auto", "optimizer=adam", "trainer.epochs=3")
+    train_here(tmp_path / "fresh", *keys, "data.lanes=null", "trainer.max_steps=1")
+    assert "lanes: 64" in (tmp_path / "fresh/config.yaml").read_text()
+
+
+def test_a_checkpoint_of_before_has_a_number() -> None:
+    assert read_saved_config(asdict(config("data.lanes=64")), Path("c")).data.lanes == 64
