@@ -3,12 +3,11 @@
 Shapes: B batch rows, F sparse features, N dense features.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import nn
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
@@ -20,15 +19,14 @@ from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.specs import Table
 
-Builder = Callable[[ModelConfig, EmbeddingBagCollection, int, list[int], list[int]], nn.Module]
-"""(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""
-BUILDERS: dict[str, Builder] = {
+BUILDERS = {
     "dlrm": dlrm.build,
     "dcn": dcn.build,
     "dcn_parallel": dcn_parallel.build,
     "projection": projection.build,
     "concat": concat.build,
 }
+"""(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""
 
 
 def name_problems(tables: Sequence[Table]) -> list[str]:
