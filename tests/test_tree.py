@@ -17,7 +17,6 @@ MANY_PARAMETERS = {
     "loader/gather.py:copy_rows": COMPILED,
     "preprocess/read/lines.py:parse_lines": COMPILED,
     "preprocess/read/plain_lines.py:read_batch": COMPILED,
-    "dataset/parquet/pages.py:pack_columns": COMPILED,
 }
 """Public functions with more parameters, and why."""
 

@@ -1,0 +1,325 @@
+"""A writer of Parquet files for what datasets hold: columns of 32 bits without nulls, and lists of such.
+
+Its reason is in docs/adr/0008-a-parquet-writer-of-our-own.md. The format: https://parquet.apache.org/docs/file-format/.
+
+Each column settles in its first row group on what pays, and keeps to it: a dictionary until a row group has too many
+values; without one, bytes split and compressed (ids by LZ4, which reads twice as fast), if that saves enough. So a
+file depends on its rows alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.parquet_format import (
+    BYTE_STREAM_SPLIT,
+    CODECS,
+    DICTIONARY_HEADER,
+    HEADERS,
+    PLAIN,
+    RLE_DICTIONARY,
+    Value,
+    file_format,
+    filled,
+    footer,
+    row_group,
+    varint,
+)
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.units.dictionary import Columns, Indexed, Indexer, index_columns, repeating
+
+MAGIC = b"PAR1"
+MAX_COMPRESSED_SHARE = {RLE_DICTIONARY: 0.3, BYTE_STREAM_SPLIT: 0.8}
+"""Compression pays if it leaves at most this share of a page."""
+SAMPLE_BYTES = 1 << 11
+"""Compressed to find that out."""
+IDENTITY = np.arange(1 << 16, dtype=np.uint16)
+
+Piece = bytes | memoryview
+"""A part of a page."""
+
+
+class ParquetWriter:
+    """Writes row groups of ``schema`` by ``write``, which takes the next bytes of the file."""
+
+    def __init__(
+        self, write: Callable[[bytes], object], schema: pa.Schema, compression: str, level: int | None
+    ) -> None:
+        """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
+        self._write_bytes = write
+        self._format = file_format(schema)
+        codec = _codec(compression, level)
+        fast_codec = codec and _codec("lz4", None)
+        self._columns = [
+            _ColumnWriter(codec, codec if field.type == pa.float32() else fast_codec) for field in schema
+        ]
+        self._indexer = Indexer(np.zeros(len(schema), np.uint32))
+        self._groups: list[Value] = []
+        self._rows = 0
+        self._at = 0
+        self._write([MAGIC])
+
+    def write_group(
+        self, columns: Sequence[pa.Array | int], num_rows: int, indexed: Indexed | None = None
+    ) -> None:
+        """Writes ``columns`` as one row group: each plain, or the number of a column of ``indexed``.
+
+        Distinct values of ``indexed`` are 32 bits each, and need not be distinct.
+        """
+        values = [_Values.of(column, num_rows) for column in columns]
+        plain = self._indexer.index(Columns.joined([value.words for value in values]))
+        plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
+        given_pages = [] if indexed is None else _joined_pages(indexed)
+        pieces: list[Piece] = []
+        metadata, start = [], self._at
+        for number, (value, column, pages) in enumerate(zip(values, columns, plain_pages, strict=True)):
+            pages = given_pages[column] if isinstance(column, int) else pages
+            chunk = self._columns[number].encode(value, pages)
+            pieces += chunk.pieces
+            metadata.append(chunk.metadata(self._format.metadata[number], start))
+            start += chunk.size
+        self._groups.append(row_group(metadata, start - self._at, num_rows))
+        self._write(pieces)
+        self._rows += num_rows
+
+    def close(self) -> None:
+        """Writes the footer."""
+        data = footer(self._format, self._groups, self._rows)
+        self._write([data, len(data).to_bytes(4, "little"), MAGIC])
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        data = b"".join(pieces)
+        self._write_bytes(data)
+        self._at += len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """A column of a row group: ``count`` values or levels, the levels of its lists, the bits of plain values."""
+
+    count: int
+    levels: bytes
+    words: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, column: pa.Array | int, num_rows: int) -> "_Values":
+        """Those of a plain column; of an indexed one their number alone."""
+        if isinstance(column, int):
+            return cls(num_rows, b"", np.empty(0, np.uint32))
+        if pa.types.is_list(column.type):
+            count, levels = _levels(column)
+            return cls(count, levels, _words(column.flatten()))
+        return cls(num_rows, b"", _words(column))
+
+
+def _words(array: pa.Array) -> NDArray[np.uint32]:
+    """The bits of values."""
+    values = numbers_of(array)
+    words: NDArray[np.uint32] = values.view(np.uint32) if values.itemsize == 4 else values.astype(np.uint32)
+    return words
+
+
+def _levels(array: pa.Array) -> tuple[int, bytes]:
+    """How many levels lists have, and the levels as a page wants them."""
+    room = len(array.flatten()) + len(array)
+    repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
+    count = _list_levels(numbers_of(array.offsets), repetition, definition)
+    parts = _packed(Columns.joined([repetition[:count], definition[:count]]), None, [1, 1])
+    runs = [b"".join(part) for part in parts]
+    return count, b"".join(len(run).to_bytes(4, "little") + run for run in runs)
+
+
+_Codec = tuple[int, Callable[..., bytes]]
+"""A codec's number in Parquet, and what compresses."""
+
+
+def _codec(compression: str, level: int | None) -> _Codec | None:
+    if compression == "none":
+        return None
+    name = {"lz4": "lz4_raw"}.get(compression, compression)
+    codec = pa.Codec(name, level if compression == "zstd" else None)
+    return CODECS[compression], codec.compress
+
+
+class _Chunk:
+    """A column of a row group as it stands in the file: its pages with their headers, the one with the data last."""
+
+    def __init__(self, encoding: int, codec: _Codec | None) -> None:
+        self.pieces: list[Piece] = []
+        self.size = 0
+        self._encoding = encoding
+        self._codec = codec
+        self._raw_size = self._count = 0
+        self._offsets: list[int] = []
+
+    def add(self, header: Value, body: tuple[Piece, ...], count: int) -> None:
+        """Adds a page of ``count`` values."""
+        raw_size = stored = sum(map(len, body))
+        if self._codec is not None:
+            body = (self._codec[1](b"".join(body), asbytes=True),)
+            stored = len(body[0])
+        crc = 0
+        for piece in body:
+            crc = isal_zlib.crc32(piece, crc)
+        head = filled(header, (raw_size, stored, crc - (crc >> 31 << 32), count))
+        self.pieces += (head, *body)
+        self._offsets.append(self.size)
+        self._count = count
+        self._raw_size += len(head) + raw_size
+        self.size += len(head) + stored
+
+    def metadata(self, forms: dict[int, Value], start: int) -> bytes:
+        """What the footer says of the chunk, which stands at ``start``."""
+        codec = CODECS["none"] if self._codec is None else self._codec[0]
+        offsets = [start + offset for offset in reversed(self._offsets)]
+        numbers = (start, codec, self._count, self._raw_size, self.size, *offsets)
+        return filled(forms[self._encoding], numbers)
+
+
+class _ColumnWriter:
+    """What the row groups of a column have settled on."""
+
+    def __init__(self, dictionary_codec: _Codec | None, split_codec: _Codec | None) -> None:
+        self._codecs = {RLE_DICTIONARY: dictionary_codec, BYTE_STREAM_SPLIT: split_codec}
+        self._settled: set[int] = set()
+
+    def encode(self, values: _Values, coded: "_DictionaryPages | None") -> _Chunk:
+        """The chunk of a row group."""
+        body: tuple[Piece, ...]
+        if coded is not None:
+            distinct, body = coded
+            encoding = RLE_DICTIONARY
+            chunk = _Chunk(encoding, self._paying_codec(encoding, body))
+            chunk.add(DICTIONARY_HEADER, (distinct.view(np.uint8).data,), len(distinct))
+        else:
+            body, encoding, codec = (values.words.view(np.uint8).data,), PLAIN, None
+            if len(values.words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
+                planes = _byte_planes(values.words)
+                codec = self._paying_codec(BYTE_STREAM_SPLIT, planes)
+                if codec is not None:
+                    body, encoding = planes, BYTE_STREAM_SPLIT
+            chunk = _Chunk(encoding, codec)
+        chunk.add(HEADERS[encoding], (values.levels, *body) if values.levels else body, values.count)
+        return chunk
+
+    def _paying_codec(self, encoding: int, body: tuple[Piece, ...]) -> _Codec | None:
+        """The codec of an encoding, if it saved enough of its first page that is not empty."""
+        codec = self._codecs[encoding]
+        if codec is not None and encoding not in self._settled:
+            sample = b"".join(bytes(piece[: SAMPLE_BYTES // len(body)]) for piece in body)
+            if len(codec[1](sample, asbytes=True)) > MAX_COMPRESSED_SHARE[encoding] * len(sample):
+                self._codecs[encoding] = None
+            self._settled.add(encoding)
+        return self._codecs[encoding]
+
+
+_DictionaryPages = tuple[NDArray[np.uint32], tuple[Piece, ...]]
+"""Distinct values, and what stands in the page of data."""
+
+
+def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
+    """The pages of ``indexed``; where distinct keys have become equal values, those are numbered again."""
+    limits = repeating(indexed.distinct)
+    joined = index_columns(indexed.distinct, limits, np.zeros(len(limits), np.uint32))
+    again = _dictionary_pages(indexed.codes, joined.distinct, joined.codes)
+    pages = _dictionary_pages(indexed.codes.where(limits == 0), indexed.distinct.where(limits == 0), None)
+    return [new or page for new, page in zip(again, pages, strict=True)]
+
+
+def _dictionary_pages(
+    codes: Columns, distinct: Columns, numbers: Columns | None
+) -> list[_DictionaryPages | None]:
+    """The pages of columns whose codes stand for ``numbers``, or themselves, of distinct values; None if there are none."""
+    sizes = distinct.ends - distinct.begins
+    widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
+    bodies = _packed(codes, numbers, widths)
+    return [
+        (distinct[c], (bytes([width]) + head, bits)) if width else None
+        for c, (width, (head, bits)) in enumerate(zip(widths, bodies, strict=True))
+    ]
+
+
+def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> list[tuple[bytes, Piece]]:
+    """The ``numbers`` of the codes of each column as one run of packed bits, of whole groups of eight: (header, bits)."""
+    groups = -(-(codes.ends - codes.begins) // 8)
+    starts = np.zeros(len(groups) + 1, np.int64)
+    np.cumsum(groups * widths // 8 + 1, out=starts[1:])
+    out = np.empty(starts[-1], np.uint64)
+    if numbers is None:
+        table, begins = IDENTITY, np.zeros(len(groups), np.int64)
+    else:
+        table, begins = numbers.values, numbers.begins
+    _pack_columns(codes.values, codes.begins, codes.ends, table, begins, np.array(widths), out, starts)
+    stored = out.view(np.uint8).data
+    return [
+        (varint(count << 1 | 1), stored[start : start + count * width])
+        for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
+    ]
+
+
+def _byte_planes(words: NDArray[np.uint32]) -> tuple[Piece, ...]:
+    """All first bytes, all second ones, and so on."""
+    planes = np.empty((4, len(words)), np.uint8)
+    _split_bytes(words, planes)
+    return tuple(plane.data for plane in planes)
+
+
+_64 = np.uint64(64)
+
+
+@njit(nogil=True, cache=True)
+def _pack_columns(codes, begins, ends, numbers, numbers_begins, widths, out, starts):  # type: ignore[no-untyped-def]  # compiled
+    """For each column c the lowest ``widths[c]`` bits of numbers[code] for every code, in out[starts[c]:] of uint64.
+
+    Codes of column c are codes[begins[c]:ends[c]], numbers those from numbers_begins[c] on. There must be
+    n * width // 64 + 1 words for n codes; those that are left become 0. A width of 0: nothing is done.
+    """
+    for c in range(len(widths)):
+        if widths[c] > 0:
+            table = numbers[numbers_begins[c] :]
+            pack_bits(codes[begins[c] : ends[c]], table, widths[c], out[starts[c] : starts[c + 1]])
+
+
+@njit(nogil=True, cache=True)
+def pack_bits(codes, numbers, width, words):  # type: ignore[no-untyped-def]  # compiled
+    """The lowest ``width`` bits of ``numbers[code]`` for every code, one behind the other, in ``words`` uint64."""
+    width = np.uint64(width)
+    word, used, at = np.uint64(0), np.uint64(0), np.uint64(0)
+    for i in range(len(codes)):
+        number = np.uint64(numbers[codes[i]])
+        word |= number << used
+        used += width
+        if used >= _64:
+            words[at] = word
+            at += np.uint64(1)
+            used -= _64
+            word = number >> (width - used)
+    words[at] = word
+    words[np.int64(at) + 1 :] = 0
+
+
+@njit(nogil=True, cache=True)
+def _split_bytes(values, out):  # type: ignore[no-untyped-def]  # compiled
+    """All first bytes of ``values``, then all second ones, and so on; out: uint8 [4, n]."""
+    for byte in range(4):
+        shift = np.uint32(8 * byte)
+        for i in range(len(values)):
+            out[byte, i] = np.uint8(values[i] >> shift)
+
+
+@njit(nogil=True, cache=True)
+def _list_levels(ends, repetition, definition):  # type: ignore[no-untyped-def]  # compiled
+    """Levels of the lists that ``ends`` [R + 1] bounds: how many. An empty list has one, of definition 0."""
+    at = 0
+    for row in range(len(ends) - 1):
+        length = ends[row + 1] - ends[row]
+        for element in range(max(length, 1)):
+            repetition[at] = element > 0
+            definition[at] = length > 0
+            at += 1
+    return at
