@@ -26,8 +26,7 @@ from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.evaluation import evaluate as module
 from dlrm_app.evaluation.forward_passes import Scored, SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.loader.batch import EvalBatches
-from dlrm_app.loader.loading import choose_loading
+from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.state import TrainingRun

@@ -115,7 +115,6 @@ BY_NAME = {"compiled.py", "probes.py", "reference.py"}
 
 KNOTS = {
     ("bench", "reports"),
-    ("dataset", "loader"),
     ("dataset", "preprocess/encode"),
     ("dataset", "preprocess/units"),
     ("distributed", "kernels"),

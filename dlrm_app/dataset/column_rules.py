@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import SparseColumn
-from dlrm_app.loader.rows import Bags
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """A multi-hot feature: row i holds ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: NDArray[np.int32]
+    offsets: NDArray[np.int32]
 
 
 @dataclass(eq=False)

@@ -23,8 +23,7 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem, refuse_moved
 from dlrm_app.evaluation.row_sample import sample_rows
 from dlrm_app.files import explained_disk_errors, write_json, write_text
-from dlrm_app.loader.batch import BatchMaker, EvalBatches
-from dlrm_app.loader.loading import choose_loading
+from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.reports.evaluation import evaluation_page, format_importance
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained

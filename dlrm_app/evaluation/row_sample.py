@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.column_rules import Bags
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.loader.rows import Bags, Columns
+from dlrm_app.loader.rows import Columns
 
 Feature = NDArray[np.int32] | Bags
 

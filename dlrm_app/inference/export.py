@@ -37,8 +37,7 @@ from dlrm_app.inference.record import (
 from dlrm_app.inference.reference import Inputs, write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model, to_inputs
 from dlrm_app.inference.tables.quantized import row_bytes, table_types
-from dlrm_app.loader.batch import EvalBatches
-from dlrm_app.loader.loading import Loading
+from dlrm_app.loader.batch import EvalBatches, Loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.fused_kernels import undisturbed

@@ -11,14 +11,38 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch_order import Order, eval_order, train_order
-from dlrm_app.loader.loading import PLAIN, Loading
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Ranges, side_by_side
 from dlrm_app.loader.soft_labels import SoftLabels
 
 CPU = torch.device("cpu")
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Loading:
+    """``prefetch`` batches are made beforehand for ``device``, of row groups that ``num_workers`` threads decode."""
+
+    prefetch: int = 4
+    num_workers: int = 1
+    device: torch.device = CPU
+
+
+PLAIN = Loading()
+
+
+def choose_loading(prefetch: int, num_workers: int | None, runtime: Runtime) -> Loading:
+    """How to load on this rank; ``num_workers`` None: half of this rank's threads, from 1 to 8.
+
+    A worker decodes millions of rows a second, far more than a step on CPU takes, so there one is enough and the other
+    half is the model's; a GPU takes what several workers give, and then the cores have nothing else to do.
+    """
+    if num_workers is None:
+        num_workers = min(max(runtime.num_threads // 2, 1), MOST_WORKERS)
+    return Loading(prefetch, num_workers, runtime.device)
 
 
 class OneHotLengths:
@@ -243,7 +267,7 @@ class TrainBatches(_Batches):
             return self._maker.make(next(rows))[0]
 
     def describe(self, batch: int) -> list[str]:
-        """Where the rows of batch number ``batch`` lie: a shard and row group each."""
+        """The shards and row groups that hold the rows of batch number ``batch``."""
         groups = dict.fromkeys(piece.group for order in self._orders for piece in order.pieces(batch))
         return [self._reader.describe(group) for group in groups]
 

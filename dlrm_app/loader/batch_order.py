@@ -1,4 +1,4 @@
-"""Which rows make which batch: pure arithmetic, no I/O.
+"""The order of rows, and the rows of each batch: pure arithmetic, no I/O.
 
 A split is a list of row groups. Training puts the groups in the epoch's order, one behind the other, and cuts
 that sequence of N rows into L lanes of ``steps * p`` rows, where p = B / L and steps = N // B for a global
@@ -185,7 +185,7 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
     its index: that makes the words distinct, so that any sorting algorithm gives the same order.
     """
     # here, for a configuration is checked with this module before numba is loaded
-    from dlrm_app.loader.bucket_sort import sort_random
+    from dlrm_app.loader.rows import sort_random
 
     key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, group, purpose], np.uint64)
     words = np.random.Philox(key=key, counter=counter).random_raw(size)
@@ -205,10 +205,10 @@ def enough_lanes(world_size: int) -> int:
 
 
 def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) -> list[str]:
-    """What keeps ``rows`` training rows from being dealt so; every problem with its cure."""
+    """Reasons why ``rows`` training rows cannot be dealt so, each with its cure."""
     problems = []
-    if rows < global_batch_size:  # whatever else is wrong with it: one size is named, and it fits the lanes
-        smaller = _smaller_batch(lanes, world_size, rows)
+    if rows < global_batch_size:  # the size that is named fits the lanes as well
+        smaller = rows // lanes * lanes or "a larger dataset"
         problems.append(
             f"the train split has {count(rows, 'row')}, fewer than one trainer.global_batch_size "
             f"({global_batch_size}): use {smaller}"
@@ -221,20 +221,11 @@ def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) 
             f"use {choices}"
         )
     if lanes % world_size:
-        ranks = _dividing_ranks(lanes, world_size)
-        other_lanes = _lanes_for(global_batch_size, lanes, world_size)
         problems.append(
-            f"{world_size} ranks do not divide data.lanes ({lanes}): use {ranks}, or {other_lanes}"
+            f"{world_size} ranks do not divide data.lanes ({lanes}): use a number of ranks that does, "
+            f"or {_lanes_for(global_batch_size, lanes, world_size)}"
         )
     return problems
-
-
-def _dividing_ranks(lanes: int, world_size: int) -> str:
-    divisors = [number for number in range(1, lanes + 1) if lanes % number == 0]
-    below = [number for number in divisors if number < world_size][-2:]
-    above = [number for number in divisors if number > world_size][:1]
-    *most, last = [str(number) for number in below + above]
-    return f"{', '.join(most)} or {last} ranks" if most else f"{last} rank"
 
 
 def _lanes_for(global_batch_size: int, lanes: int, world_size: int) -> str:
@@ -245,11 +236,3 @@ def _lanes_for(global_batch_size: int, lanes: int, world_size: int) -> str:
     nearest = max(1, round(lanes / world_size)) * world_size
     batch_size = max(1, round(global_batch_size / nearest)) * nearest
     return f"data.lanes={nearest} with trainer.global_batch_size={batch_size}"
-
-
-def _smaller_batch(lanes: int, world_size: int, rows: int) -> str:
-    if rows >= lanes:
-        return f"{rows // lanes * lanes}"
-    if rows >= world_size:
-        return f"{rows // world_size * world_size} with data.lanes={world_size}"
-    return "a larger dataset"

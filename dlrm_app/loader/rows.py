@@ -1,4 +1,8 @@
-"""Decoded rows: as columns, in the order of an epoch, and ranges of them on their way into batches."""
+"""Decoded rows: as columns, in the order of an epoch, and ranges of them on their way into batches.
+
+The copying is compiled. Many arrays come as addresses: compiled code takes any number of those, while it would be compiled
+again for each number of arrays. The caller keeps the arrays alive, and indices within them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,17 +10,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]  # it has none
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dlrm_app.loader import gather
-
-
-@dataclass(frozen=True, slots=True)
-class Bags:
-    """A multi-hot feature: row i holds ``values[offsets[i]:offsets[i + 1]]``."""
-
-    values: NDArray[np.int32]
-    offsets: NDArray[np.int32]
+from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.kernels.compiled import njit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Rows:
 
     @cached_property
     def addresses(self) -> NDArray[np.uint64]:
-        """[2 + 2 F], as ``gather.copy_rows`` wants them."""
+        """[2 + 2 F], as ``copy_rows`` wants them."""
         addresses = [_address(self.dense), _address(self.labels)]
         for feature in self.features:
             if isinstance(feature, Bags):
@@ -78,7 +79,7 @@ class Ranges:
             np.empty(self.num_batches, np.int64),
             np.empty((self.num_batches, num_features), np.int64),
         )
-        gather.count_rows(self._addresses(num_features), self.ranges, self.rows_per_lane, num_rows, num_ids)
+        count_rows(self._addresses(num_features), self.ranges, self.rows_per_lane, num_rows, num_ids)
         return num_rows, num_ids
 
     def copy_to(
@@ -95,7 +96,7 @@ class Ranges:
         does without.
         """
         addresses = self._addresses(begins.shape[1])
-        gather.copy_rows(addresses, self.ranges, self.rows_per_lane, dense, labels, ids, begins, lengths)
+        copy_rows(addresses, self.ranges, self.rows_per_lane, dense, labels, ids, begins, lengths)
 
     def _addresses(self, num_features: int) -> NDArray[np.uint64]:
         none = np.empty((0, 2 + 2 * num_features), np.uint64)
@@ -130,11 +131,11 @@ def arrange(
     ids = parts[2].reshape(len(one_hot), size)
     ordered_bags = [Bags(*pair) for pair in zip(parts[3::2], parts[4::2], strict=True)]
     rows = np.arange(size, dtype=np.int32) if order is None else order.astype(np.int32)
-    gather.gather_rows(_addresses(columns.dense), rows, dense)
+    gather_rows(_addresses(columns.dense), rows, dense)
     labels[:] = columns.labels[rows]
-    gather.gather_columns(_addresses(one_hot), rows, ids)
+    gather_columns(_addresses(one_hot), rows, ids)
     for each, out in zip(bags, ordered_bags, strict=True):
-        gather.gather_bags(each.values, each.offsets, rows, out.values, out.offsets)
+        gather_bags(each.values, each.offsets, rows, out.values, out.offsets)
     next_ids, next_bags = iter(ids), iter(ordered_bags)
     features = [next(next_bags) if isinstance(given, Bags) else next(next_ids) for given in columns.features]
     return Rows(dense, features, labels, memory)
@@ -154,3 +155,183 @@ def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+_SOME = 1 << 40
+"""The length of an array at an address, which nobody looks at."""
+_NEAR = 512
+"""Rows whose dense values stay in the first cache while one column after the other is spread over them."""
+_LEAD = 2
+"""Ranges between the one whose ids are copied and the one whose ids are asked for: each begins in memory that no cache holds."""
+_WIDTH, _LINE = 4, 64
+"""Bytes of an id, and of what memory gives at once."""
+
+
+@intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """The pointer to an address, for ``carray``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
+
+
+@intrinsic
+def _prefetch(typing_context: Any, address: Any) -> Any:
+    """Has the memory at an address brought near, without waiting for it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        reading, for_long, data = (ir.Constant(number, value) for value in (0, 3, 1))
+        pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        builder.call(prefetch, [pointer, reading, for_long, data])
+        return context.get_dummy_value()
+
+    return types.void(address), generate
+
+
+@njit(nogil=True, cache=True)
+def gather_columns(columns, order, out):  # type: ignore[no-untyped-def]  # compiled
+    """out[c, i] = column c's value order[i]; ``columns``: addresses of int32."""
+    for c in range(len(columns)):
+        column = carray(_pointer(columns[c]), _SOME, np.int32)
+        for i in range(len(order)):
+            out[c, i] = column[order[i]]
+
+
+@njit(nogil=True, cache=True)
+def gather_rows(columns, order, out):  # type: ignore[no-untyped-def]  # compiled
+    """out[i, c] = column c's value order[i]; ``columns``: addresses of float32."""
+    for first in range(0, len(order), _NEAR):
+        last = min(first + _NEAR, len(order))
+        for c in range(len(columns)):
+            column = carray(_pointer(columns[c]), _SOME, np.float32)
+            for i in range(first, last):
+                out[i, c] = column[order[i]]
+
+
+@njit(nogil=True, cache=True)
+def gather_bags(ids, offsets, order, out_ids, out_offsets):  # type: ignore[no-untyped-def]  # compiled
+    """Bag i of the result is bag order[i]; bag i is ids[offsets[i] : offsets[i + 1]]."""
+    at = 0
+    out_offsets[0] = 0
+    for i in range(len(order)):
+        row = order[i]
+        for k in range(offsets[row], offsets[row + 1]):
+            out_ids[at] = ids[k]
+            at += 1
+        out_offsets[i + 1] = at
+
+
+@njit(nogil=True, cache=True)
+def count_rows(addresses, ranges, rows_per_lane, num_rows, num_ids):  # type: ignore[no-untyped-def]  # compiled
+    """num_rows[k] and num_ids[k, f] = the rows, and feature f's ids, that ``copy_rows`` gives batch k."""
+    num_rows[:] = 0
+    num_ids[:] = 0
+    for p in range(len(ranges)):
+        row, stop, at = ranges[p]
+        while row < stop:
+            size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
+            num_rows[k] += size
+            for f in range(num_ids.shape[1]):
+                bags = addresses[p, 3 + 2 * f]
+                if bags == 0:
+                    num_ids[k, f] += size
+                else:
+                    offsets = carray(_pointer(bags), _SOME, np.int32)
+                    num_ids[k, f] += offsets[row + size] - offsets[row]
+            row += size
+            at += size
+
+
+@njit(nogil=True, cache=True)
+def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, lengths):  # type: ignore[no-untyped-def]  # compiled
+    """Spreads ranges of rows over K batches that follow each other.
+
+    addresses[p]: of the dense values [rows, N] and the labels [rows] of the row group of range p, and for each of F
+    features of its ids and of its bags' offsets, 0 where every row has one id. ranges[p]: its first row, its end, and how
+    many rows before it its lane gives to these batches, of which each takes ``rows_per_lane``. Each batch gets its rows in
+    the order of the ranges: into ``dense`` [K, B, N], ``labels`` [K, B], ``ids`` with batch k's ids of feature f from
+    begins[k, f] on, and ``lengths`` [K, F, B], or [K, F, 0] where nobody wants them.
+    """
+    num_batches, num_features = begins.shape
+    num_dense, with_lengths = dense.shape[2], lengths.shape[2] > 0
+    rows = np.zeros(num_batches, np.int64)
+    for p in range(len(ranges)):
+        values = carray(_pointer(addresses[p, 0]), _SOME, np.float32)
+        clicks = carray(_pointer(addresses[p, 1]), _SOME, np.float32)
+        row, stop, at = ranges[p]
+        while row < stop:
+            size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
+            first, last = rows[k], rows[k] + size
+            out = dense[k, first:last].reshape(size * num_dense)
+            for i in range(size * num_dense):
+                out[i] = values[row * num_dense + i]
+            for i in range(size):
+                labels[k, first + i] = clicks[row + i]
+            rows[k] = last
+            row += size
+            at += size
+    for f in range(num_features):
+        rows[:] = 0
+        ends = begins[:, f].copy()
+        for p in range(len(ranges)):
+            values = carray(_pointer(addresses[p, 2 + 2 * f]), _SOME, np.int32)
+            bags = addresses[p, 3 + 2 * f]
+            offsets = carray(_pointer(bags), _SOME, np.int32)
+            if bags == 0 and p + _LEAD < len(ranges):
+                first, last = ranges[p + _LEAD, 0], ranges[p + _LEAD, 1]
+                for near in range(_WIDTH * first, _WIDTH * last, _LINE):
+                    _prefetch(addresses[p + _LEAD, 2 + 2 * f] + np.uint64(near))
+            row, stop, at = ranges[p]
+            while row < stop:
+                size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane
+                begin, end = row, row + size
+                if bags != 0:
+                    begin, end = np.int64(offsets[row]), np.int64(offsets[row + size])
+                if with_lengths:
+                    for i in range(size):
+                        lengths[k, f, rows[k] + i] = (
+                            1 if bags == 0 else offsets[row + i + 1] - offsets[row + i]
+                        )
+                for i in range(end - begin):
+                    ids[ends[k] + i] = values[begin + i]
+                ends[k] += end - begin
+                rows[k] += size
+                row += size
+                at += size
+
+
+def sort_random(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """``words`` in rising order; of any distribution, but fast where their high bits are evenly spread.
+
+    Sorted by numpy on a CPU without AVX-512, the order of a row group's rows takes longer than decoding them.
+    """
+    num_bits = max(1, len(words).bit_length() - 1)  # about a word a bucket
+    ordered: NDArray[np.uint64] = _sort(words, num_bits)
+    return ordered
+
+
+@njit(nogil=True, cache=True)
+def _sort(words, num_bits):  # type: ignore[no-untyped-def]  # compiled
+    shift = np.uint64(64 - num_bits)
+    ends = np.zeros((1 << num_bits) + 1, np.int32)
+    for word in words:
+        ends[np.int64(word >> shift) + 1] += 1
+    for bucket in range(1, len(ends)):
+        ends[bucket] += ends[bucket - 1]
+    out = np.empty(len(words), np.uint64)
+    for word in words:
+        at = np.int64(word >> shift)
+        out[ends[at]] = word
+        ends[at] += 1
+    for i in range(1, len(out)):  # each word is at most a bucket away from where it belongs
+        word, k = out[i], i
+        while k > 0 and out[k - 1] > word:
+            out[k] = out[k - 1]
+            k -= 1
+        out[k] = word
+    return out

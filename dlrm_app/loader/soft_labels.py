@@ -44,7 +44,7 @@ class SoftLabels:
 
 
 def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels:
-    """What dlrm-predict wrote of the train split of ``manifest``. Raises DataError, naming the file, for anything else."""
+    """Scores that dlrm-predict wrote of the train split of ``manifest``. Raises DataError, naming the file, for anything else."""
     if problems := soft_label_problems(path, manifest):
         raise DataError("; ".join(problems))
     table = pq.read_table(path, columns=["score", "label"])

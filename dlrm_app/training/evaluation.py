@@ -9,8 +9,7 @@ from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.loader.batch import Batch, EvalBatches
-from dlrm_app.loader.loading import choose_loading
+from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import HealthEvent

@@ -19,8 +19,7 @@ from dlrm_app.dataset.pooling_factors import with_pooling_factors
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.loader.batch import TrainBatches
-from dlrm_app.loader.loading import choose_loading
+from dlrm_app.loader.batch import TrainBatches, choose_loading
 from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model

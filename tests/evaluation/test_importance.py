@@ -10,6 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.dataset.column_rules import Bags
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
@@ -19,7 +20,7 @@ from dlrm_app.inference.scoring_model import build_scoring_model
 from dlrm_app.inference.tables.quantized import table_types
 from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.loader.rows import Bags, Columns
+from dlrm_app.loader.rows import Columns
 from dlrm_app.runs.checkpoint.load import open_trained
 from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset

@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,7 @@ import torch
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.loader.batch import Batch, EvalBatches, TrainBatches
-from dlrm_app.loader.loading import Loading
+from dlrm_app.loader.batch import Batch, EvalBatches, Loading, TrainBatches, choose_loading
 from tests.loader.dataset_fixture import write_dataset
 from tests.loader.test_reader import damage, written
 
@@ -263,3 +263,16 @@ def test_features_that_the_dataset_lacks_are_refused(manifest: Manifest) -> None
     """Before the first batch."""
     with pytest.raises(ConfigError, match="feature c7 is not in the dataset"):
         train_batches(manifest, ["c7"])
+
+
+def runtime(num_threads: int) -> Any:
+    return SimpleNamespace(num_threads=num_threads, device=torch.device("meta"))
+
+
+@pytest.mark.parametrize(("num_threads", "num_workers"), [(1, 1), (2, 1), (3, 1), (8, 4), (16, 8), (96, 8)])
+def test_half_of_the_threads_decode_but_eight_at_most(num_threads: int, num_workers: int) -> None:
+    assert choose_loading(4, None, runtime(num_threads)) == Loading(4, num_workers, torch.device("meta"))
+
+
+def test_a_number_of_workers_is_taken_as_it_is() -> None:
+    assert choose_loading(2, 30, runtime(1)).num_workers == 30

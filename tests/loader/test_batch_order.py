@@ -237,17 +237,17 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
         (
             (2048, 64, 3, 5000),
             [
-                "3 ranks do not divide data.lanes (64): use 1, 2 or 4 ranks, "
+                "3 ranks do not divide data.lanes (64): use a number of ranks that does, "
                 "or data.lanes=63 with trainer.global_batch_size=2079"
             ],
         ),
         (
             (2016, 32, 3, 5000),
-            ["3 ranks do not divide data.lanes (32): use 1, 2 or 4 ranks, or data.lanes=36"],
+            ["3 ranks do not divide data.lanes (32): use a number of ranks that does, or data.lanes=36"],
         ),
         (
             (256, 64, 128, 5000),
-            ["128 ranks do not divide data.lanes (64): use 32 or 64 ranks, or data.lanes=128"],
+            ["128 ranks do not divide data.lanes (64): use a number of ranks that does, or data.lanes=128"],
         ),
         (
             (2048, 64, 2, 1000),
@@ -259,13 +259,6 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
             (100_000, 64, 1, 2100),
             [
                 "the train split has 2,100 rows, fewer than one trainer.global_batch_size (100000): use 2048",
-            ],
-        ),
-        (
-            (2048, 64, 2, 41),
-            [
-                "the train split has 41 rows, fewer than one trainer.global_batch_size (2048): "
-                "use 40 with data.lanes=2",
             ],
         ),
         (

@@ -1,11 +1,13 @@
 """Ordering decoded rows and copying ranges of them together, against lists of rows."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrm_app.loader.rows import Bags, Columns, Ranges, Rows, arrange, side_by_side
+from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange, side_by_side, sort_random
 
 Row = tuple[list[float], list[list[int]], float]
 NUM_DENSE = 2
@@ -108,3 +110,16 @@ def test_ranges_are_dealt_to_batches(lanes: list[list[Columns]], data: st.DataOb
             batch += rows_of_lane[k * per_lane : (k + 1) * per_lane]
     padding = data.draw(st.integers(0, 3))
     assert copied(side_by_side(parts), NUM_DENSE, len(MULTI_HOT), padding) == expected
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=100))
+def test_words_of_any_distribution_are_sorted(words: list[int]) -> None:
+    assert sort_random(np.array(words, np.uint64)).tolist() == sorted(words)
+
+
+@pytest.mark.parametrize("size", [1000, 32_768, 100_003])
+def test_random_words_are_sorted(size: int) -> None:
+    words = np.random.default_rng(size).integers(0, 2**64 - 1, size, np.uint64, endpoint=True)
+    given_words = words.copy()
+    assert np.array_equal(sort_random(words), np.sort(words))
+    assert np.array_equal(words, given_words)
