@@ -24,7 +24,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.evaluation import evaluate as module
-from dlrm_app.evaluation.forward_passes import Scored, SizedBatches
+from dlrm_app.evaluation.evaluate import Scored, SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.folder import open_run_folder

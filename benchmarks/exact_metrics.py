@@ -10,11 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from dlrm_app.evaluation.auc import average_precision, roc_auc
-from dlrm_app.evaluation.delong import auc_interval, compare_aucs
-from dlrm_app.evaluation.grouped_auc import grouped_auc
+from dlrm_app.evaluation.intervals import auc_interval, compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.ranking import rank_scores
+from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc
 
 
 def main() -> None:

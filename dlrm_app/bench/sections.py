@@ -12,8 +12,7 @@ import torch
 
 from dlrm_app.bench.result import Section, line
 from dlrm_app.bench.timed_steps import time_steps
-from dlrm_app.evaluation.evaluate import evaluate
-from dlrm_app.evaluation.forward_passes import SizedBatches
+from dlrm_app.evaluation.evaluate import SizedBatches, evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.checkpoint.save import Checkpoints

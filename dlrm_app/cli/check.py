@@ -12,7 +12,7 @@ def main() -> None:
 
 def _check(config: CheckConfig) -> None:
     from dlrm_app.check.check_dataset import check_dataset, conclude
-    from dlrm_app.reports.dataset.page import write_page
+    from dlrm_app.reports.dataset import write_page
 
     findings = check_dataset(Path(config.data.path), num_threads=config.threads, memory_gib=config.memory_gib)
     write_page(findings)

@@ -1,5 +1,7 @@
 """``dlrm-evaluate checkpoint=RUN data.path=DIR split=test [against=RUN2]``: measure a model, or compare two."""
 
+from pathlib import Path
+
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
 from dlrm_app.config.evaluate import EvaluateConfig
@@ -11,9 +13,13 @@ def main() -> None:
 
 def _evaluate(config: EvaluateConfig) -> None:
     with loading():
+        from dlrm_app.distributed.ranks import started_ranks
         from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+        from dlrm_app.reports.evaluation import write_evaluation
 
-    evaluate_checkpoints(config)
+    result = evaluate_checkpoints(config)
+    if config.report and started_ranks().is_first:
+        write_evaluation(result, Path(config.report), config.ema)
 
 
 def _validate(config: EvaluateConfig) -> None:

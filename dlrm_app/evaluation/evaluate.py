@@ -1,18 +1,31 @@
-"""Metrics of a model over a whole split, every row counted once at any number of ranks."""
+"""Metrics of a model over a whole split, every row counted once at any number of ranks.
+
+While a forward pass is computed, the next batch is copied to the device and its ids are exchanged.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sized
 from contextlib import closing
+from typing import Protocol, cast
 
 import torch
 from torch import nn
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.forward_passes import SizedBatches, forward_passes
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch
 from dlrm_app.progress import progress_bar
 from dlrm_app.sharding.fused_kernels import undisturbed
+
+Scored = tuple[Batch, torch.Tensor]
+"""A batch on the device, and its logits [B]."""
+
+
+class SizedBatches(Sized, Protocol):
+    """Batches whose number is known beforehand, the same on every rank."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
 
 
 # not inference_mode: what modules keep of a first pass would be refused by the next backward pass
@@ -48,3 +61,27 @@ def evaluate(
 def group_ids(batch: Batch, feature: str) -> torch.Tensor:
     """[num_valid] the ids of the one-hot ``feature``."""
     return batch.sparse_features[feature].values()[: batch.num_valid]
+
+
+def forward_passes(
+    model: nn.Module, batches: SizedBatches, device: torch.device
+) -> Generator[Scored, None, None]:
+    """Every batch with its logits by ``model``, a sharded ClickTask in evaluation mode that no pipeline is attached to.
+
+    Close it (``contextlib.closing``): then the model's forward is its own again.
+    """
+
+    def score(batch: Batch | None) -> tuple[torch.Tensor, Scored]:
+        assert batch is not None
+        loss, (_, logits, _) = model(batch)
+        return loss, (batch, logits)
+
+    # torchrec's steps only in training mode, so that it needs no optimizer here
+    no_optimizer = cast(torch.optim.Optimizer, None)
+    pipeline = TrainPipelineSparseDist(model, no_optimizer, device, custom_model_fwd=score)
+    stream = iter(batches)
+    try:
+        for _ in range(len(batches)):
+            yield pipeline.progress(stream)
+    finally:
+        pipeline.detach()

@@ -1,9 +1,9 @@
-"""dlrm-evaluate: metrics of one checkpoint, or of two on the same rows and whether they differ."""
+"""Metrics of checkpoints (dlrm-evaluate), and paired tests of whether they differ on the same rows (dlrm-report too)."""
 
 import gc
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,18 +14,25 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import refuse_if
-from dlrm_app.evaluation.delong import Comparison, Interval, auc_interval, compare_aucs
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.evaluation.evaluate import evaluate
-from dlrm_app.evaluation.evaluation_result import EvaluationResult, ModelResult
-from dlrm_app.evaluation.importance import Importance, SampleScorer, measure_importance
+from dlrm_app.evaluation.importance import SampleScorer, measure_importance, sample_rows
+from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem, refuse_moved
-from dlrm_app.evaluation.row_sample import sample_rows
-from dlrm_app.files import explained_disk_errors, write_json, write_text
+from dlrm_app.evaluation.result import (
+    Comparison,
+    EvaluationResult,
+    Importance,
+    Interval,
+    ModelResult,
+    PairedTest,
+    format_result,
+    importance_table,
+)
+from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.reports.evaluation import evaluation_page, format_importance
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.table import text_table
@@ -33,19 +40,10 @@ from dlrm_app.text import setting
 
 logger = logging.getLogger(__name__)
 
-HEADINGS = {
-    "pr_auc": "PR-AUC",
-    "gauc": "GAUC",
-    "logloss": "log loss",
-    "ne": "NE",
-    "calibration": "calibration",
-    "accuracy": "accuracy",
-}
-
 
 @dataclass(frozen=True)
 class Measured:
-    """What a model scored on a split: its metrics, and ``logits`` and ``labels`` of this rank's rows."""
+    """A model's metrics on a split, and ``logits`` and ``labels`` of this rank's rows."""
 
     trained: TrainedModel
     values: dict[str, float]
@@ -78,19 +76,49 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             comparison=comparison,
         )
         if runtime.is_first:
-            print(format_result(measured, intervals, comparison, config))
-            for each in measured:
-                if each.importance:
-                    print(f"{each.trained.name}: {format_importance(each.importance)}")
+            print(format_result(result, config.ema))
+            for model in result.models:
+                if model.importance:
+                    table = text_table(*importance_table(model.importance))
+                    print(f"{model.name}: {model.importance.title}\n{table}")
             print(f"next: {next_command(config, manifest)}", flush=True)
             if config.output:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
                     write_json(Path(config.output), asdict(result))
-            if config.report:
-                text = evaluation_page(result, format_result(measured, intervals, comparison, config))
-                with explained_disk_errors(Path(config.report), "then evaluate again"):
-                    write_text(Path(config.report), text)
         return result
+
+
+def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, PairedTest | str]:
+    """Name → test of a run's AUC against that of the first, or the reason why there is none.
+
+    All are measured on ``config.split`` of the first run's dataset; the first itself is left out.
+    """
+    (first, first_path), *others = runs.items()
+    results: dict[str, Comparison | str] = {}
+    with start_runtime(config.threads) as runtime:
+        try:
+            trained = open_trained(first_path, runtime, config.which)
+            manifest = read_manifest(Path(trained.config.data.path))
+            check_columns(trained, manifest)
+            baseline = measure(trained, manifest, config, runtime)
+        except DlrmError as error:
+            return {name: f"{first}: {error}" for name, _ in others}
+        for name, path in others:
+            try:
+                trained = open_trained(path, runtime, config.which)
+                check_columns(trained, manifest)
+                measured = measure(trained, manifest, config, runtime)
+            except DlrmError as error:
+                logger.warning("%s is not tested against %s: %s", name, first, error)
+                results[name] = str(error)
+                continue
+            results[name] = compare_aucs(measured.logits, baseline.logits, baseline.labels, config.confidence)
+    tested = {name: each for name, each in results.items() if isinstance(each, Comparison)}
+    adjusted = dict(zip(tested, holm([each.p_value for each in tested.values()]), strict=True))
+    return {
+        name: each if isinstance(each, str) else PairedTest(each, adjusted[name])
+        for name, each in results.items()
+    }
 
 
 def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
@@ -157,38 +185,6 @@ def find_intervals(
         return [auc_interval(measured[0].logits, labels, confidence)], None
     comparison = compare_aucs(measured[0].logits, measured[1].logits, labels, confidence)
     return [comparison.first, comparison.second], comparison
-
-
-def format_result(
-    measured: Sequence[Measured],
-    intervals: Sequence[Interval],
-    comparison: Comparison | None,
-    config: EvaluateConfig,
-) -> str:
-    """The table, and of two models a line on their difference."""
-    percent = f"{100 * config.confidence:g}%"
-    shown = {key: title for key, title in HEADINGS.items() if key in measured[0].values}
-    rows = [
-        [
-            each.trained.name,
-            f"{interval.value:.5f}",
-            f"{interval.low:.5f} to {interval.high:.5f}",
-            *(f"{each.values[key]:.5f}" for key in shown),
-        ]
-        for each, interval in zip(measured, intervals, strict=True)
-    ]
-    values = measured[0].values
-    lines = [
-        f"{config.split}: {values['num_samples']:,} rows, {values['positives']:,} of them positive",
-        text_table(["", "AUC", f"{percent} interval", *shown.values()], rows),
-    ]
-    if comparison:
-        difference = comparison.difference
-        lines.append(
-            f"difference in AUC {difference.value:+.5f} ({percent} interval {difference.low:+.5f} to "
-            f"{difference.high:+.5f}), p = {comparison.p_value:.3g} for no difference (DeLong, paired)"
-        )
-    return "\n".join(lines)
 
 
 def next_command(config: EvaluateConfig, manifest: Manifest) -> str:

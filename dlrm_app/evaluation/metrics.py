@@ -8,9 +8,7 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 
 from dlrm_app.distributed.collectives import current_rank, sum_in_rank_order
-from dlrm_app.evaluation.auc import average_precision, roc_auc
-from dlrm_app.evaluation.grouped_auc import grouped_auc
-from dlrm_app.evaluation.ranking import rank_scores
+from dlrm_app.evaluation.ranking import average_precision, grouped_auc, rank_scores, roc_auc
 
 logger = logging.getLogger(__name__)
 CHUNK = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.evaluation.delong import compare_aucs
+from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.inference.exported_model import Run
 from dlrm_app.inference.record import Proof
 from dlrm_app.inference.reference import Inputs

@@ -3,8 +3,7 @@
 from html import escape
 from statistics import fmean
 
-from dlrm_app.reports.axis import Axis, linear_axis
-from dlrm_app.reports.chart import Chart, charts_html
+from dlrm_app.reports.chart import Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import page
 from dlrm_app.sharding.cost import KINDS
 from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan

@@ -11,8 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from dlrm_app.files import write_text
 from dlrm_app.reports.chart import charts_html
-from dlrm_app.reports.comparison.curves import STYLES, comparison_charts
-from dlrm_app.reports.comparison.runs import read_runs
+from dlrm_app.reports.comparison import STYLES, comparison_charts, read_runs
 from dlrm_app.reports.page import Tile, page, tiles
 from dlrm_app.table import Cell, Column, Rows, html_table, share, text_table
 from dlrm_app.text import fixed

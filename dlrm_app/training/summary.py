@@ -9,7 +9,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.precision import describe_choice
-from dlrm_app.reports.run.page import write_report
+from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import RunResult, TrainEvent
 from dlrm_app.sharding.kernels import log_dense_kernel

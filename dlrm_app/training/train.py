@@ -14,7 +14,7 @@ from dlrm_app.distributed.signals import Stopped, StopRequest, stop_on_signals
 from dlrm_app.errors import DlrmError
 from dlrm_app.loader.batch import Batch, TrainBatches
 from dlrm_app.progress import progress_bar
-from dlrm_app.reports.run.page import write_report
+from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.checkpoint.names import resume_hint

@@ -7,7 +7,7 @@ import torch
 
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.delong import compare_aucs
+from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training.table_health import LookupCounter, hash_chunks
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu

@@ -14,13 +14,14 @@ from dlrm_app.dataset.column_rules import Bags
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.evaluation.importance import Importance, over_repeats
-from dlrm_app.evaluation.row_sample import sample_rows
+from dlrm_app.evaluation.importance import over_repeats, sample_rows
+from dlrm_app.evaluation.result import Importance
 from dlrm_app.inference.scoring_model import build_scoring_model
 from dlrm_app.inference.tables.quantized import table_types
 from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Columns
+from dlrm_app.reports.evaluation import write_evaluation
 from dlrm_app.runs.checkpoint.load import open_trained
 from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset
@@ -146,9 +147,12 @@ def test_the_interval_has_the_error_of_the_rows_once_and_that_of_the_orders_divi
 
 
 def test_the_page_has_the_table_and_the_chart(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = trained / "page.html"
-    importance = evaluated(trained, f"report={page}", f"output={trained}/result.json")
-    html, printed = page.read_text(), capsys.readouterr().out
+    config = compose_config("evaluate", EvaluateConfig, [*keys_of(trained), f"output={trained}/result.json"])
+    result = evaluate_checkpoints(config)
+    importance = result.models[0].importance
+    assert importance is not None
+    write_evaluation(result, trained / "page.html", are_averaged=False)
+    html, printed = (trained / "page.html").read_text(), capsys.readouterr().out
     first = importance.features[0]
     assert f"{first.auc_lost.value:+.5f}" in printed
     assert f"{first.auc_lost.value:+.5f}" in html

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from dlrm_app.cli.report import report
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.report import ReportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.reports.comparison.compare import report
 from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks

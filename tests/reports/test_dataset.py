@@ -8,7 +8,7 @@ import pytest
 
 from dlrm_app.check.check_dataset import check_dataset
 from dlrm_app.dataset.manifest import read_manifest, write_manifest
-from dlrm_app.reports.dataset.page import write_page
+from dlrm_app.reports.dataset import write_page
 from tests.loader.dataset_fixture import write_dataset
 
 

@@ -10,8 +10,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.files import held_lock
-from dlrm_app.reports.run.page import write_report
-from dlrm_app.reports.run.run_record import read_run
+from dlrm_app.reports.run_page import write_report
+from dlrm_app.reports.run_record import read_run
 from dlrm_app.runs.checkpoint.marker import MARKER
 from dlrm_app.runs.checkpoint.names import list_checkpoints
 from dlrm_app.training.train import train

@@ -15,7 +15,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import describe_files, write_json, write_text
-from dlrm_app.reports.run.run_record import read_run
+from dlrm_app.reports.run_record import read_run
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation, LossSums, Marker, Progress, read_marker
 from dlrm_app.runs.checkpoint.names import (

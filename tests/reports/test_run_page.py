@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import DataError
-from dlrm_app.reports.run.page import write_report
+from dlrm_app.reports.run_page import write_report
 from tests.training.run_fixture import evaluation, read_report, write_run
 
 

@@ -1,10 +1,77 @@
-"""The numbers that a run is judged by, large, and every evaluation as a table."""
+"""A run's page: the numbers that it is judged by, its charts and evaluations, and how it was made."""
 
-from dlrm_app.reports.page import Tile, tiles
-from dlrm_app.reports.run.run_record import RunRecord
+from html import escape
+from pathlib import Path
+
+from dlrm_app.files import write_text
+from dlrm_app.reports.chart import charts_html
+from dlrm_app.reports.page import Tile, configuration, page, tiles
+from dlrm_app.reports.run_charts import learning_charts, prediction_charts
+from dlrm_app.reports.run_record import RunRecord, read_run
+from dlrm_app.reports.run_sections import (
+    changes_section,
+    convergence_section,
+    dataset_section,
+    environment_section,
+    health_section,
+    next_section,
+    plan_section,
+    step_section,
+)
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.table import Cell, Rows, html_table
 from dlrm_app.text import count, duration, fixed, short
+
+
+def write_report(run_folder: Path, path: Path | None = None) -> Path:
+    """Writes ``path`` (None: ``run_folder``/report.html) from the run's other files, and gives it.
+
+    Raises DataError if the folder holds no run, or a damaged one.
+    """
+    path = path or run_folder / "report.html"
+    write_text(path, render(read_run(run_folder)))
+    return path
+
+
+def render(record: RunRecord) -> str:
+    """The page."""
+    sections = [
+        headline(record),
+        _learning(record),
+        _predictions(record),
+        convergence_section(record),
+        evaluations(record),
+        health_section(record),
+        step_section(record),
+        dataset_section(record),
+        "<h2>How it was made</h2>",
+        changes_section(record),
+        configuration(record.config),
+        plan_section(record),
+        environment_section(record),
+        next_section(record),
+    ]
+    return page(
+        record.path.absolute().name,
+        "training report",
+        summary=escape(status(record)),
+        content="\n".join(f"<section>{section}</section>" for section in sections if section),
+    )
+
+
+def _learning(record: RunRecord) -> str:
+    charts = learning_charts(record)
+    return f"<h2>Learning</h2>{charts_html(charts, 'learning')}" if charts else "<p>No steps were logged.</p>"
+
+
+def _predictions(record: RunRecord) -> str:
+    split = next((name for name in ("test", "val") if record.curves.get(name, {}).get("histogram")), None)
+    if split is None:
+        return ""
+    step = record.curves[split]["step"]
+    charts = charts_html(prediction_charts(record, split), "predictions")
+    return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{charts}"
+
 
 METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
 REMARKS = {

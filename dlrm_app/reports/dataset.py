@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from itertools import accumulate, pairwise
 
+import numpy as np
+
+from dlrm_app.check.dense_values import DenseValues
+from dlrm_app.check.id_counts import Popularity
 from dlrm_app.check.scan import Findings
 from dlrm_app.check.summary import verdict
 from dlrm_app.check.tables import (
@@ -18,20 +22,19 @@ from dlrm_app.check.tables import (
     sparse_rows,
     split_rows,
 )
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.files import write_text
-from dlrm_app.reports.axis import Axis, linear_axis
-from dlrm_app.reports.chart import SPLIT_STYLES, WIDE, Chart, charts_html
-from dlrm_app.reports.dataset.feature_charts import dense_chart, popularity_chart
+from dlrm_app.reports.chart import SMALL, SPLIT_STYLES, WIDE, Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import Tile, configuration, page, tiles
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, integer
 from dlrm_app.text import bytes_text, percent, percent_tick, short
+
+logger = logging.getLogger(__name__)
 
 _MOST_BUCKETS = 80
 
 
 PAGE = "dataset.html"
-logger = logging.getLogger(__name__)
 
 
 def write_page(findings: Findings) -> None:
@@ -183,3 +186,66 @@ def _origin(manifest: Manifest) -> str:
     ]
     sources = html_table(columns, rows) if rows else ""
     return f"<h2>Where it came from</h2>{sources}{configuration(manifest.config) if manifest.config else ''}"
+
+
+_NUM_POINTS = 80
+_NUM_BARS = 40
+_COVERED = 0.9
+
+
+def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
+    """The share of lookups that go to the k most frequent ids, over k from 1 to ``most_ids``, logarithmic."""
+    curve = popularity.coverage()
+    if not curve:
+        return _empty(name, "no ids")
+    ids = next(ids for ids, share in curve if share >= _COVERED)
+    words = f"{percent(_COVERED)}: {short(ids)} of {short(popularity.ids_used)} ids"
+    end = math.log(most_ids)
+    across = Axis(0, end, [(0, "1"), (end, f"{short(most_ids)} ids")])
+    chart = Chart(name, across, Axis(0, 1, [(1, "")]), note=words, frame=SMALL)
+    chart.guide((0, _COVERED), (end, _COVERED))
+    num_points = max(round(_NUM_POINTS * math.log(curve[-1][0] + 1) / math.log(most_ids + 1)), 2)
+    k = np.geomspace(1, curve[-1][0], num_points)
+    # between two points of the curve ids are equally frequent
+    covered = np.interp(k, [0, *(ids for ids, _ in curve)], [0, *(share for _, share in curve)])
+    points = list(zip(np.log(k).tolist(), covered.tolist(), strict=True))
+    chart.band([(x, 0, y) for x, y in points], "first")
+    chart.line(points, "first")
+    return chart
+
+
+def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
+    """A histogram of the values as a model sees them; below are the raw values at its ends."""
+    if not values.count:
+        return _empty(column.name, "no values")
+    histogram = values.histogram(_NUM_BARS)
+    counts: list[int] = histogram.counts.tolist()
+    edges: list[float] = histogram.edges.tolist()
+    most = max(*counts, 1)
+    ends = (edges[0], (edges[0] + edges[-1]) / 2, edges[-1])
+    across = Axis(edges[0], edges[-1], [(value, short(raw(value, column))) for value in ends])
+    note = f"{percent(column.missing_rate)} missing; peak {percent(most / values.count)}"
+    chart = Chart(column.name, across, Axis(0, most, []), note=note, frame=SMALL)
+    chart.bars(edges, counts, "first")
+    tips = [
+        f"{short(raw(low, column))} to {short(raw(high, column))}: {count:,} rows, {percent(count / values.count)}"
+        for (low, high), count in zip(pairwise(edges), counts, strict=True)
+    ]
+    chart.bin_tips(edges, counts, tips)
+    return chart
+
+
+def raw(value: float, column: DenseColumn) -> float:
+    """The raw value behind a transformed one."""
+    transform = column.transform
+    if transform["kind"] == "log1p":
+        return math.expm1(value)
+    if transform["kind"] == "log3":
+        return math.exp(value) - 3
+    if transform["kind"] == "standardize":
+        return float(value * transform["deviation"] + transform["mean"])
+    return value
+
+
+def _empty(name: str, why: str) -> Chart:
+    return Chart(name, Axis(0, 1, []), Axis(0, 1, []), note=why, frame=SMALL)

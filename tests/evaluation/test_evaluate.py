@@ -10,7 +10,7 @@ import torch
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.evaluation.forward_passes import forward_passes
+from dlrm_app.evaluation.evaluate import forward_passes
 from dlrm_app.loader.batch import Batch
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train

@@ -1,6 +1,8 @@
 """DeLong's variance and paired test against the pairs counted one by one, on one process and on three."""
 
+import itertools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.delong import auc_covariance, auc_interval, compare_aucs
+from dlrm_app.evaluation.intervals import auc_covariance, auc_interval, compare_aucs, holm
 from tests.ranks import on_ranks
 
 NUM_RANKS = 3
@@ -124,3 +126,27 @@ def test_three_ranks_find_what_one_does() -> None:
         expected_aucs, expected_covariance = slow([first, second], labels)
         assert aucs == pytest.approx(expected_aucs, rel=1e-12)
         assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9, abs=1e-16)
+
+
+def test_an_example_by_hand() -> None:
+    """Four tests: 4 × 0.005, 3 × 0.01, then 2 × 0.03 and, for it may not fall, 0.06 again."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.2]) == [0.2]
+    assert holm([]) == []
+
+
+def test_it_rejects_what_closed_testing_rejects() -> None:
+    """A hypothesis is rejected iff Bonferroni rejects every set of hypotheses that it is in (Marcus et al. 1976)."""
+    draw = random.Random(0)
+    for _ in range(200):
+        p_values = [draw.random() ** 3 for _ in range(4)]
+        closed = []
+        for index in range(4):
+            sets = [
+                chosen
+                for size in range(1, 5)
+                for chosen in itertools.combinations(range(4), size)
+                if index in chosen
+            ]
+            closed.append(min(1.0, max(len(chosen) * min(p_values[i] for i in chosen) for chosen in sets)))
+        assert holm(p_values) == pytest.approx(closed)

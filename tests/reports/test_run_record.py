@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import DataError
-from dlrm_app.reports.run.page import write_report
-from dlrm_app.reports.run.run_record import read_run
+from dlrm_app.reports.run_page import write_report
+from dlrm_app.reports.run_record import read_run
 from tests.training.run_fixture import write_run
 
 

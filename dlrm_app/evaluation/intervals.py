@@ -1,34 +1,14 @@
-"""How sure an AUC is, and whether two models' AUCs on the same rows differ: DeLong's method."""
+"""Confidence intervals of AUCs, and paired tests of two models on the same rows: DeLong's method, Holm's adjustment."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import torch
 
 from dlrm_app.distributed.collectives import all_to_all, num_ranks, sum_in_rank_order
 from dlrm_app.evaluation.ranking import CHUNK, Ranking, cut, doubled_wins, find_splitters, rank_scores
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate, its standard error, and the bounds of its confidence interval."""
-
-    value: float
-    standard_error: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The AUCs of two models on the same rows, their difference (first less second) and its two-sided p-value."""
-
-    first: Interval
-    second: Interval
-    difference: Interval
-    p_value: float
+from dlrm_app.evaluation.result import Comparison, Interval
 
 
 def auc_interval(logits: torch.Tensor, labels: torch.Tensor, confidence: float = 0.95) -> Interval:
@@ -141,3 +121,14 @@ def _ask_owners(
         placements[start : start + CHUNK] = doubled_wins(others, asked[start : start + CHUNK])
     placements += 2 * below
     return placements if sizes is None else all_to_all(placements, sizes)[0]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of several tests, adjusted so that the chance of any false finding is kept (Holm 1979, step-down)."""
+    adjusted = [0.0] * len(p_values)
+    highest = 0.0
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted

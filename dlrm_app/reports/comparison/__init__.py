@@ -1,1 +1,0 @@
-"""Several runs side by side: curves, configurations, speeds, and whether their AUCs differ."""

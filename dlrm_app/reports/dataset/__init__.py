@@ -1,1 +1,0 @@
-"""dataset.html: what a dataset holds, on one page."""
