@@ -20,12 +20,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.inference.exported_model import LOADERS, Run
-from dlrm_app.inference.proof import repeated
+from dlrm_app.inference.exported_model import read_reference
+from dlrm_app.inference.formats import LOADERS, Inputs, Run
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.reference import Inputs, read_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model
-from dlrm_app.inference.tables.quantized import table_types
+from dlrm_app.inference.tables import table_types
+from dlrm_app.inference.verification import repeated
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.table import text_table
 

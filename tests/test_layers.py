@@ -22,7 +22,6 @@ LAYERS = [
     {"inference/serve"},
     {"inference/predict"},
     {"inference"},
-    {"inference/tables"},
     {"training"},
     {"training/memory"},
     {"training/speed"},

@@ -19,12 +19,18 @@ from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.files import explained_disk_errors, held_lock, sync_folder, temporary_name
-from dlrm_app.inference import package, torchscript
-from dlrm_app.inference.encoding import write_encoding
-from dlrm_app.inference.exported_model import LOADERS
+from dlrm_app.inference.exported_model import write_reference
+from dlrm_app.inference.formats import (
+    LOADERS,
+    PACKAGE,
+    SCRIPT,
+    Inputs,
+    needed_instructions,
+    write_package,
+    write_torchscript,
+)
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
 from dlrm_app.inference.problems import new_path_problems
-from dlrm_app.inference.proof import TIMED_ROWS, Scored, check_in_cpp, prove, refuse_loss, score_split
 from dlrm_app.inference.record import (
     ExportedFeature,
     ExportedTable,
@@ -32,11 +38,12 @@ from dlrm_app.inference.record import (
     Proof,
     installed,
     mark_files,
+    write_encoding,
     write_record,
 )
-from dlrm_app.inference.reference import Inputs, write_reference
 from dlrm_app.inference.scoring_model import CheckpointWeights, ScoringModel, build_scoring_model, to_inputs
-from dlrm_app.inference.tables.quantized import row_bytes, table_types
+from dlrm_app.inference.tables import row_bytes, table_types
+from dlrm_app.inference.verification import TIMED_ROWS, Scored, check_in_cpp, prove, refuse_loss, score_split
 from dlrm_app.loader.batch import EvalBatches, Loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
@@ -170,10 +177,10 @@ def _write_plain(name: str, source: _Source, folder: Path) -> None:
 
 def _write_compiled(name: str, source: _Source, folder: Path, model: ScoringModel, example: Inputs) -> None:
     if name == "torchscript":
-        torchscript.write_torchscript(folder / torchscript.MODEL, model)
+        write_torchscript(folder / SCRIPT, model)
         return
-    logger.info("compiling %s, which takes a minute or less", package.MODEL)
-    package.write_package(folder / package.MODEL, model, example, source.config.cpu, _interface(source))
+    logger.info("compiling %s, which takes a minute or less", PACKAGE)
+    write_package(folder / PACKAGE, model, example, source.config.cpu, _interface(source))
 
 
 def _interface(source: _Source) -> dict[str, str]:
@@ -182,7 +189,7 @@ def _interface(source: _Source) -> dict[str, str]:
         "dlrm.dense": "\n".join(column["name"] for column in source.trained.columns["dense"]),
         "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in _features(source)),
         "dlrm.torch": installed()["torch"],
-        "dlrm.cpu": " ".join(package.needed_instructions(source.config.cpu)),
+        "dlrm.cpu": " ".join(needed_instructions(source.config.cpu)),
     }
 
 
@@ -233,7 +240,7 @@ def _describe(source: _Source, proofs: list[Proof], folder: Path) -> ExportRecor
         shards=config.shards,
         trained_bytes=sum(table.num_bytes for table in trained.tables),
         versions=installed(),
-        cpu=package.needed_instructions(config.cpu) if "aoti" in config.formats else [],
+        cpu=needed_instructions(config.cpu) if "aoti" in config.formats else [],
         formats=config.formats,
         proofs=proofs,
         files=mark_files(folder),

@@ -1,10 +1,12 @@
 """export.json: what an export holds, what it needs, and how near it is to what was trained. Written last."""
 
 import json
-from dataclasses import asdict, dataclass
+import shutil
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import describe_files, differences, write_json
 from dlrm_app.records import from_json
@@ -153,3 +155,25 @@ def check_files(folder: Path, files: dict[str, FileMark]) -> None:
         raise DataError(
             f"export {folder} is damaged or was changed; copy it again, or export again:\n{bullets(problems)}"
         )
+
+
+ENCODING = "encoding"
+
+
+def write_encoding(folder: Path, manifest: Manifest) -> None:
+    """Writes FOLDER/encoding: the manifest's columns and file format, and the files that encoding takes. Raises DataError."""
+    target = folder / ENCODING
+    target.mkdir()
+    for file in manifest.encoding_files:
+        source = manifest.folder / file
+        if not source.is_file():
+            raise DataError(
+                f"{source} is missing, without which raw values of {source.stem} cannot be encoded: "
+                f"copy the dataset folder again, {source.parent.name}/ included"
+            )
+        path = target / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path)
+    # the inputs of the dataset are nobody's business where the model is served
+    config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}
+    write_manifest(target, replace(manifest, splits={}, sources=[], best=None, config=config))

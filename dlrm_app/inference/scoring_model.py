@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from dlrm_app.inference.reference import Inputs
-from dlrm_app.inference.tables.quantized import QuantizedTables
+from dlrm_app.inference.formats import Inputs
+from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.kernels.perceptrons import LinearRelu
 from dlrm_app.loader.batch import Batch
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
@@ -120,8 +120,6 @@ def build_scoring_model(
     model = weights.model
     stacked = ARCHITECTURES[trained.config.model.kind].interacts
     if num_shards > 1:
-        from dlrm_app.inference.tables.sharded import ShardedTables  # loads torchrec's planner
-
         model.sparse_arch = ShardedTables(trained.tables, types, weights.table, num_shards, stacked=stacked)
     else:
         model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)

@@ -17,7 +17,7 @@ from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.importance import over_repeats, sample_rows
 from dlrm_app.evaluation.result import Importance
 from dlrm_app.inference.scoring_model import build_scoring_model
-from dlrm_app.inference.tables.quantized import table_types
+from dlrm_app.inference.tables import table_types
 from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Columns

@@ -13,8 +13,7 @@ import torch
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import checksum
-from dlrm_app.inference.exported_model import open_export
-from dlrm_app.inference.reference import to_lines
+from dlrm_app.inference.exported_model import open_export, to_lines
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.inference.conftest import export_here

@@ -17,10 +17,10 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import exported_model
 from dlrm_app.inference.export import _named_at_the_end
-from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference.exported_model import open_export, read_reference
+from dlrm_app.inference.formats import Run
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.reference import read_reference
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.commands import command, run
@@ -103,7 +103,7 @@ def test_other_scores_of_the_reference_rows_are_refused(
 ) -> None:
     file, load = exported_model.LOADERS["torchscript"]
 
-    def load_other(path: Path) -> exported_model.Run:
+    def load_other(path: Path) -> Run:
         script = load(path)
         return lambda inputs: (script(inputs)[0] + 1e-5, script(inputs)[1])
 

@@ -8,19 +8,18 @@ import torch
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
-from dlrm_app.inference import package, torchscript
-from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference import exported_model
+from dlrm_app.inference.exported_model import from_lines, open_export, to_lines
+from dlrm_app.inference.formats import SCRIPT, cpu_instructions, load_script, write_package, write_torchscript
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.reference import from_lines, to_lines
 from dlrm_app.inference.scoring_model import to_inputs
-from dlrm_app.inference.torchscript import Script
 from dlrm_app.loader.batch import EvalBatches
 
 
 def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path, trained: Path) -> None:
     """TorchScript runs torch's own kernels, none of the compiled ones."""
     model = open_export(package_export)
-    script = Script(package_export / torchscript.MODEL)
+    script = load_script(package_export / SCRIPT)
     for size in (1, 2, 77, 701):
         with EvalBatches(
             read_manifest(trained / "dataset"), "test", model.features, batch_size=size
@@ -33,7 +32,7 @@ def test_both_files_are_proven(package_export: Path) -> None:
     record = read_record(package_export)
     assert [proof.file for proof in record.proofs] == ["model.pt2", "model.ts"]
     assert [table.type for table in record.tables] == ["fp16", "int8", "int8"]
-    assert record.cpu == sorted(package.cpu_instructions())
+    assert record.cpu == sorted(cpu_instructions())
 
 
 def test_a_cpu_without_an_instruction_is_refused_by_its_name(
@@ -41,7 +40,7 @@ def test_a_cpu_without_an_instruction_is_refused_by_its_name(
 ) -> None:
     needed = read_record(package_export).cpu
     lacking = needed[-1]
-    monkeypatch.setattr(package, "cpu_instructions", lambda: set(needed) - {lacking})
+    monkeypatch.setattr(exported_model, "cpu_instructions", lambda: set(needed) - {lacking})
     with pytest.raises(DataError, match=f"a CPU with {lacking}, which this one lacks"):
         open_export(package_export)
 
@@ -62,7 +61,7 @@ def test_a_full_disk_is_told_before_torch_ends_the_process(
     model = torch.nn.Linear(3, 1)
     monkeypatch.setattr("dlrm_app.files.shutil.disk_usage", lambda _: SimpleNamespace(free=9000))
     with pytest.raises(OSError, match="No space left on device"):
-        torchscript.write_torchscript(tmp_path / "model.ts", model)
+        write_torchscript(tmp_path / "model.ts", model)
     with pytest.raises(OSError, match="No space left on device"):
-        package.write_package(tmp_path / "model.pt2", model, (torch.zeros(2, 3),), "native", {})
+        write_package(tmp_path / "model.pt2", model, (torch.zeros(2, 3),), "native", {})
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,23 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.files import explained_disk_errors
-from dlrm_app.inference.predict.dataset_parts import DatasetParts
-from dlrm_app.inference.predict.models import Model, encoding_of, open_model
-from dlrm_app.inference.predict.part import Part, TableReader
-from dlrm_app.inference.predict.raw_parts import RawParts
+from dlrm_app.files import checksum, explained_disk_errors
+from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference.predict.parts import DatasetParts, Part, TableReader
+from dlrm_app.inference.predict.raw_rows import RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, Tally
-from dlrm_app.loader.batch import BatchMaker
+from dlrm_app.inference.record import ENCODING, RECORD, is_export
+from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
+from dlrm_app.inference.tables import table_types
+from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.rows import Ranges, Rows
+from dlrm_app.runs.checkpoint.load import open_trained
+from dlrm_app.runs.checkpoint.marker import check_columns
 from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
+
 MIB = 1 << 20
 GO_ON = "then run the same command again; it goes on where it stopped"
 _KEPT_REJECTS = 5
@@ -41,6 +47,21 @@ _ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64]]
 """Rows in memory, their labels if there are any, where each row stands within its part."""
 
 
+@dataclass(frozen=True)
+class Model:
+    """``logits`` gives [B] of a batch; ``features`` in the order that it reads them.
+
+    ``identity``: a checksum that no other model has. ``check`` raises DataError for a dataset that it cannot read.
+    ``encoding``: the folder that raw rows are encoded by.
+    """
+
+    identity: str
+    features: list[str]
+    encoding: Path
+    logits: Callable[[Batch], torch.Tensor]
+    check: Callable[[Manifest], None]
+
+
 def predict(config: PredictConfig) -> dict[str, float] | None:
     """Scores as ``config`` says and gives the metrics, where there are labels. Raises DlrmError."""
     output = Path(config.output)
@@ -50,7 +71,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         ExitStack() as held,
     ):
         started = time.perf_counter()
-        model = open_model(config, runtime)
+        model = _open_model(config, runtime)
         manifest = runtime.together(lambda: _columns(config, model))
         reader = TableReader(manifest, model.features)
         source = runtime.together(lambda: _source(config, manifest, reader))
@@ -84,12 +105,43 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
 
 
 def _columns(config: PredictConfig, model: Model) -> Manifest:
-    """The manifest that says what the columns of the rows mean."""
-    if config.data.path is None:
-        return encoding_of(config, model)
-    manifest = read_manifest(Path(config.data.path))
+    """The manifest that says what the columns of the rows mean. Raises DataError if the model reads others."""
+    manifest = read_manifest(Path(config.data.path or config.encoding or model.encoding))
     model.check(manifest)
     return manifest
+
+
+def _open_model(config: PredictConfig, runtime: Runtime) -> Model:
+    """Verifies and loads ``config.model``, on every rank. Raises DlrmError."""
+    path = Path(config.model)
+    return _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
+
+
+def _from_export(path: Path, runtime: Runtime) -> Model:
+    export = runtime.together(lambda: open_export(path))
+
+    def logits(batch: Batch) -> torch.Tensor:
+        return export.run(to_inputs(batch))[1]
+
+    identity = checksum(path / RECORD)
+    return Model(identity, export.features, path / ENCODING, logits, export.check_columns)
+
+
+def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Model:
+    trained = open_trained(path, runtime, config.which, config.ema)
+    types = table_types(trained.tables, "fp32", {})
+    model = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
+
+    @torch.no_grad()
+    def logits(batch: Batch) -> torch.Tensor:
+        values: torch.Tensor = model(*to_inputs(batch))[1]
+        return values
+
+    def check(manifest: Manifest) -> None:
+        check_columns(trained, manifest)
+
+    identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
+    return Model(identity, trained.features, Path(trained.config.data.path), logits, check)
 
 
 def _source(config: PredictConfig, manifest: Manifest, reader: TableReader) -> DatasetParts | RawParts:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlrm_app.inference.raw_text import BREAKING, FIELD, ITEM, text_spec
+from dlrm_app.inference.predict.raw_rows import BREAKING, FIELD, ITEM, text_spec
 from dlrm_app.preprocess.read.spec import Column, Spec
 
 MAX_PROBLEMS = 8

@@ -13,10 +13,9 @@ import torch
 
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
-from dlrm_app.inference.predict.text_encoder import TextEncoder
-from dlrm_app.inference.raw_text import raw_spec
+from dlrm_app.inference.formats import Inputs
+from dlrm_app.inference.predict.raw_rows import TextEncoder, raw_spec
 from dlrm_app.inference.record import RECORD
-from dlrm_app.inference.reference import Inputs
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
 from dlrm_app.preprocess.encode.encoder import Encoded
 

@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from dlrm_app.errors import DataError
-from dlrm_app.inference.predict.raw_parts import lines_of
-from dlrm_app.inference.raw_text import FIELD
+from dlrm_app.inference.predict.raw_rows import FIELD, lines_of
 from dlrm_app.preprocess.read.spec import Column, Spec
 
 NOT_READ = "\0"

@@ -1,41 +1,48 @@
-"""model.pt2: the scoring model compiled by AOTInductor, and its loading, which unpickles nothing.
+"""The formats of an export that score: what writes them, and what loads them, which unpickles nothing.
 
-The package is machine code for one CPU family, made against one torch: both stand in it, beside what it takes.
+aoti: model.pt2, compiled by AOTInductor; machine code for one CPU family, made against one torch: both stand in it.
+torchscript: model.ts, traced symbolically, for programs that still load that.
 """
 
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import ensure_room
-from dlrm_app.inference.reference import Inputs
 from dlrm_app.kernels.freed_memory import keep_freed_memory
 
-MODEL = "model.pt2"
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on), lengths
+[F, B] int32: how many ids each row has."""
+Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+"""A loaded model: inputs → (probabilities [B], logits [B])."""
+
+PACKAGE, SCRIPT = "model.pt2", "model.ts"
 _CODE_BYTES = 2**18
 _NAME = "model"
-_MARCH = {"native": None, "avx2": "x86-64-v3", "avx512": "x86-64-v4"}
-_VECTOR_BITS = {"native": None, "avx2": 256, "avx512": 512}
-_LEVELS = {
-    "avx2": {"avx2", "fma", "f16c", "bmi1", "bmi2"},
-    "avx512": {
-        "avx2",
-        "fma",
-        "f16c",
-        "bmi1",
-        "bmi2",
-        "avx512f",
-        "avx512bw",
-        "avx512cd",
-        "avx512dq",
-        "avx512vl",
-    },
+_LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
+"""What torchrec's tracer does not look into, as in its tutorial."""
+
+
+class _Cpu(NamedTuple):
+    """What a package is compiled for: the compiler's name of the CPU, bits of a vector, the instructions it needs."""
+
+    march: str
+    vector_bits: int
+    needs: frozenset[str]
+
+
+_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2"})
+_CPUS = {
+    "avx2": _Cpu("x86-64-v3", 256, _AVX2),
+    "avx512": _Cpu("x86-64-v4", 512, _AVX2 | {f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl")}),
 }
 _MATTERS = re.compile("avx|amx|fma|f16c|bmi|gfni|vaes|vpclmul|sse4|popcnt|movbe|sha_ni|adx")
 """Instructions that a compiler uses of its own accord where the CPU has them."""
@@ -53,7 +60,7 @@ def cpu_instructions() -> set[str]:
 
 def needed_instructions(cpu: str) -> list[str]:
     """What a package for ``cpu`` (native, avx2 or avx512) needs, sorted."""
-    return sorted(_LEVELS[cpu] if cpu in _LEVELS else cpu_instructions())
+    return sorted(_CPUS[cpu].needs if cpu in _CPUS else cpu_instructions())
 
 
 def write_package(
@@ -68,11 +75,10 @@ def write_package(
     settings: dict[str, bool | int | str | dict[str, str] | None] = {
         "freezing": True,  # the linear layers' weights are laid out for the CPU's products beforehand
         "cpp.dynamic_threads": True,  # as many as the process that loads it has, not this one
-        "cpp.simdlen": _VECTOR_BITS[cpu],
         "aot_inductor.metadata": metadata,
     }
-    if _MARCH[cpu] is not None:
-        settings["cpp.march"] = _MARCH[cpu]
+    if cpu in _CPUS:
+        settings |= {"cpp.simdlen": _CPUS[cpu].vector_bits, "cpp.march": _CPUS[cpu].march}
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     with torch.no_grad(), warnings.catch_warnings(), _to_compile(model):
         warnings.simplefilter("ignore")
@@ -116,21 +122,61 @@ def _to_compile(model: torch.nn.Module) -> Iterator[None]:
             setattr(parent, name, child)
 
 
-class Package:
-    """A loaded model.pt2. Only torch's C++ loader reads it: the Python one may unpickle what lies in the archive."""
+def write_torchscript(path: Path, model: torch.nn.Module) -> None:
+    """Writes ``model`` to ``path``; torch calls the format deprecated."""
+    from torchrec.fx import symbolic_trace  # not where a model is but loaded
 
-    def __init__(self, path: Path, num_runners: int = 1) -> None:
-        import fbgemm_gpu  # noqa: F401  # the tables' operator
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+        script = torch.jit.script(symbolic_trace(model, leaf_modules=_LEAVES))
+        ensure_room(path.parent, scored_bytes(model))
+        torch.jit.save(torch.jit.freeze(script.eval()), str(path))
 
-        keep_freed_memory()
-        try:
-            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, num_runners, -1)
-        except RuntimeError as error:
-            raise DataError(
-                f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}; export again"
-            ) from error
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(probabilities [B], logits [B])."""
-        scores, logits = self._loader.boxed_run(list(inputs))
+def load_package(path: Path) -> Run:
+    """Loads model.pt2 by torch's C++ loader alone: the Python one may unpickle what lies in the archive."""
+    import fbgemm_gpu  # noqa: F401  # the tables' operator
+
+    keep_freed_memory()
+    with _loading(path):
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _NAME, False, 1, -1)
+
+    def run(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, logits = loader.boxed_run(list(inputs))
         return scores, logits
+
+    return run
+
+
+def load_script(path: Path) -> Run:
+    """Loads model.ts."""
+    import fbgemm_gpu  # noqa: F401  # the tables' operator
+
+    with _loading(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        script = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # torch's
+
+    @torch.no_grad()
+    def run(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, logits = script(*inputs)
+        return scores, logits
+
+    return run
+
+
+@contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise DataError(
+            f"{path} cannot be loaded: {str(error).splitlines()[0][:300]}; export again"
+        ) from error
+
+
+LOADERS: dict[str, tuple[str, Callable[[Path], Run]]] = {
+    "aoti": (PACKAGE, load_package),
+    "torchscript": (SCRIPT, load_script),
+}
+"""Format that scores → its file, and what loads it."""

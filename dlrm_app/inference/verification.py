@@ -10,9 +10,8 @@ import torch
 
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.intervals import compare_aucs
-from dlrm_app.inference.exported_model import Run
+from dlrm_app.inference.formats import Inputs, Run
 from dlrm_app.inference.record import Proof
-from dlrm_app.inference.reference import Inputs
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.inference.tables.quantized import QuantizedTables, row_bytes, table_types
+from dlrm_app.inference.tables import QuantizedTables, ShardedTables, row_bytes, table_types
 from dlrm_app.tables.specs import Table
 
-TABLES = [
+QUANTIZED = [
     Table("one", 40, 8, ("a",)),
     Table("shared", 30, 16, ("b", "c"), pooling="mean"),
     Table("last", 20, 8, ("d",)),
@@ -38,7 +39,7 @@ def rounded(rows: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
 def pooled(ids: dict[str, list[list[int]]], types: dict[str, str]) -> tuple[torch.Tensor, torch.Tensor]:
     """(what EmbeddingBag gives [B, W], by how much it may differ)."""
     vectors, slacks = [], []
-    for table in TABLES:
+    for table in QUANTIZED:
         rows, slack = rounded(weights_of(table), types[table.name])
         for feature in table.features:
             bags = ids[feature]
@@ -67,8 +68,8 @@ IDS = {
 
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "int8", "int4", "int2"])
 def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
-    types = {table.name: kind for table in TABLES}
-    tables = QuantizedTables(TABLES, types, weights_of, stacked=False)
+    types = {table.name: kind for table in QUANTIZED}
+    tables = QuantizedTables(QUANTIZED, types, weights_of, stacked=False)
     expected, slack = pooled(IDS, types)
     actual = tables(as_inputs(IDS, ["a", "b", "c", "d"]))
     assert actual.shape == (3, 8 + 16 + 16 + 8)
@@ -76,9 +77,9 @@ def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
 
 
 def test_tables_of_several_types_lie_beside_each_other() -> None:
-    types = table_types(TABLES, "int4", {"*": "int8", "shared": "fp32"})
+    types = table_types(QUANTIZED, "int4", {"*": "int8", "shared": "fp32"})
     assert types == {"one": "int8", "shared": "fp32", "last": "int8"}
-    tables = QuantizedTables(TABLES, types, weights_of, stacked=False)
+    tables = QuantizedTables(QUANTIZED, types, weights_of, stacked=False)
     expected, slack = pooled(IDS, types)
     assert bool(((tables(as_inputs(IDS, ["a", "b", "c", "d"])) - expected).abs() <= slack).all())
 
@@ -106,3 +107,27 @@ def test_rows_of_two_bits_must_be_whole_pairs_of_bytes() -> None:
 )
 def test_a_row_takes_its_bits_and_four_bytes(kind: str, expected: int) -> None:
     assert row_bytes(Table("t", 1, 16, ("f",)), kind) == expected
+
+
+TABLES = [
+    Table("first", 40, 8, ("a",)),
+    Table("second", 70, 8, ("b", "c"), pooling="mean"),
+    Table("third", 30, 8, ("d",)),
+]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "int2"])
+@pytest.mark.parametrize("stacked", [True, False])
+def test_shards_give_what_whole_tables_give(kind: str, stacked: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
+    types = {t.name: kind for t in TABLES}
+    whole = QuantizedTables(TABLES, types, lambda table: weights[table.name], stacked=stacked)
+    sharded = ShardedTables(TABLES, types, lambda table: weights[table.name], 2, stacked=stacked)
+    assert set(sharded.shard_of.values()) == {0, 1}
+    chance = np.random.default_rng(0)
+    lengths = chance.integers(0, 4, (4, 9))
+    rows = [40, 70, 70, 30]
+    values = np.concatenate([chance.integers(0, rows[f], lengths[f].sum()) for f in range(4)])
+    ids = torch.from_numpy(values.astype(np.int32)), torch.from_numpy(lengths.astype(np.int32))
+    torch.testing.assert_close(sharded(ids), whole(ids), rtol=0, atol=1e-6)

@@ -1,1 +1,0 @@
-"""Embedding tables as they are served."""
