@@ -4,6 +4,10 @@ A message names the key (or file and line), the value, the rule and what to do.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+NOT_GIVEN = object()
+"""Stands for a value that a message need not repeat."""
 
 
 class DlrmError(Exception):
@@ -12,13 +16,29 @@ class DlrmError(Exception):
     exit_code = 1
 
 
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with a configuration; as text ``key rule, got value: cure``."""
+
+    key: str
+    rule: str
+    cure: str = ""
+    value: object = NOT_GIVEN
+
+    def __str__(self) -> str:
+        is_word = self.value is None or isinstance(self.value, bool)
+        value = str(self.value).lower().replace("none", "null") if is_word else repr(self.value)
+        got = "" if self.value is NOT_GIVEN else f", got {value}"
+        return f"{self.key} {self.rule}{got}" + (f": {self.cure}" if self.cure else "")
+
+
 class ConfigError(DlrmError):
-    """The configuration cannot work. Holds every problem found, not just the first."""
+    """The configuration cannot work. Holds every problem found in words, not just the first."""
 
     exit_code = 2
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = list(problems)
+    def __init__(self, problems: Sequence[Problem | str]) -> None:
+        self.problems = list(map(str, problems))
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
         count = len(self.problems)
         super().__init__(f"{count} problem{'s' * (count != 1)} in the configuration:\n{lines}")
@@ -40,7 +60,7 @@ class DataError(DlrmError):
     """The data on disk is missing, damaged, or not what its manifest says."""
 
 
-def refuse_if(problems: Sequence[str]) -> None:
+def refuse_if(problems: Sequence[Problem | str]) -> None:
     """Raises ConfigError with all ``problems``, if there are any."""
     if problems:
         raise ConfigError(problems)

@@ -13,11 +13,6 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
     return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
 
 
-def required(key: str) -> str:
-    """The refusal where ``key`` is not given."""
-    return f"{key} is required and has no default: give {key}=..."
-
-
 def positive(key: str, value: int | None) -> list[str]:
     """A count of at least 1, or nothing."""
     return [] if value is None or value >= 1 else [f"{key} must be at least 1, got {value}"]

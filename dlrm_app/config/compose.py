@@ -1,9 +1,9 @@
 """Finding conf/ and composing a command's configuration from it."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -13,13 +13,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dlrm_app.config.checks import required
 from dlrm_app.config.extras import install_command
-from dlrm_app.config.keys import schema_tree, wrong_value
 from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
-from dlrm_app.errors import ConfigError, DlrmError, joined, refuse_if
+from dlrm_app.config.schema import Schema, build, defaults_of, required
+from dlrm_app.errors import ConfigError, DlrmError, Problem, joined, refuse_if
 
-Schema = TypeVar("Schema")
 BUILDS_ON = {"plan": "train", "bench": "train", "tune": "train"}
 """Commands whose file begins with another's: one schema, which extends the other's, is that of both."""
 
@@ -35,7 +33,7 @@ def register_schema(command: str, schema: type[Any]) -> None:
     """Lets conf/<command>.yaml, or that of the command it builds on, name its schema in its defaults list."""
     for name in (command, BUILDS_ON.get(command)):
         if name is not None:
-            ConfigStore.instance().store(name=f"{name}_schema", node=schema_tree(schema))
+            ConfigStore.instance().store(name=f"{name}_schema", node=defaults_of(schema))
 
 
 def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> Schema:
@@ -46,9 +44,7 @@ def compose_config(command: str, schema: type[Schema], overrides: list[str]) -> 
     checked, problems = check_overrides(overrides, schema, conf_dir(), command)
     refuse_if(problems)
     tree, _ = compose_tree(command, schema, checked)
-    tree = resolved(tree, schema)
-    refuse_if(missing_values(tree))
-    return to_schema(tree, schema)
+    return checked_config(tree, schema, [], lambda _: None)
 
 
 def compose_tree(
@@ -97,69 +93,32 @@ def _what_hydra_lacks(error: Exception) -> str:
 
 
 def checked_config(
-    tree: DictConfig, schema: type[Schema], problems: Sequence[str], validate: Callable[[Schema], None]
+    tree: DictConfig,
+    schema: type[Schema],
+    problems: Sequence[Problem | str],
+    validate: Callable[[Schema], None],
 ) -> Schema:
     """The configuration; raises one error with ``problems`` and all that ``validate`` finds, if there are any."""
-    try:
-        tree = resolved(tree, schema)
-    except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from error
-    missing = sorted(OmegaConf.missing_keys(tree))
-    refused = tuple(problem.partition("=")[0] for problem in problems)
-    problems = [*problems, *missing_values(tree, but_for=refused)]
-    if numbers := too_large(OmegaConf.to_container(tree)):
-        raise ConfigError([*problems, *numbers])
-    for key in missing:
-        if wrong_value(key, "", tree):  # a number, which no check can do without
-            raise ConfigError(problems)
-        OmegaConf.update(tree, key, "")
-    config = to_schema(tree, schema)
-    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    try:
-        validate(config)
-    except DlrmError as error:
-        errors.append(error)
-    if errors:
+    found: list[Problem] = []
+    config = build(schema, plain_values(tree), found)
+    refused = {str(problem).partition("=")[0].split(" ")[0] for problem in problems}
+    found = [each for each in found if each != required(each.key) or each.key not in refused]
+    errors: list[DlrmError] = [ConfigError([*problems, *found])] if problems or found else []
+    if config is not None:
+        try:
+            validate(config)
+        except DlrmError as error:
+            errors.append(error)
+    if errors or config is None:
         raise joined(errors)
     return config
 
 
-def missing_values(config: DictConfig, but_for: Collection[str] = ()) -> list[str]:
-    """A problem for each required value that is not given, ``but_for`` keys that are wrong already."""
-    return [required(key) for key in sorted(OmegaConf.missing_keys(config) - set(but_for))]
-
-
-def resolved(config: DictConfig, schema: type[Any]) -> DictConfig:
-    """``config`` with a value in the place of each ``${...}``. Raises ConfigError where there is none that fits."""
+def plain_values(tree: DictConfig) -> dict[str, Any]:
+    """The values, with what each ``${...}`` stands for. Raises ConfigError where there is nothing that it stands for."""
     try:
-        plain = OmegaConf.to_container(config, resolve=True)
-        whole = OmegaConf.merge(schema_tree(schema), plain)
+        plain = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError([f"{error.full_key}: {str(error).splitlines()[0]}"]) from error
-    assert isinstance(whole, DictConfig)
-    return whole
-
-
-def too_large(value: Any, key: str = "") -> list[str]:
-    """A problem for each whole number below ``key`` that no 64 bits hold, on which arithmetic would fail later."""
-    if isinstance(value, Mapping):
-        return [
-            problem
-            for name, part in value.items()
-            for problem in too_large(part, f"{key}.{name}" if key else name)
-        ]
-    if isinstance(value, list):
-        return [problem for part in value for problem in too_large(part, key)]
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return [f"{key} must be a number of at most 63 bits, 9223372036854775807, got {value}"]
-    return []
-
-
-def to_schema(config: DictConfig, schema: type[Schema]) -> Schema:
-    """Plain dataclasses from a composed configuration in which nothing is missing."""
-    try:
-        value = OmegaConf.to_object(config)
-    except OmegaConfBaseException as error:  # an interpolation of a user's file, say
-        raise ConfigError([str(error).splitlines()[0]]) from error
-    assert isinstance(value, schema)
-    return value
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from dlrm_app.config.keys import is_free_form, is_known, unknown_key, wrong_value
+from dlrm_app.config.schema import type_of, type_problem, unknown_key
+from dlrm_app.errors import Problem
 
 NOT_WORDS = ("null", "true", "false", "nan", "inf")
 """What Hydra takes for a value and no name."""
@@ -16,8 +18,10 @@ _registered: dict[tuple[str, str], Path] = {}
 """(group, name) → the file that has it."""
 
 
-def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems: list[str]) -> str:
-    """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``tree`` has no place for."""
+def register_file(
+    path: Path, group: str, conf: Path, schema: type[Any], problems: list[Problem | str]
+) -> str:
+    """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``schema`` does not take."""
     name = re.sub(r"[^\w.-]", "_", path.stem, flags=re.ASCII)  # a choice is no text: = would end it
     if not name[:1].isalpha() or name.lower() in NOT_WORDS:
         name = f"_{name}"
@@ -38,7 +42,7 @@ def register_file(path: Path, group: str, conf: Path, tree: DictConfig, problems
     plain = OmegaConf.to_container(content, resolve=False)
     assert isinstance(plain, dict)
     values = {str(key): value for key, value in plain.items() if key != "defaults"}
-    faults = _calls(plain) or _faults(values, "" if is_recipe else f"{group}.", tree)
+    faults = _calls(plain) or _faults(values, "" if is_recipe else f"{group}.", schema)
     problems += [f"{group}={path}: {fault}" for fault in faults]
     # what a recipe sets stands at the top, which a file in conf/ says by its first line
     package = "_global_" if is_recipe else None
@@ -80,20 +84,15 @@ def has_key(value: Any, key: str) -> bool:
     return isinstance(value, list) and any(has_key(part, key) for part in value)
 
 
-def _faults(values: Mapping[str, Any], prefix: str, tree: DictConfig) -> list[str]:
-    faults = []
+def _faults(values: Mapping[str, Any], prefix: str, schema: type[Any]) -> list[Problem]:
+    faults: list[Problem] = []
     for name, value in values.items():
         key = f"{prefix}{name}"
-        if not is_known(key, tree):
-            faults.append(unknown_key(key, tree))
-        elif isinstance(value, Mapping) and _has_fields(tree, key):
-            faults += _faults({str(k): v for k, v in value.items()}, f"{key}.", tree)
-        elif not (isinstance(value, str) and "${" in value):
-            reason = wrong_value(key, value, tree)
-            faults += [f"{key}={value}: {reason}"] if reason else []
+        kind = type_of(key, schema)
+        if kind is None:
+            faults.append(unknown_key(key, schema))
+        elif is_dataclass(kind) and isinstance(value, Mapping):
+            faults += _faults({str(part): each for part, each in value.items()}, f"{key}.", schema)
+        elif not (isinstance(value, str) and "${" in value) and (fault := type_problem(key, value, kind)):
+            faults.append(fault)
     return faults
-
-
-def _has_fields(tree: DictConfig, key: str) -> bool:
-    node = OmegaConf.select(tree, key)
-    return isinstance(node, DictConfig) and not is_free_form(node)

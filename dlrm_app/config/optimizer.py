@@ -1,15 +1,15 @@
 """The ``optimizer`` and ``schedule`` parts of dlrm-train's configuration."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import MISSING
 
 from dlrm_app.config.checks import above_zero, at_least_zero, one_of, positive, within
-from dlrm_app.errors import ConfigError
+from dlrm_app.config.schema import converted, type_problem, types_of
+from dlrm_app.errors import refuse_if
 
 DENSE_STATES = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
 """Kind → floats that it keeps for each weight."""
@@ -104,16 +104,10 @@ def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> Spa
     """``settings`` with a table's own ``changes``. Raises ConfigError for a value of the wrong type."""
     if not changes:  # most tables have none, and checking types takes its time for thousands of them
         return replace(settings)
-    changed = OmegaConf.structured(SparseSettings(**asdict(settings)))
-    problems = []
-    for key, value in changes.items():
-        try:
-            changed[key] = value
-        except OmegaConfBaseException as error:
-            problems.append(f"optimizer.{key}: {str(error).splitlines()[0]}")
-    if problems:
-        raise ConfigError(problems)
-    return SparseSettings(**changed)
+    kinds = types_of(SparseSettings)
+    faults = [type_problem(f"optimizer.{key}", value, kinds[key]) for key, value in changes.items()]
+    refuse_if([fault for fault in faults if fault is not None])
+    return replace(settings, **{key: converted(value, kinds[key]) for key, value in changes.items()})
 
 
 @dataclass(slots=True)

@@ -3,16 +3,18 @@
 import difflib
 import re
 import shlex
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Transformer, ValueType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from dlrm_app.config.group_files import has_key, register_file, register_nothing
-from dlrm_app.config.keys import is_free_form, is_known, schema_tree, unknown_key, wrong_value
+from dlrm_app.config.schema import REQUIRED, is_free_form, type_of, type_problem, types_of, unknown_key
+from dlrm_app.errors import Problem
 from dlrm_app.text import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
@@ -32,7 +34,7 @@ SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 
 def check_overrides(
     overrides: list[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[Problem | str]]:
     """Checks every override against ``schema`` and the groups in ``conf``: the good ones as Hydra takes them, and the
     problems of the others, which are unknown keys (with the nearest known one), wrong types and unknown choices.
 
@@ -40,12 +42,12 @@ def check_overrides(
     A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
     ``is_sweep``: a key may have several values, each a run of its own.
     """
-    parser, tree = OverridesParser.create(), schema_tree(schema)
+    parser = OverridesParser.create()
     settings = settings_named_as_groups(schema, conf)
     groups = (
-        {path.name for path in conf.iterdir() if path.is_dir()} & {*map(str, tree), "experiment"}
+        {path.name for path in conf.iterdir() if path.is_dir()} & {*types_of(schema), "experiment"}
     ) - settings
-    problems: list[str] = []
+    problems: list[Problem | str] = []
     checked: list[str] = []
     for given in overrides:
         before = len(problems)
@@ -65,14 +67,14 @@ def check_overrides(
         elif override.is_delete():
             instead = "choose another" if key in groups else f"give it a value, or {key}=null"
             problems.append(f"{given} would delete a key: {instead}")
-        elif len(values) > 1 and not is_sweep and (key in groups or is_known(key, tree)):
+        elif len(values) > 1 and not is_sweep and (key in groups or type_of(key, schema) is not None):
             offers = [] if key in settings else ["for a run with each add --multirun"]
-            offers += _as_one_value(key, text.partition("=")[2], values, tree, groups)
+            offers += _as_one_value(key, text.partition("=")[2], values, schema, groups)
             problems.append(f"{given} gives several values: {', '.join(offers)}")
         elif key in settings and is_sweep:
             problems.append(f"{given}: dlrm-{command} has no --multirun, start it once for each")
         elif key in groups and all(isinstance(value, str | None) for value in values):
-            chosen = _choose(values, key, conf, command, tree, problems)
+            chosen = _choose(values, key, conf, command, schema, problems)
             text = f"{key}={','.join(chosen)}"  # + is left out: every group has its place in the defaults
         elif re.match(r"hydra\b", key):
             if len(values) > 1 and not is_sweep:
@@ -80,8 +82,8 @@ def check_overrides(
             if not key.startswith(OF_HYDRA):
                 problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
         else:
-            _check_values(key, override, values, tree, groups, problems)
-            text = f"++{text}" if _adds_keys(key, override, tree) else text
+            _check_values(key, override, values, schema, groups, problems)
+            text = f"++{text}" if _adds_keys(key, override, schema) else text
         if len(problems) == before:
             checked.append(text)
     return checked, problems
@@ -95,8 +97,7 @@ def plain_values(overrides: list[str]) -> dict[str, object]:
 
 def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
     """Keys with a plain value that are called as a folder of ``conf`` is: Hydra would look for a choice in there."""
-    tree = schema_tree(schema)
-    return {str(key) for key in tree if OmegaConf.is_missing(tree, key) and (conf / str(key)).is_dir()}
+    return {key for key, kind in types_of(schema).items() if not is_dataclass(kind) and (conf / key).is_dir()}
 
 
 def take_settings(overrides: list[str], names: set[str]) -> tuple[dict[str, object], list[str]]:
@@ -136,18 +137,24 @@ def _unreadable(text: str) -> str:
     )
 
 
-def _as_one_value(key: str, whole: str, values: list[Any], tree: DictConfig, groups: set[str]) -> list[str]:
+def _as_one_value(key: str, whole: str, values: list[Any], schema: type[Any], groups: set[str]) -> list[str]:
     """How to write ``whole``, a text with commas, as one value of ``key``, as far as it takes such."""
     if key in groups:
         takes = {"list": False, "text": Path(whole).suffix in YAML}
     else:
-        takes = {"list": not wrong_value(key, values, tree), "text": not wrong_value(key, whole, tree)}
+        kind = type_of(key, schema)
+        takes = {"list": not type_problem(key, values, kind), "text": not type_problem(key, whole, kind)}
     as_list = f"for a list write {shlex.quote(f'{key}=[{whole}]')}"
     return [as_list] * takes["list"] + [f"for one text {setting(key, whole)}"] * takes["text"]
 
 
 def _choose(
-    given: list[str | None], group: str, conf: Path, command: str, tree: DictConfig, problems: list[str]
+    given: list[str | None],
+    group: str,
+    conf: Path,
+    command: str,
+    schema: type[Any],
+    problems: list[Problem | str],
 ) -> list[str]:
     """What Hydra is to take for each of the choices ``given``."""
     folder, choices = choices_of(group, conf, command)
@@ -159,7 +166,7 @@ def _choose(
             chosen.append(f"{folder}{choice}")
             unknown += [choice] if choice not in choices else []
         elif Path(choice).is_file():
-            chosen.append(register_file(Path(choice), group, conf, tree, problems))
+            chosen.append(register_file(Path(choice), group, conf, schema, problems))
         else:
             problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
     if unknown:
@@ -180,26 +187,27 @@ def _is_null_by_itself(group: str, conf: Path, command: str) -> bool:
 
 
 def _check_values(
-    key: str, override: Override, values: list[Any], tree: DictConfig, groups: set[str], problems: list[str]
+    key: str,
+    override: Override,
+    values: list[Any],
+    schema: type[Any],
+    groups: set[str],
+    problems: list[Problem | str],
 ) -> None:
-    if not is_known(key, tree):
-        problems.append(unknown_key(key, tree, sorted(groups)))
-        return
-    if override.value_type not in (ValueType.ELEMENT, *SWEEPS):
-        return  # a range or an interval, whose numbers the sweeper makes
-    wrong: dict[str, list[str]] = {}
-    for value in values:
-        reason = None if isinstance(value, str) and "${" in value else wrong_value(key, value, tree)
-        if reason is not None:
-            wrong.setdefault(reason, []).append("null" if value is None else str(value))
-    problems += [f"{key}={','.join(given)}: {reason}" for reason, given in wrong.items()]
+    kind = type_of(key, schema)
+    if kind is None:
+        problems.append(unknown_key(key, schema, sorted(groups)))
+    elif override.value_type in (ValueType.ELEMENT, *SWEEPS):  # not a range, whose numbers the sweeper makes
+        found = [type_problem(key, value, kind) for value in values if not is_reference(value)]
+        problems += [problem for problem in found if problem is not None]
 
 
-def _adds_keys(key: str, override: Override, tree: DictConfig) -> bool:
+def is_reference(value: Any) -> bool:
+    """Whether ``value`` is to be found when the configuration is composed."""
+    return isinstance(value, str) and ("${" in value or value == REQUIRED)
+
+
+def _adds_keys(key: str, override: Override, schema: type[Any]) -> bool:
     """Whether a mapping is given to a field that takes any keys: Hydra would refuse those that are not there yet."""
-    return (
-        isinstance(override.value(), dict)
-        and not (override.is_add() or override.is_force_add() or override.is_delete())
-        and is_known(key, tree)
-        and is_free_form(OmegaConf.select(tree, key))
-    )
+    is_plain = not (override.is_add() or override.is_force_add() or override.is_delete())
+    return isinstance(override.value(), dict) and is_plain and is_free_form(type_of(key, schema))

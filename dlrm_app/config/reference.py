@@ -14,8 +14,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
-from dlrm_app.config.keys import is_free_form
 from dlrm_app.config.overrides import choices_of
+from dlrm_app.config.schema import is_free_form, type_of
 
 COMMANDS = (
     "preprocess",
@@ -90,7 +90,7 @@ class Reference:
     """The keys of ``dlrm-<command> *overrides``, with their values and what they mean. Raises ConfigError."""
 
     def __init__(self, command: str, schema: type[Any], overrides: list[str]) -> None:
-        self._command, self._conf = command, conf_dir()
+        self._command, self._schema, self._conf = command, schema, conf_dir()
         self._tree, choices = compose_tree(command, schema, overrides)
         self.choices = {group: Path(choice or "null").name for group, choice in choices.items()}
         """Group → the choice in force, or null."""
@@ -141,7 +141,7 @@ class Reference:
     def _add_entries(self, values: Mapping[Any, Any], prefix: str, entries: list[Entry]) -> None:
         for name, value in values.items():
             key = f"{prefix}{name}"
-            if isinstance(value, dict) and not is_free_form(OmegaConf.select(self._tree, key)):
+            if isinstance(value, dict) and not is_free_form(type_of(key, self._schema)):
                 self._add_entries(value, f"{key}.", entries)
             else:
                 # a setting that tables and dense weights share is explained once

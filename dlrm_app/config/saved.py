@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from dlrm_app.config.compose import conf_dir
-from dlrm_app.config.keys import GONE, RENAMED, RENAMED_IN_SPECS, schema_tree
+from dlrm_app.config.compose import conf_dir, plain_values
+from dlrm_app.config.keys import GONE, RENAMED, RENAMED_IN_SPECS
+from dlrm_app.config.schema import build
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.errors import DataError
+from dlrm_app.errors import DataError, Problem
 
 
 def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
@@ -21,15 +21,15 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     defaults = OmegaConf.load(conf_dir() / "train.yaml")
     assert isinstance(defaults, DictConfig)
     del defaults["defaults"]  # Hydra's list of groups
-    try:
-        saved = _with_new_names(values)
-        config = OmegaConf.to_object(OmegaConf.merge(schema_tree(TrainConfig), defaults, saved))
-    except OmegaConfBaseException as error:
+    merged = OmegaConf.merge(defaults, _with_new_names(values))
+    assert isinstance(merged, DictConfig)
+    problems: list[Problem] = []
+    config = build(TrainConfig, plain_values(merged), problems)
+    if config is None or problems:
         raise DataError(
-            f"checkpoint {folder} has the configuration of another version: {error.full_key or str(error).splitlines()[0]} "
-            "is not known or has another type; use the dlrm-app that saved it"
-        ) from error
-    assert isinstance(config, TrainConfig)
+            f"checkpoint {folder} has the configuration of another version: {problems[0].key} is not known or has another "
+            "type; use the dlrm-app that saved it"
+        )
     return config
 
 

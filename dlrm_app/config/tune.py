@@ -8,10 +8,10 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from dlrm_app.config.checks import at_least_zero, one_of, positive, required, within
+from dlrm_app.config.checks import at_least_zero, one_of, positive, within
 from dlrm_app.config.extras import install_command
-from dlrm_app.config.keys import is_known, schema_tree, unknown_key, wrong_value
 from dlrm_app.config.optimizer import PLATEAU_METRICS
+from dlrm_app.config.schema import required, type_of, type_problem, unknown_key
 from dlrm_app.config.train import TrainConfig
 
 NOT_TUNED = ("output", "resume")
@@ -46,7 +46,7 @@ class TuneConfig(TrainConfig):
             *within("tune.seed", self.tune.seed, 0, 2**31 - 1),
         ]
         if not self.output:
-            problems.append(required("output"))
+            problems.append(str(required("output")))
         if self.resume != "none":
             problems.append(
                 "resume has no part in dlrm-tune, which goes on with the study in output: leave it out"
@@ -71,30 +71,27 @@ def _entry_problems(name: str, entry: Any) -> list[str]:
         return [
             f"{name} must hold a key of dlrm-train and its values, as {{key: model.dropout, low: 0, high: 0.4}}, got {entry}"
         ]
-    key, tree = entry["key"], schema_tree(TrainConfig)
+    key = entry["key"]
+    kind = type_of(key, TrainConfig)
     if key in NOT_TUNED or key.startswith("tune."):
         return [f"{name}: {key} is what the study itself decides: leave it out"]
-    if not is_known(key, tree):
-        return [f"{name}: {unknown_key(key, tree)}"]
+    if kind is None:
+        return [f"{name}: {unknown_key(key, TrainConfig)}"]
     if set(entry) == {"key", "choices"}:
         choices = entry["choices"]
         if not isinstance(choices, list) or len(choices) < 2:
             return [f"{name}: choices of {key} must be a list of at least two values, got {choices}"]
         if len(set(map(str, choices))) < len(choices):
             return [f"{name}: choices of {key} must differ, got {choices}: name each once"]
-        return [
-            f"{name}: {key} {wrong}, got {value!r}"
-            for value in choices
-            if (wrong := wrong_value(key, value, tree))
-        ]
+        return [f"{name}: {fault}" for value in choices if (fault := type_problem(key, value, kind))]
     if not {"low", "high"} <= set(entry) <= {"key", "low", "high", "log", "step"}:
         return [f"{name}: {key} takes low and high (with log or step), or choices, got {', '.join(entry)}"]
-    if wrong_value(key, "x", tree) is None:
+    if type_problem(key, "x", kind) is None:
         return [f"{name}: {key} takes text, which has no range: give {{key: {key}, choices: [a, b]}}"]
     return _range_problems(name, entry) or [
-        f"{name}: {key} {wrong}, got {entry[end]}: give choices, or other ends"
+        f"{name}: {fault}: give choices, or other ends"
         for end in ("low", "high")
-        if (wrong := wrong_value(key, entry[end], tree))
+        if (fault := type_problem(key, entry[end], kind))
     ]
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dlrm_app.config.bench import BenchConfig
-from dlrm_app.config.checks import required
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.schema import required
 from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.config.tune import TuneConfig

@@ -89,7 +89,7 @@ def test_a_rank_whose_settings_alone_are_wrong_says_so(
 def test_the_help_lists_groups_and_explains_keys(tmp_path: Path) -> None:
     done = run(tmp_path, "--help", "model=dcn")
     assert done.returncode == 0
-    assert "optimizer: adagrad, adam" in done.stdout
+    assert "optimizer=rowwise_adagrad: adagrad, adam" in done.stdout
     assert "model.kind=dcn" in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("data.path=???")]
     assert line.endswith("a folder made by dlrm-preprocess")

@@ -52,7 +52,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             "1 problem in the configuration:\n  - model=a,b gives several values: for one text",
         ),
         ("train data.path=x hydra.sweep.dir=a,b", "hydra.sweep.dir=a,b gives several values: give one"),
-        ("train data.path=x -m optimizer.sparse.lr=a,b", "optimizer.sparse.lr=a,b: must be a number"),
+        ("train data.path=x -m optimizer.sparse.lr=a,b", "optimizer.sparse.lr must be a number, got 'a'"),
         (
             "train data.path=x -m model=dlrmm,dcnn",
             "model=dlrmm,dcnn is not known: did you mean model=dlrm,dcn? choose one of concat, dcn,",

@@ -1,0 +1,268 @@
+"""What a configuration's classes say of its values: types, ranges and choices by annotations, rules over several keys.
+
+A schema is a dataclass whose fields are sections (dataclasses too) or values; msgspec reads a value's annotation, as
+``Annotated[int, Meta(ge=1)]`` or ``Literal["auc", "logloss"]``. A field without a default, or with "???", is required.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache, reduce
+from operator import or_
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from dlrm_app.config.keys import GONE, RENAMED
+from dlrm_app.errors import Problem
+from dlrm_app.text import listed
+
+Schema = TypeVar("Schema")
+REQUIRED = "???"
+"""What stands in conf/ for a value that has no default."""
+_types: dict[Any, dict[str, Any]] = {}
+
+
+def types_of(schema: Any) -> dict[str, Any]:
+    """Field → its annotation, in the order of the fields."""
+    if schema not in _types:
+        hints = get_type_hints(schema, include_extras=True)
+        _types[schema] = {field.name: hints[field.name] for field in fields(schema)}
+    return _types[schema]
+
+
+def is_section(annotation: Any) -> bool:
+    """Whether it is a part of the configuration with keys of its own."""
+    return is_dataclass(annotation)
+
+
+def type_of(key: str, schema: Any) -> Any:
+    """The annotation of the dotted ``key``; None where there is no such key. Below a value of any kind all keys are."""
+    found: Any = schema
+    for name in key.split("."):
+        if is_section(found):
+            found = types_of(found).get(name)
+        elif is_free_form(found):
+            found = get_args(found)[1]
+        elif found is not Any:
+            return None
+    return found
+
+
+def is_free_form(annotation: Any) -> bool:
+    """Whether any keys may stand in such a value."""
+    return get_origin(annotation) is dict
+
+
+def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
+    """Every dotted key, sections included."""
+    for name, annotation in types_of(schema).items():
+        yield f"{prefix}{name}"
+        if is_section(annotation):
+            yield from known_keys(annotation, f"{prefix}{name}.")
+
+
+def defaults_of(schema: Any) -> dict[str, Any]:
+    """Every key with its default, "???" where there is none."""
+    return {
+        field.name: defaults_of(annotation) if is_section(annotation) else _default(field)
+        for field, annotation in zip(fields(schema), types_of(schema).values(), strict=True)
+    }
+
+
+def unknown_key(key: str, schema: Any, groups: Sequence[str] = ()) -> Problem:
+    """The refusal of ``key``, with its new name or the nearest one of ``schema`` or ``groups``."""
+    if key in GONE:
+        return Problem(key, "is gone", GONE[key])
+    if key in RENAMED:
+        return Problem(key, f"is now called {RENAMED[key]}")
+    known = [*known_keys(schema), *groups]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:  # the last word may be right and its section wrong or left out
+        near = [name for name in known if name.split(".")[-1] == key.split(".")[-1]][:1]
+    return Problem(
+        key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"
+    )
+
+
+def required(key: str) -> Problem:
+    """The refusal where ``key`` is not given."""
+    return Problem(key, "is required and has no default", f"give {key}=...")
+
+
+def build(
+    schema: Callable[..., Schema], values: Mapping[str, Any], problems: list[Problem], prefix: str = ""
+) -> Schema | None:
+    """The configuration of these values; adds keys that are unknown, missing or of a wrong type to ``problems``.
+
+    None where a value cannot be made. A missing text is empty instead, so that what else is wrong can be found.
+    Values out of their range or choices are kept: ``Section.problems`` finds them.
+    """
+    annotations, arguments = types_of(schema), {}
+    problems += [unknown_key(f"{prefix}{name}", schema) for name in values if name not in annotations]
+    for field in fields(cast(Any, schema)):
+        key, annotation = f"{prefix}{field.name}", annotations[field.name]
+        value = values.get(field.name, {} if is_section(annotation) else _default(field))
+        if value == REQUIRED:
+            problems.append(required(key))
+            value = ""
+            if type_problem(key, value, annotation):
+                return None
+        if is_section(annotation) and isinstance(value, Mapping):
+            found: Any = build(annotation, value, problems, f"{key}.")
+            if found is None:
+                return None
+        elif problem := type_problem(key, value, annotation):
+            problems.append(problem)
+            return None
+        else:
+            found = converted(value, annotation)
+        arguments[field.name] = found
+    return schema(**arguments)
+
+
+def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
+    """Why a value of this annotation cannot be ``value``, whatever its range."""
+    if is_section(annotation):
+        names = listed(list(types_of(annotation)), most=8)
+        return Problem(key, f"must be given key by key, as {key}.NAME=VALUE: {names}", value=value)
+    if _beyond_64_bits(value):
+        return Problem(key, f"must be a number of at most 63 bits, {2**63 - 1}", value=value)
+    try:
+        converted(value, annotation)
+    except msgspec.ValidationError:
+        return Problem(key, f"must be {_kind(_bare(annotation))}", value=value)
+    return None
+
+
+def converted(value: Any, annotation: Any) -> Any:
+    """``value`` as the annotation's type has it, "5" as 5. Raises msgspec.ValidationError, but not for its range."""
+    bare = _bare(annotation)
+    return msgspec.convert(_with_text(value, bare), bare, strict=False)
+
+
+def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
+    """What of ``value``, whose type is right, is out of the annotation's range or none of its choices."""
+    given = _given(annotation)
+    if value is None or given is Any:
+        return
+    if get_origin(given) is list:
+        for part in value:
+            yield from value_problems(key, part, get_args(given)[0])
+    elif get_origin(given) is dict:
+        for name, part in value.items():
+            yield from value_problems(f"{key}.{name}", part, get_args(given)[1])
+    else:
+        try:
+            msgspec.convert(value, given)
+        except msgspec.ValidationError:
+            near = difflib.get_close_matches(str(value), _choices(given), n=1)
+            yield Problem(key, _rule(given), f"did you mean {near[0]}?" if near else "", value)
+
+
+class Section:
+    """A part of a configuration, or the whole of it."""
+
+    __slots__ = ()
+
+    def problems(self, prefix: str = "") -> list[Problem]:
+        """Values out of their range or choices, and what ``rules`` tells, in all sections."""
+        found: list[Problem] = []
+        for name, annotation in types_of(type(self)).items():
+            value, key = getattr(self, name), f"{prefix}{name}"
+            if isinstance(value, Section):
+                found += value.problems(f"{key}.")
+            else:
+                found += value_problems(key, value, annotation)
+        return [*found, *self.rules(prefix)]
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Problems of several keys together; ``prefix`` stands before their names."""
+        return []
+
+
+def _default(field: "Field[Any]") -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return REQUIRED if field.default is MISSING else field.default
+
+
+@cache
+def _bare(annotation: Any) -> Any:
+    """The annotation without ranges, and with the types of its choices in their place."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _bare(arguments[0])
+    if origin is Literal:
+        return reduce(or_, {type(choice) for choice in arguments})
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_bare, arguments))
+    return origin[tuple(map(_bare, arguments))] if origin in (list, dict) else annotation
+
+
+def _given(annotation: Any) -> Any:
+    """The annotation of a value that is not None."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    return reduce(or_, (each for each in get_args(annotation) if each is not NoneType))
+
+
+def _with_text(value: Any, bare: Any) -> Any:
+    """``value`` with numbers as texts where texts are asked for."""
+    given = _given(bare)
+    if given is str and type(value) in (int, float):
+        return str(value)
+    if get_origin(given) is list and isinstance(value, list):
+        return [_with_text(part, get_args(given)[0]) for part in value]
+    if get_origin(given) is dict and isinstance(value, dict):
+        return {name: _with_text(part, get_args(given)[1]) for name, part in value.items()}
+    return value
+
+
+def _beyond_64_bits(value: Any) -> bool:
+    """True if ``value`` holds a whole number that no 64 bits hold, on which arithmetic would fail later."""
+    if isinstance(value, Mapping):
+        return any(map(_beyond_64_bits, value.values()))
+    if isinstance(value, list):
+        return any(map(_beyond_64_bits, value))
+    return isinstance(value, int) and abs(value) >= 2**63
+
+
+def _kind(bare: Any) -> str:
+    """``a whole number``, ``a list of texts``."""
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    given = _given(bare)
+    if get_origin(given) is dict:
+        return "a mapping, as {name: value}"
+    if get_origin(given) is list:
+        kind = kinds.get(get_args(given)[0])
+        return f"a list of {kind[2:]}s" if kind else "a list, as [a,b]"
+    return kinds.get(given, "true, false or a text")
+
+
+def _choices(given: Any) -> list[str]:
+    """The choices of an annotation, as they are typed."""
+    if get_origin(given) is Literal:
+        return list(map(str, get_args(given)))
+    if get_origin(given) in (Union, UnionType):
+        return [choice for each in get_args(given) for choice in _choices(each)]
+    return ["false", "true"] if given is bool else []
+
+
+def _rule(given: Any) -> str:
+    """``must be at least 1``, ``must lie in (0, 1]``, ``must be one of auc, logloss``."""
+    if choices := _choices(given):
+        return f"must be one of {', '.join(choices)}"
+    (meta,) = given.__metadata__
+    low, high = (
+        None if each is None else f"{each:.3g}" if isinstance(each, float) else f"{each}"
+        for each in (meta.gt if meta.ge is None else meta.ge, meta.lt if meta.le is None else meta.le)
+    )
+    if high is None:
+        return f"must be {'above' if meta.ge is None else 'at least'} {low}"
+    if low is None:
+        return f"must be {'below' if meta.le is None else 'at most'} {high}"
+    if meta.ge is not None and meta.le is not None:
+        return f"must lie between {low} and {high}"
+    return f"must lie in {'(' if meta.ge is None else '['}{low}, {high}{')' if meta.le is None else ']'}"
