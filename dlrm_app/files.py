@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DlrmError
+from dlrm_app.text import bytes_text
 
 
 @contextmanager
@@ -96,6 +97,15 @@ def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
         if error.errno in _REFUSED:
             raise DlrmError(f"{error.filename or output}: {error.strerror}; mend that, {then}") from error
         raise
+
+
+def room_problems(key: str, folder: Path, num_bytes: int) -> list[str]:
+    """Says if ``num_bytes``, which ``key`` asks for, do not fit at ``folder``."""
+    free = shutil.disk_usage(folder).free
+    if num_bytes <= free:
+        return []
+    needed = f"{key} needs about {bytes_text(num_bytes)} at {folder}, which has {bytes_text(free)} free"
+    return [f"{needed}: ask for less, or for an output on another disk"]
 
 
 def write_problems(key: str, path: Path) -> list[str]:

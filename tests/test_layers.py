@@ -49,8 +49,8 @@ LAYERS = [
     {"config"},
     {"doctor"},
     {"machine", "progress", "table"},
-    {"text"},
     {"files", "records"},
+    {"text"},
     {"errors"},
 ]
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}

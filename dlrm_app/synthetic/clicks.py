@@ -13,19 +13,24 @@ from tqdm import tqdm
 
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import refuse_if
-from dlrm_app.files import write_json, write_problems, written_whole
+from dlrm_app.files import room_problems, write_json, write_problems, written_whole
+from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
-from dlrm_app.synthetic.best import Best, Tally
-from dlrm_app.synthetic.disk_space import refuse_if_too_large
-from dlrm_app.synthetic.draw import draw_rows
-from dlrm_app.synthetic.shape import NUM_SPARSE, Shape, criteo_shape
-from dlrm_app.synthetic.signal import Signal, plant_signal, probability
-from dlrm_app.synthetic.text import format_rows
+from dlrm_app.synthetic.distribution import (
+    MISSING,
+    MISSING_VALUE,
+    NUM_DENSE,
+    NUM_SPARSE,
+    Shape,
+    criteo_shape,
+    draw_rows,
+)
+from dlrm_app.synthetic.signal import Best, Signal, Tally, plant_signal, probability
 from dlrm_app.text import setting
 
-BLOCK_ROWS = 1 << 14
-
 logger = logging.getLogger(__name__)
+
+BLOCK_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,7 @@ def write_clicks(config: GenerateConfig) -> Best:
     source = make_source(config)
     sample_rows = 1000
     sample_bytes = len(source.block(0, sample_rows)[0])
-    suggestion = "an output ending in .gz, or one on another disk"
-    refuse_if_too_large(config.rows, sample_bytes, sample_rows, output.parent, suggestion)
+    refuse_if(room_problems("rows", output.parent, config.rows * sample_bytes // sample_rows))
     tally = Tally()
     with (
         written_whole(output) as temporary,
@@ -125,3 +129,79 @@ def _log_next_command(output: Path, best: Best) -> None:
         f"next: dlrm-preprocess dataset=criteo_kaggle {setting('input.train', output)} "
         f"split.val=0.1 split.test=0.1 encoding=vocab {setting('output', output.with_name(name))}"
     )
+
+
+_MAX_LINE = 1 + NUM_DENSE * 12 + NUM_SPARSE * 9 + 1
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_TAB, _NEWLINE, _ZERO, _MINUS = ord("\t"), ord("\n"), ord("0"), ord("-")
+
+
+def format_rows(
+    labels: NDArray[np.uint8],
+    values: NDArray[np.int64],
+    ranks: NDArray[np.int64],
+    column_keys: NDArray[np.uint32],
+) -> bytes:
+    """The lines of rows with ``labels`` [B], dense ``values`` [B, N] and ``ranks`` of ids [B, F].
+
+    A rank becomes an id by a one-to-one mixing of 32 bits, different in each column (``column_keys`` [F]).
+    """
+    buffer = np.empty(len(labels) * _MAX_LINE, np.uint8)
+    length = _format(buffer, labels, values, ranks, column_keys)
+    return buffer[:length].tobytes()
+
+
+@njit(nogil=True, cache=True)
+def _format(buffer, labels, values, ranks, column_keys):  # type: ignore[no-untyped-def]  # compiled
+    at = 0
+    for i in range(len(labels)):
+        buffer[at] = _ZERO + labels[i]
+        at += 1
+        for c in range(NUM_DENSE):
+            buffer[at] = _TAB
+            at += 1
+            if values[i, c] != MISSING_VALUE:
+                at = _write_integer(buffer, at, values[i, c])
+        for c in range(NUM_SPARSE):
+            buffer[at] = _TAB
+            at += 1
+            if ranks[i, c] != MISSING:
+                at = _write_hex(buffer, at, _mixed(np.uint32(ranks[i, c]) + column_keys[c]))
+        buffer[at] = _NEWLINE
+        at += 1
+    return at
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _write_integer(buffer, at, value):  # type: ignore[no-untyped-def]  # compiled
+    if value < 0:
+        buffer[at] = _MINUS
+        at += 1
+        value = -value
+    num_digits = 1
+    bound = 10
+    while value >= bound:
+        num_digits += 1
+        bound *= 10
+    for digit in range(at + num_digits - 1, at - 1, -1):
+        buffer[digit] = _ZERO + value % 10
+        value //= 10
+    return at + num_digits
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _write_hex(buffer, at, value):  # type: ignore[no-untyped-def]  # compiled
+    for digit in range(8):
+        buffer[at + digit] = _HEX[(value >> np.uint32(28 - 4 * digit)) & np.uint32(15)]
+    return at + 8
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _mixed(x):  # type: ignore[no-untyped-def]  # compiled
+    """MurmurHash3's finalizer, one-to-one on 32 bits (Appleby, public domain)."""
+    x = np.uint32(x)
+    x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    x = np.uint32(x)
+    x = np.uint32(x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    x = np.uint32(x)
+    return np.uint32(x ^ (x >> np.uint32(16)))

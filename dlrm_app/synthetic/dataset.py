@@ -1,25 +1,34 @@
-"""The inputs of a synthetic model as a dataset folder, whole or not at all, the same bytes with any threads."""
+"""The inputs of a synthetic model as a dataset folder, whole or not at all, the same bytes with any number of threads."""
 
 import logging
 import math
+import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import yaml
+import numpy as np
+import pyarrow.parquet as pq
+from tqdm import tqdm
 
-from dlrm_app.config.compose import conf_dir
 from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.dataset.manifest import MANIFEST, DenseColumn, Manifest, SparseColumn, Split, write_manifest
-from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.files import sync_folder, write_problems
-from dlrm_app.synthetic.disk_space import refuse_if_too_large
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.manifest import (
+    MANIFEST,
+    DenseColumn,
+    Manifest,
+    Shard,
+    SparseColumn,
+    Split,
+    write_manifest,
+)
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import checksum, room_problems, sync_folder, write_problems
+from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
-from dlrm_app.synthetic.shards import Layout, choose_layout, open_writer, write_splits
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.text import setting, typed_settings
 
@@ -27,6 +36,27 @@ logger = logging.getLogger(__name__)
 
 COIN = {"auc": 0.5, "logloss": math.log(2)}
 """The best that a model can reach on labels of a thrown coin."""
+GROUP_BYTES = 4 << 20
+MIN_GROUP_ROWS, MAX_GROUP_ROWS = 256, 32768
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows per row group, a power of two, and row groups per shard."""
+
+    group_rows: int
+    shard_groups: int = 16
+
+    @property
+    def shard_rows(self) -> int:
+        """Rows of a whole shard."""
+        return self.group_rows * self.shard_groups
+
+
+def choose_layout(row_bytes: int) -> Layout:
+    """Row groups near GROUP_BYTES: a reader of 64 lanes holds up to two of each lane in memory."""
+    rows = 1 << int(math.log2(max(1, GROUP_BYTES // row_bytes)))
+    return Layout(min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS))
 
 
 def write_inputs(config: GenerateConfig) -> Manifest:
@@ -35,23 +65,19 @@ def write_inputs(config: GenerateConfig) -> Manifest:
     Raises ConfigError for tables that cannot be, if the output is in the way, or the disk has too little room.
     """
     output = Path(config.output)
-    refuse_if(write_problems("output", output))
-    _refuse_if_taken(output, config.overwrite)
+    refuse_if(write_problems("output", output) or _taken_problems(output, config.overwrite))
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
-    layout = choose_layout(inputs.row_bytes)
+    sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
     output.parent.mkdir(parents=True, exist_ok=True)
-    _check_disk_space(inputs, layout, config)
+    refuse_if(room_problems("rows", output.parent, sum(sizes.values()) * inputs.row_bytes))
     with _folder_written_whole(output) as folder:
-        sizes = {split: rows for split, rows in _sizes(config).items() if rows}
-        splits = write_splits(folder, inputs, sizes, config.start_row, layout, config.threads)
+        present = {split: rows for split, rows in sizes.items() if rows}
+        layout = choose_layout(inputs.row_bytes)
+        splits = write_splits(folder, inputs, present, config.start_row, layout, config.threads)
         manifest = _manifest(inputs, splits, config)
         write_manifest(folder, manifest)
     _log_next_command(config, manifest)
     return manifest
-
-
-def _sizes(config: GenerateConfig) -> dict[str, int]:
-    return {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
 
 
 def _features(config: GenerateConfig) -> list[Feature]:
@@ -109,45 +135,88 @@ def _folder_written_whole(output: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refuse_if_taken(output: Path, overwrite: bool) -> None:
+def _taken_problems(output: Path, overwrite: bool) -> list[str]:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
+        return []
     if not (output / MANIFEST).is_file():
-        raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
-    if not overwrite:
-        raise ConfigError([f"output={output} exists: choose another name, or overwrite=true to replace it"])
+        return [f"output={output} exists and is no dataset folder: give another name"]
+    if overwrite:
+        return []
+    return [f"output={output} exists: choose another name, or overwrite=true to replace it"]
 
 
-def _check_disk_space(inputs: Inputs, layout: Layout, config: GenerateConfig) -> None:
-    rows = sum(_sizes(config).values())
-    sample_rows = min(rows, layout.group_rows)
-    sample = pa.BufferOutputStream()
-    with open_writer(sample, inputs) as writer:
-        writer.write_table(inputs.rows(config.start_row, sample_rows), row_group_size=sample_rows)
-    folder = Path(config.output).parent
-    refuse_if_too_large(rows, sample.getvalue().size, sample_rows, folder, "or an output on another disk")
+def write_splits(
+    folder: Path,
+    inputs: Inputs,
+    sizes: Mapping[str, int],
+    first_row: int,
+    layout: Layout,
+    threads: int | None = None,
+) -> dict[str, Split]:
+    """Writes ``sizes[split]`` rows of each split to ``folder``, those from ``first_row`` on."""
+    splits = {}
+    with tqdm(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
+        for name, rows in sizes.items():
+            (folder / name).mkdir()
+            shards, positives = [], 0
+            for shard, clicks in _write_split(
+                folder, name, inputs, range(first_row, first_row + rows), layout, threads
+            ):
+                shards.append(shard)
+                positives += clicks
+                bar.update(shard.rows)
+            sync_folder(folder / name)
+            splits[name] = Split(rows, positives, rejects=0, shards=shards)
+            first_row += rows
+    return splits
+
+
+def _write_split(
+    folder: Path, name: str, inputs: Inputs, rows: range, layout: Layout, threads: int | None
+) -> Iterator[tuple[Shard, int]]:
+    """(each shard of ``rows`` as the manifest has it, its positive labels)."""
+    shards = [rows[start : start + layout.shard_rows] for start in range(0, len(rows), layout.shard_rows)]
+
+    def write(index: int) -> tuple[Shard, int]:
+        path = f"{name}/part-{index:05d}.parquet"
+        return _write_shard(folder, path, inputs, shards[index], layout.group_rows)
+
+    num_threads = threads or os.cpu_count() or 1
+    return map_in_order(write, range(len(shards)), num_threads, num_threads)
+
+
+def _write_shard(folder: Path, name: str, inputs: Inputs, rows: range, group_rows: int) -> tuple[Shard, int]:
+    """Writes a shard by Arrow's own writer: here drawing takes longer than writing."""
+    path = folder / name
+    row_groups, positives = [], 0
+    ids = [feature.name + (".list.element" if feature.is_multi_hot else "") for feature in inputs.features]
+    with path.open("wb") as file:
+        with pq.ParquetWriter(
+            file,
+            inputs.schema,
+            compression="none",
+            use_dictionary=[LABEL, *ids],
+            write_statistics=False,
+            write_page_checksum=True,
+            store_schema=False,
+        ) as writer:
+            for start in range(rows.start, rows.stop, group_rows):
+                table = inputs.rows(start, min(group_rows, rows.stop - start))
+                writer.write_table(table, row_group_size=len(table))
+                row_groups.append(len(table))
+                positives += int(np.count_nonzero(numbers_of(table.column(LABEL))))
+        file.flush()
+        os.fsync(file.fileno())
+    return Shard(name, len(rows), path.stat().st_size, checksum(path), row_groups), positives
 
 
 def _log_next_command(config: GenerateConfig, manifest: Manifest) -> None:
     size = sum(shard.bytes for shard in manifest.shards)
     rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
+    typed = [each for each in typed_settings() if each.lstrip("'").startswith(("tables=", "experiment="))]
+    model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
+    command = " ".join(["dlrm-train", setting("data.path", config.output), *typed, *model, "output=run"])
     logger.info(
         f"{config.output}: {rows}; {len(manifest.sparse)} sparse and {len(manifest.dense)} dense features, "
-        f"{size / 1e6:,.0f} MB\nnext: {_train_command(config)}"
+        f"{size / 1e6:,.0f} MB\nnext: {command}"
     )
-
-
-def _train_command(config: GenerateConfig) -> str:
-    name = _shipped_name(config)
-    model = name if name and (conf_dir() / "model" / f"{name}.yaml").is_file() else "concat"
-    typed = [each for each in typed_settings() if each.lstrip("'").startswith("tables=")]
-    tables = f"tables={name}" if name else typed[-1] if typed else "tables=FILE.yaml"
-    return f"dlrm-train {setting('data.path', config.output)} {tables} model={model} output=run"
-
-
-def _shipped_name(config: GenerateConfig) -> str | None:
-    """The choice of tables= that ``config`` holds; None for a file of the user's own."""
-    for path in sorted((conf_dir() / "tables").glob("*.yaml")):
-        if yaml.safe_load(path.read_text(encoding="utf-8")).get("specs") == config.tables.specs:
-            return path.stem
-    return None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.synthetic.power_law import power_law, power_law_span, uniform
+from dlrm_app.synthetic.distribution import power_law, power_law_span, uniform
 
 LABEL = "label"
 DENSE_LIMIT = np.float32(100)
@@ -30,7 +30,7 @@ class Feature:
 
     @property
     def is_multi_hot(self) -> bool:
-        """Whether its column holds lists."""
+        """True if its column holds lists."""
         return self.num_ids > 1
 
 
@@ -51,7 +51,7 @@ class Inputs:
 
     @property
     def row_bytes(self) -> int:
-        """Of a row's values."""
+        """The size of a row's values."""
         return 1 + 4 * (self.num_dense + sum(feature.num_ids for feature in self.features))
 
     @property

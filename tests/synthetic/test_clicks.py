@@ -14,10 +14,17 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.synthetic import generate
-from dlrm_app.synthetic.best import Tally
 from dlrm_app.synthetic.clicks import make_source
-from dlrm_app.synthetic.draw import MISSING, MISSING_VALUE, draw_rows
-from dlrm_app.synthetic.shape import CARDINALITIES, DENSE_MISSING, SPARSE_MISSING, criteo_shape
+from dlrm_app.synthetic.distribution import (
+    CARDINALITIES,
+    DENSE_MISSING,
+    MISSING,
+    MISSING_VALUE,
+    SPARSE_MISSING,
+    criteo_shape,
+    draw_rows,
+)
+from dlrm_app.synthetic.signal import Tally
 
 
 def config(output, *overrides):

@@ -19,9 +19,9 @@ from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.synthetic import dataset, generate
+from dlrm_app.synthetic.dataset import Layout, choose_layout, write_splits
+from dlrm_app.synthetic.distribution import power_law, power_law_span
 from dlrm_app.synthetic.inputs import Feature, make_inputs
-from dlrm_app.synthetic.power_law import power_law, power_law_span
-from dlrm_app.synthetic.shards import Layout, choose_layout, write_splits
 from tests.loader.test_rows import copied, whole
 
 LARGEST = 2_000_000_000  # rows of Colossal's largest table
@@ -203,12 +203,24 @@ def test_val_goes_on_where_train_ends(tmp_path: Path, tables: str) -> None:
     assert val.equals(train)
 
 
-def test_the_next_command_is_printed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Tables of the project are known by their name, with the model that belongs to them."""
+@pytest.mark.parametrize(
+    ("typed", "trained"),
+    [
+        ("tables=merlin_tiny", "tables=merlin_tiny model=concat"),
+        ("experiment=merlin_tiny", "experiment=merlin_tiny"),
+    ],
+)
+def test_the_next_command_is_printed(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    trained: str,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["dlrm-generate", typed, "rows=10"])
     with caplog.at_level("INFO"):
-        generate(configure(tmp_path / "data", "tables=merlin_tiny", "rows=10"))
-    data = f"data.path={tmp_path / 'data'}"
-    assert f"next: dlrm-train {data} tables=merlin_tiny model=merlin_tiny output=run" in caplog.text
+        generate(configure(tmp_path / "data", typed, "rows=10"))
+    assert f"next: dlrm-train data.path={tmp_path / 'data'} {trained} output=run" in caplog.text
 
 
 def test_what_is_there_stays_until_the_new_dataset_is_whole(
