@@ -26,10 +26,10 @@ from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
-from dlrm_app.sharding.plan.estimated_plan import to_assignment
-from dlrm_app.sharding.planner.placement import Assignment, imbalance, rank_loads
-from dlrm_app.sharding.planner.planner import make_workload
-from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
+from dlrm_app.sharding.plan import to_assignment
+from dlrm_app.sharding.planner import make_workload
+from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.tables.bag_configs import meta_bags

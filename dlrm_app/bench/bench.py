@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.bench.machine import measure_machine, measure_topology, write_inputs
+from dlrm_app.bench.machine import measure_machine, measure_topology, shape_of, write_inputs
 from dlrm_app.bench.result import BenchResult, Section, Start
 from dlrm_app.bench.sections import (
     measure_checkpoint,
@@ -24,10 +24,8 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
 from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder
-from dlrm_app.sharding.estimate.machine import Machine
-from dlrm_app.sharding.estimate.work import step_work
+from dlrm_app.sharding.step_estimate import Machine, step_work
 from dlrm_app.training.setup import open_dataset
-from dlrm_app.training.speed.shape import step_shape
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
 
@@ -81,7 +79,7 @@ def _measure(config: BenchConfig, start: Start, runtime: Runtime, scratch: Path)
 
 
 def _sections(run: TrainingRun, config: BenchConfig, machine: Machine, start: Start) -> Iterator[Section]:
-    work = step_work(step_shape(run.config, run.trainable.plan, run.trainable.model.module))
+    work = step_work(shape_of(run))
     floors = machine.floors_ms(work, run.config.trainer.precision)
     sections: dict[str, Callable[[], Section]] = {
         "start": start.section,

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import yaml
 
-from dlrm_app.bench.timed_steps import time_steps
+from dlrm_app.bench.sections import time_steps
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.generate import GenerateConfig
@@ -26,12 +26,11 @@ from dlrm_app.kernels.products import is_for_onednn, multiply
 from dlrm_app.model.precision import set_tf32
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
-from dlrm_app.sharding.estimate.machine import Machine
-from dlrm_app.sharding.estimate.work import Loaded, step_work
+from dlrm_app.sharding.step_estimate import Loaded, Machine, StepShape, step_shape, step_work
 from dlrm_app.synthetic import generate
 from dlrm_app.training.resume import with_lanes
 from dlrm_app.training.setup import epoch_batches, open_dataset
-from dlrm_app.training.speed.shape import step_shape
+from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare, train_batches
 
 PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
@@ -153,8 +152,14 @@ def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtim
         readings = [by_part for _, by_part in time_steps(run, iter(kept), WARM_STEPS, steps)]
         parts = {part for reading in readings for part in reading}
         times = {part: statistics.median(reading.get(part, 0.0) for reading in readings) for part in parts}
-        work = step_work(step_shape(config, run.trainable.plan, run.trainable.model.module))
-        return machine.floors_ms(work, run.config.trainer.precision), times
+        return machine.floors_ms(step_work(shape_of(run)), run.config.trainer.precision), times
+
+
+def shape_of(run: TrainingRun) -> StepShape:
+    """The shape of the run's steps."""
+    trainable, config = run.trainable, run.config
+    batch_size, optimizer = config.trainer.global_batch_size, config.optimizer.dense.kind
+    return step_shape(trainable.plan, trainable.model.module, config.model, batch_size, optimizer)
 
 
 def fit(machine: Machine, small: Reading, large: Reading) -> Machine:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 
 from dlrm_app.bench.result import Section, line
-from dlrm_app.bench.timed_steps import time_steps
+from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.evaluation.evaluate import SizedBatches, evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch
@@ -165,3 +165,29 @@ def timed(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return 1000 * (time.perf_counter() - started)
+
+
+def time_steps(
+    run: TrainingRun, batches: Iterator[Batch], warm_up: int, steps: int
+) -> list[tuple[float, dict[str, float]]]:
+    """(milliseconds, those of each part) of ``steps`` steps after ``warm_up`` others, means over ranks.
+
+    Ranks tell each other their times at the end: in training they do not meet after each step either. Every rank must
+    call it.
+    """
+    stream = run.parts.waiting(batches)
+    times = []
+    run.trainable.model.train()
+    for _ in range(warm_up + steps):
+        started = time.perf_counter()
+        with run.parts.step():
+            run.trainable.pipeline.progress(stream)
+        mine = run.parts.read()  # waits for the device
+        times.append([time.perf_counter() - started, *(mine.get(part, 0.0) for part in PARTS)])
+    run.trainable.pipeline.detach()
+    seconds = torch.tensor(times[warm_up:], dtype=torch.float64, device=run.runtime.device)
+    means = 1000 * all_reduce_sum(seconds) / run.runtime.world_size
+    return [
+        (whole, {part: ms for part, ms in zip(PARTS, by_part, strict=True) if ms})
+        for whole, *by_part in means.tolist()
+    ]

@@ -10,8 +10,9 @@ def main() -> None:
 
 def _plan(config: PlanConfig) -> None:
     from dlrm_app.planning.plan_cluster import plan_cluster
+    from dlrm_app.reports.plan import write_plan_page
 
-    plan_cluster(config)
+    plan_cluster(config, write_plan_page)
 
 
 def _validate(config: PlanConfig) -> None:

@@ -16,7 +16,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch
 from dlrm_app.progress import progress_bar
-from dlrm_app.sharding.fused_kernels import undisturbed
+from dlrm_app.sharding.sharder import undisturbed
 
 Scored = tuple[Batch, torch.Tensor]
 """A batch on the device, and its logits [B]."""

@@ -47,7 +47,7 @@ from dlrm_app.inference.verification import TIMED_ROWS, Scored, check_in_cpp, pr
 from dlrm_app.loader.batch import EvalBatches, Loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
-from dlrm_app.sharding.fused_kernels import undisturbed
+from dlrm_app.sharding.sharder import undisturbed
 from dlrm_app.table import text_table
 from dlrm_app.text import bytes_text
 

@@ -1,6 +1,7 @@
 """dlrm-plan: where the tables of a model would lie on a cluster that need not be there."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
@@ -8,27 +9,26 @@ from torch import nn
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.dataset.pooling_factors import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
-from dlrm_app.files import explained_disk_errors, write_text
+from dlrm_app.files import explained_disk_errors
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
-from dlrm_app.reports.plan import plan_page
+from dlrm_app.planning.estimates import estimate_run, estimate_text, shortage
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import Workload
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
-from dlrm_app.sharding.plan.plan_file import write_plan
-from dlrm_app.sharding.plan.plan_table import plan_text
-from dlrm_app.sharding.planner.planner import find_assignment
+from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
+from dlrm_app.sharding.plan_file import write_plan
+from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count, setting, typed_settings
-from dlrm_app.training.memory.estimate import estimate_run, shortage
-from dlrm_app.training.speed.estimate import estimate_text
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
+PageWriter = Callable[[EstimatedPlan, Path], None]
 
-def plan_cluster(config: PlanConfig) -> EstimatedPlan:
-    """Plans, prints the plan, and writes plan.yaml and plan.html if ``output`` names a folder.
+
+def plan_cluster(config: PlanConfig, write_page: PageWriter | None = None) -> EstimatedPlan:
+    """Plans, prints the plan, and writes plan.yaml, and plan.html by ``write_page``, if ``output`` names a folder.
 
     Needs neither GPUs nor process groups. Raises DlrmError if the tables do not fit, with what would make them.
     """
@@ -51,7 +51,7 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     if config.smallest:
         _print_smallest(work, cluster)
     if config.output is not None:
-        _write(Path(config.output), plan)
+        _write(Path(config.output), plan, write_page)
     _print_next(config, cluster)
     return plan
 
@@ -72,9 +72,10 @@ def train_command(config: PlanConfig, cluster: Cluster) -> str:
 
 def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, cluster: Cluster) -> None:
     """What the run needs beside its tables, if the model fits them: a plan may be asked for without it."""
-    if model_problems(config.model) or model_table_problems(ModelSpec(config.model, tables, num_dense)):
+    spec = ModelSpec(config.model, tables, num_dense)
+    if model_problems(config.model) or model_table_problems(spec):
         return
-    needed = estimate_run(config, tables, num_dense, cluster.num_ranks, cluster.device)
+    needed = estimate_run(spec, config.trainer, config.optimizer.dense, cluster.num_ranks, cluster.device)
     print(needed)
     if problem := shortage(needed, cluster):
         print(f"warning: {problem}")
@@ -96,12 +97,14 @@ def _print_smallest(work: Workload, cluster: Cluster) -> None:
         print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
 
 
-def _write(folder: Path, plan: EstimatedPlan) -> None:
+def _write(folder: Path, plan: EstimatedPlan, write_page: PageWriter | None) -> None:
     with explained_disk_errors(folder, "then plan again"):
         folder.mkdir(parents=True, exist_ok=True)
         write_plan(folder / "plan.yaml", plan)
-        write_text(folder / "plan.html", plan_page(plan, folder.absolute().name))
-    print(f"wrote {folder / 'plan.yaml'} and {folder / 'plan.html'}")
+        if write_page is not None:
+            write_page(plan, folder / "plan.html")
+    written = [str(folder / "plan.yaml"), *([str(folder / "plan.html")] if write_page else [])]
+    print(f"wrote {' and '.join(written)}")
 
 
 def _print_next(config: PlanConfig, cluster: Cluster) -> None:

@@ -1,18 +1,24 @@
 """A plan's chart: what every rank carries, on one page that needs nothing from elsewhere."""
 
 from html import escape
+from pathlib import Path
 from statistics import fmean
 
+from dlrm_app.files import write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import page
 from dlrm_app.sharding.cost import KINDS
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.plan.plan_table import TABLE_COLUMNS, balance_line, rank_rows, table_rows
+from dlrm_app.sharding.plan import TABLE_COLUMNS, EstimatedPlan, balance_line, rank_rows, table_rows
 from dlrm_app.table import html_table
 from dlrm_app.text import memory_text
 
 STYLES = ("first solid", "second solid", "third solid", "fourth solid")
 """Of KINDS, in their order. Solid, because stacked areas must hide what is below."""
+
+
+def write_plan_page(plan: EstimatedPlan, path: Path) -> None:
+    """Writes the page of ``plan``, named after its folder."""
+    write_text(path, plan_page(plan, path.absolute().parent.name))
 
 
 def plan_page(plan: EstimatedPlan, title: str) -> str:

@@ -26,9 +26,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.communication import quantized_collectives
 from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of
-from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 from dlrm_app.text import listed

@@ -21,12 +21,11 @@ from dlrm_app.kernels import openmp
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
-from dlrm_app.sharding.communication import quantized_collectives
 from dlrm_app.sharding.constraints import table_names
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.planner.placement import Assignment
-from dlrm_app.sharding.planner.planner import make_plan
-from dlrm_app.sharding.sharder import AnyShardingSharder
+from dlrm_app.sharding.placement import Assignment
+from dlrm_app.sharding.plan import EstimatedPlan
+from dlrm_app.sharding.planner import make_plan
+from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table

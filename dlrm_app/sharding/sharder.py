@@ -1,15 +1,115 @@
-"""A sharder without torchrec's limits on CPU: every sharding type on every device, and means that are means."""
+"""torchrec's sharded tables, with what it lacks: every sharding type on every device, means that are means under every
+sharding, collectives in fewer bits, and kernels that an evaluation leaves as they were.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from torch import nn
+from torchrec.distributed.embedding_sharding import EmbeddingShardingInfo
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
+from torchrec.distributed.embeddingbag import (
+    EmbeddingBagCollectionContext,
+    EmbeddingBagCollectionSharder,
+    ShardedEmbeddingBagCollection,
+)
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs
+from torchrec.distributed.types import (
+    CommOp,
+    ParameterSharding,
+    QuantizedCommCodecs,
+    ShardingEnv,
+    ShardingType,
+)
+from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from dlrm_app.config.sharding import KEY_VALUE_KERNELS
-from dlrm_app.sharding.mean_pooling import ExactMeanCollection
+from dlrm_app.config.sharding import KEY_VALUE_KERNELS, CollectivesConfig
 
 DENSE = EmbeddingComputeKernel.DENSE.value
+
+
+ROW_SPLIT = {ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value}
+
+
+class ExactMeanCollection(ShardedEmbeddingBagCollection):
+    """Mean pooling that is the mean under every sharding: tables split by rows give sums, which are divided here.
+
+    torchrec 1.8 divides the sums of row_wise and table_row_wise tables by their bags' lengths after the exchange. It
+    divides every other multi-hot feature of the collection as well (sum-pooled ones too, and those that were averaged
+    already), and takes the means of grid_shard's parts for parts of the mean. Nothing says so: the model just learns
+    something else.
+    """
+
+    def __init__(
+        self,
+        module: EmbeddingBagCollection,
+        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        **options: Any,
+    ) -> None:
+        super().__init__(module, table_name_to_parameter_sharding, **options)
+        self._has_mean_pooling_callback = False
+        self._to_divide = {
+            feature
+            for table in module.embedding_bag_configs()
+            for feature in table.feature_names
+            if table.pooling == PoolingType.MEAN
+            and table_name_to_parameter_sharding[table.name].sharding_type in ROW_SPLIT
+        }
+        self._widths = torch.tensor(self._embedding_dims, device=self._device)
+        self._rows: torch.Tensor | None = None
+        """[keys] where each key's bags are in ``_divisor``'s table of lengths."""
+
+    @classmethod
+    def create_embedding_bag_sharding(
+        cls, sharding_infos: list[EmbeddingShardingInfo], *arguments: Any, **options: Any
+    ) -> Any:
+        """torchrec's, with sums in place of means where a bag's rows lie on several ranks."""
+        if sharding_infos[0].param_sharding.sharding_type in ROW_SPLIT:
+            sharding_infos = [
+                replace(info, embedding_config=replace(info.embedding_config, pooling=PoolingType.SUM))
+                for info in sharding_infos
+            ]
+        return super().create_embedding_bag_sharding(sharding_infos, *arguments, **options)
+
+    def input_dist(self, ctx: EmbeddingBagCollectionContext, features: KeyedJaggedTensor) -> Any:
+        """torchrec's; keeps what the sums of these bags are to be divided by."""
+        awaitable = super().input_dist(ctx, features)
+        if self._to_divide:
+            ctx.divisor = self._divisor(features)
+        return awaitable
+
+    def compute_and_output_dist(self, ctx: EmbeddingBagCollectionContext, input: Any) -> Any:
+        """torchrec's, followed by the division."""
+        awaitable = super().compute_and_output_dist(ctx, input)
+        if self._to_divide:
+            awaitable.callbacks.append(partial(_divide, divisor=ctx.divisor))
+        return awaitable
+
+    def _divisor(self, features: KeyedJaggedTensor) -> torch.Tensor:
+        """float [B, widths of the output's keys]: a bag's length, or 1."""
+        lengths = features.lengths().view(len(features.keys()), -1).clamp(min=1)
+        rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
+        if self._rows is None:  # once: a copy to a GPU in every step would wait for it
+            self._rows = torch.tensor(self._find_rows(features.keys()), device=lengths.device)
+        chosen = rows_and_one[self._rows]  # [keys, B]
+        return chosen.T.repeat_interleave(self._widths, dim=1, output_size=sum(self._embedding_dims))
+
+    def _find_rows(self, features: Sequence[str]) -> list[int]:
+        """The row of each of the output's keys; one behind the last where nothing is divided."""
+        row_of = {key: row for row, key in enumerate(features)}
+        # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
+        return [row_of[key] if key in self._to_divide else len(row_of) for key in self._embedding_names]
+
+
+def _divide(pooled: KeyedTensor, divisor: torch.Tensor) -> KeyedTensor:
+    return KeyedTensor(pooled.keys(), pooled.length_per_key(), pooled.values() / divisor, key_dim=1)
 
 
 class AnyShardingSharder(EmbeddingBagCollectionSharder):
@@ -42,3 +142,67 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
             qcomm_codecs_registry=self.qcomm_codecs_registry,
             module_fqn=module_fqn,
         )
+
+
+def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommCodecs] | None:
+    """Codecs by kind of collective, for pooled embeddings and their gradients; None if nothing is to be rounded.
+
+    fp16 and bf16 round each value; int8 keeps, for every 32 values in a row, their least one, their range and 255 steps
+    between (fbgemm's row-wise int8). Each is undone on arrival: what is computed stays float32. torchrec's own registry puts fp16 in place of bf16 on CPU, where gloo carries bf16 as well by now, and lets int8 fail
+    in the reduce-scatter of row_wise shards, which would add up steps of different ranges: fp16 goes there.
+    """
+    if config.forward == config.backward == "fp32":
+        return None
+    exchanged, summed = (
+        _codecs(config.forward, config.backward),
+        _codecs(_summable(config.forward), _summable(config.backward)),
+    )
+    return {
+        CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL.name: exchanged,
+        CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER.name: summed,
+    }
+
+
+def _summable(name: str) -> str:
+    return "fp16" if name == "int8" else name
+
+
+def _codecs(forward: str, backward: str) -> QuantizedCommCodecs:
+    return get_qcomm_codecs(QCommsConfig(CommType(forward), CommType(backward)))
+
+
+def fused_kernels(model: nn.Module) -> Iterator[Any]:
+    """The fused lookups of the sharded ``model``, which torchrec keeps in lists that ``modules`` does not see."""
+    for module in model.modules():
+        for lookup in getattr(module, "_lookups", ()):
+            for part in lookup.modules():
+                if isinstance(part, SplitTableBatchedEmbeddingBagsCodegen):
+                    yield part
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Forward passes of the block are no steps of training.
+
+    Adam's and LAMB's bias corrections would take them for some. With the pipeline ``prefetch`` each lookup locks the
+    rows that it finds in a GPU's cache, and the backward pass unlocks them: without one they would stay there for good.
+    """
+    kernels = list(fused_kernels(model))
+    before = [(kernel.iter.clone(), kernel.iter_cpu.clone(), kernel.lock_cache_line) for kernel in kernels]
+    for kernel in kernels:
+        kernel.lock_cache_line = False
+    try:
+        yield
+    finally:
+        for kernel, (count, count_cpu, locks) in zip(kernels, before, strict=True):
+            kernel.iter.copy_(count)
+            kernel.iter_cpu.copy_(count_cpu)
+            kernel.lock_cache_line = locks
+
+
+def uncount_step(model: nn.Module) -> None:
+    """Takes the last forward pass, of a step that was skipped, out of the count."""
+    for kernel in fused_kernels(model):
+        if kernel.iter_cpu.item():  # SGD's and Adagrad's kernels do not count
+            kernel.iter -= 1
+            kernel.iter_cpu -= 1

@@ -11,9 +11,9 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
-from dlrm_app.sharding.plan.table_classes import fold
-from dlrm_app.sharding.planner.placement import rank_loads
-from dlrm_app.sharding.planner.search import fits, largest_share, search
+from dlrm_app.sharding.placement import rank_loads
+from dlrm_app.sharding.plan import fold
+from dlrm_app.sharding.search import fits, largest_share, search
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import listed, memory_text
 

@@ -18,7 +18,7 @@ from dlrm_app.distributed.collectives import (
 from dlrm_app.errors import SharedError
 from dlrm_app.loader.batch import TrainBatches
 from dlrm_app.runs.checkpoint.marker import Progress
-from dlrm_app.sharding.fused_kernels import uncount_step
+from dlrm_app.sharding.sharder import uncount_step
 from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)

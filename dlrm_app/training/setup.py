@@ -26,7 +26,7 @@ from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.model.precision import set_tf32
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.optimizers import combine_optimizers

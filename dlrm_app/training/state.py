@@ -23,7 +23,7 @@ from dlrm_app.runs.checkpoint.tensors import (
     set_step,
 )
 from dlrm_app.runs.folder import RunFolder
-from dlrm_app.sharding.plan.plan_file import plan_to_dict
+from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.text import count
 from dlrm_app.training.decisions import reason_to_stop

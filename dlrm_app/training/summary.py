@@ -12,13 +12,11 @@ from dlrm_app.model.precision import describe_choice
 from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import RunResult, TrainEvent
-from dlrm_app.sharding.kernels import log_dense_kernel
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import duration, first_lines, setting
 from dlrm_app.training.instruments import largest_part
-from dlrm_app.training.memory.estimate import estimate_run, shortage
 from dlrm_app.training.state import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -50,18 +48,6 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
         capability = torch.cuda.get_device_capability(runtime.device)
         logger.info("%s", describe_choice(config.trainer.precision, config.trainer.tf32, capability))
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
-
-
-def log_run_memory(
-    config: TrainConfig, tables: list[Table], num_dense: int, plan: EstimatedPlan, runtime: Runtime
-) -> None:
-    """What a rank needs beside its tables; a warning where the plan leaves less."""
-    if not runtime.is_first:
-        return
-    needed = estimate_run(config, tables, num_dense, runtime.world_size, runtime.device_type)
-    logger.info("%s", needed)
-    if problem := shortage(needed, plan.cluster):
-        logger.warning("%s", problem)
 
 
 def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:

@@ -21,8 +21,8 @@ from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunResult, SkipEvent, TrainEvent
 from dlrm_app.runs.folder import RunFolder, open_run_folder
-from dlrm_app.sharding.plan.plan_file import write_plan
-from dlrm_app.sharding.plan.plan_table import log_plan
+from dlrm_app.sharding.plan import log_plan
+from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import setting
 from dlrm_app.training.compile_choice import with_compile
@@ -51,7 +51,7 @@ from dlrm_app.training.setup import (
 )
 from dlrm_app.training.state import TrainingRun, begin_with, restore, save
 from dlrm_app.training.step_parts import StepParts
-from dlrm_app.training.summary import log_division, log_run_memory, log_start, log_step, print_end
+from dlrm_app.training.summary import log_division, log_start, log_step, print_end
 from dlrm_app.training.table_health import TableHealth
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,6 @@ def prepare(
     ema_decay = config.optimizer.dense.ema_decay
     soft_labels = runtime.together(lambda: distilled_labels(config.distillation, manifest))
     log_plan(trainable.plan)
-    log_run_memory(config, tables, len(manifest.dense), trainable.plan, runtime)
     run = TrainingRun(
         config,
         runtime,

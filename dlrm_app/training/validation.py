@@ -24,8 +24,7 @@ from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.runs.checkpoint.names import goes_on, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
-from dlrm_app.sharding.constraints import sharding_problems
-from dlrm_app.sharding.kernels import table_problems
+from dlrm_app.sharding.constraints import sharding_problems, table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
 from dlrm_app.training.resume import check_warm_start
 
@@ -134,7 +133,7 @@ def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
 
 def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> "Workload":
     """What is planned: each model of an ensemble reads rows of its own."""
-    from dlrm_app.sharding.planner.planner import make_workload
+    from dlrm_app.sharding.planner import make_workload
 
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
     return make_workload(tables, config.optimizer.sparse, config.sharding, batch_size, device_type)
@@ -266,7 +265,7 @@ class _Checks:
         """The plan in the file ``sharding.plan``, if nothing else is wrong with what it is for."""
         path = self._config.sharding.plan
         if path is not None and tables is not None and cluster is not None and not self._errors:
-            from dlrm_app.sharding.plan.plan_file import load_plan
+            from dlrm_app.sharding.plan_file import load_plan
 
             work = plan_workload(self._config, tables, cluster.device)
             self.result(lambda: load_plan(Path(path), work, cluster))

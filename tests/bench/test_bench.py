@@ -16,8 +16,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.reports.bench import bench_page, bench_text, show_bench
 from dlrm_app.runs.events import PARTS, TITLES
-from dlrm_app.sharding.estimate.machine import Machine
-from dlrm_app.sharding.estimate.work import Work
+from dlrm_app.sharding.step_estimate import Machine, Work
 from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL

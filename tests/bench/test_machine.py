@@ -12,8 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.planning.plan_cluster import plan_cluster
-from dlrm_app.sharding.estimate.machine import Machine
-from dlrm_app.sharding.estimate.work import Loaded, Work
+from dlrm_app.sharding.step_estimate import Loaded, Machine, Work
 from tests.loader.dataset_fixture import write_dataset
 
 MACHINE = Machine({"fp32": 1e9, "bf16": 2e9}, memory=1e9, exchange=float("inf"))

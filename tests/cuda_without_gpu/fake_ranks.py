@@ -16,8 +16,8 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, module_paths, to_plan
-from dlrm_app.sharding.planner.planner import find_assignment
+from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
+from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.sharded_model import make_sharder
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.fused_optimizers import attach_fused_optimizers

@@ -4,8 +4,8 @@ import pytest
 
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.distributed.runtime import quiet_libraries
-from dlrm_app.sharding.fused_kernels import fused_kernels
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
+from dlrm_app.sharding.plan import EstimatedPlan
+from dlrm_app.sharding.sharder import fused_kernels
 from tests.cuda_without_gpu.fake_ranks import compose_plan, fake_rank, make_plan, shard_on_meta
 
 TYPES = ["table_wise", "row_wise", "column_wise", "table_column_wise", "table_row_wise", "grid_shard"]

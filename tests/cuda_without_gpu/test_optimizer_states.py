@@ -11,7 +11,7 @@ from fbgemm_gpu.split_embedding_configs import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
 from torchrec.distributed import batched_embedding_kernel
 
-from dlrm_app.sharding.fused_kernels import fused_kernels
+from dlrm_app.sharding.sharder import fused_kernels
 from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import ROW, SPARSE_OPTIMIZERS
 from tests.cuda_without_gpu.fake_ranks import compose_plan, fake_rank, make_plan, shard_on_meta

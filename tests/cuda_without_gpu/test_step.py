@@ -14,7 +14,7 @@ from dlrm_app.loader.batch import Batch
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
-from dlrm_app.sharding.mean_pooling import ExactMeanCollection
+from dlrm_app.sharding.sharder import ExactMeanCollection
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.instruments import LossMeter
 from dlrm_app.training.nonfinite import NonfiniteGuard

@@ -12,7 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.sharding import CollectivesConfig, collective_problems
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.sharding.communication import quantized_collectives
+from dlrm_app.sharding.sharder import quantized_collectives
 from dlrm_app.training.setup import build_trainable
 from tests.integration.sharded_losses import BATCH, COMMON, NUM_STEPS, WIDE_TABLES
 from tests.integration.test_sharded_parity import sharded

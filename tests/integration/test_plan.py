@@ -13,7 +13,7 @@ from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.planning.plan_cluster import plan_cluster
-from dlrm_app.sharding.plan.plan_table import plan_text
+from dlrm_app.sharding.plan import plan_text
 from tests.commands import command, run
 from tests.integration.test_train import start
 from tests.loader.dataset_fixture import write_dataset

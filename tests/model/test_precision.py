@@ -13,7 +13,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.precision import describe_choice, set_tf32
-from dlrm_app.sharding.kernels import table_problems
+from dlrm_app.sharding.constraints import table_problems
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train, plain_copy, train_both
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

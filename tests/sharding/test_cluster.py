@@ -11,7 +11,7 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Bandwidths, described_cluster, running_cluster
 from dlrm_app.sharding.cost import estimate_options
-from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.search import search
 from tests.sharding.clusters import one_hot, workload
 
 COMMON = ["tables=criteo_kaggle", "tables.embedding_dim=16"]

@@ -1,22 +1,32 @@
 """What is asked for a table, by whom, and what is refused of it."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, constraint_problems
-from dlrm_app.sharding.constraints import constraints_of, sharding_problems
+from dlrm_app.sharding.constraints import (
+    constraints_of,
+    dense_kernel_tables,
+    log_dense_kernel,
+    sharding_problems,
+    table_problems,
+)
 from dlrm_app.sharding.cost import KINDS, Option, planner_constraints
-from dlrm_app.sharding.planner.placement import Assignment, Placed
+from dlrm_app.sharding.placement import Assignment, Placed
 from dlrm_app.sharding.sharded_model import warn_of_other_algorithms
+from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
+from tests.random_batches import TABLES
 
 USER = Table("t_user", 1000, 16, ("user",))
 ITEM = Table("t_item", 5000, 32, ("item",))
-TABLES = [USER, ITEM]
+PAIR = [USER, ITEM]
 
 
 def sharding(**patterns: dict[str, Any]) -> ShardingConfig:
@@ -50,7 +60,7 @@ def test_constraints_reach_the_planner() -> None:
         t_item={"types": ["row_wise"], "kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3},
         t_user={"types": ["data_parallel", "column_wise"], "min_partition": 8, "device_group": "cuda"},
     )
-    found = planner_constraints(TABLES, config, (), world_size=2)
+    found = planner_constraints(PAIR, config, (), world_size=2)
     item, user = found["t_item"], found["t_user"]
     assert (item.sharding_types, item.compute_kernels) == (["row_wise"], ["fused_uvm_caching"])
     assert item.cache_params is not None
@@ -60,14 +70,14 @@ def test_constraints_reach_the_planner() -> None:
 
 
 def test_without_constraints_tables_are_sharded_by_types_that_train_alike() -> None:
-    for constraints in planner_constraints(TABLES, ShardingConfig(), (), world_size=2).values():
+    for constraints in planner_constraints(PAIR, ShardingConfig(), (), world_size=2).values():
         assert constraints.sharding_types == ["table_wise", "row_wise"]
         assert constraints.compute_kernels == ["fused"]
 
 
 def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
     config = sharding(t_any={"types": ["data_parallel", "row_wise"], "kernels": ["fused", "fused_uvm"]})
-    assert planner_constraints(TABLES, config, {"t_item"}, 2)["t_item"].compute_kernels == ["dense"]
+    assert planner_constraints(PAIR, config, {"t_item"}, 2)["t_item"].compute_kernels == ["dense"]
 
 
 @pytest.mark.parametrize(
@@ -103,13 +113,13 @@ def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any,
 def test_what_a_table_or_a_device_does_not_allow_is_refused(
     constraints: dict[str, Any], device: str, words: str
 ) -> None:
-    (problem,) = sharding_problems(TABLES, sharding(t_item=constraints), device)
+    (problem,) = sharding_problems(PAIR, sharding(t_item=constraints), device)
     assert problem.startswith("table t_item: ")
     assert words in problem
 
 
 def test_a_pattern_that_fits_no_table_is_refused_with_the_tables_there_are() -> None:
-    (problem,) = sharding_problems(TABLES, sharding(t_itm_any={"types": ["row_wise"]}), "cpu")
+    (problem,) = sharding_problems(PAIR, sharding(t_itm_any={"types": ["row_wise"]}), "cpu")
     assert problem == "sharding.tables.t_itm* fits no table: they are t_user, t_item"
 
 
@@ -128,3 +138,85 @@ def test_splitting_rows_whose_optimizer_reduces_over_them_is_said(
     assert [r.getMessage()[:35] for r in caplog.records] == (
         ["table t_item: rowwise_adagrad reduc"] if is_other else []
     )
+
+
+def dense(tables: Sequence[Table], settings: SparseSettings, device: str) -> set[str]:
+    return set(dense_kernel_tables(tables, settings, ShardingConfig(), device))
+
+
+def problems(
+    tables: Sequence[Table], types: list[str] | None = None, device: str = "cpu", **changes: Any
+) -> list[str]:
+    settings = SparseSettings(**{"kind": "rowwise_adagrad", "lr": 0.1, **changes})
+    return table_problems(tables, settings, ShardingConfig(types), device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_kind_is_accepted_on_every_device_and_sharding(device: str) -> None:
+    for kind in SPARSE_OPTIMIZERS:
+        assert problems(TABLES, device=device, kind=kind) == []
+        assert problems(TABLES, ["data_parallel"], device, kind=kind, weight_decay=0.1) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "words"),
+    [
+        ({"optimizer": {"lr": "high"}}, {}, ["optimizer.lr", "high"]),
+        ({"optimizer": {"kind": "lion"}}, {}, ["optimizer.kind must be one of sgd, ", "got 'lion'"]),
+        ({"optimizer": {"lr": -1.0}}, {}, ["optimizer.lr must be a positive number, got -1.0"]),
+        ({"optimizer": {"beta1": 1.0}}, {}, ["optimizer.beta1"]),
+        ({}, {"kind": "adam", "max_gradient": 1.0}, ["max_gradient needs an optimizer inside"]),
+        ({"sharding": {"types": ["data_parallel"]}}, {"max_gradient": 1.0}, ["max_gradient needs"]),
+        ({"init": "zeros"}, {"kind": "lamb"}, ["init zeros would never move"]),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_tables_name(
+    table: dict[str, Any], changes: dict[str, Any], words: list[str]
+) -> None:
+    (problem,) = problems([replace(TABLES[0], **table)], **changes)
+    for word in ["table shared", *words]:
+        assert word in problem
+
+
+def test_one_cause_is_told_once_for_all_its_tables() -> None:
+    tables = [Table(f"t{place}", 10, 4, (f"f{place}",)) for place in range(26)]
+    (problem,) = problems(tables, kind="adam", max_gradient=1.0)
+    assert problem.startswith("tables t0, t1, t2 and 23 more: max_gradient")
+
+
+def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.LogCaptureFixture) -> None:
+    """And the run says so, for it costs a pass over the table a step."""
+    caplog.set_level("INFO")
+    tables = [replace(TABLES[0], optimizer={"weight_decay": 0.1}), TABLES[1]]
+    settings = SparseSettings("rowwise_adagrad", 0.1)
+    assert dense(tables, settings, "cpu") == {"shared"}
+    assert dense(tables, settings, "cuda") == set()
+    assert dense(tables, SparseSettings("adagrad", 0.1), "cuda") == {"shared"}
+    assert dense(tables, SparseSettings("lamb", 0.1), "cpu") == {"shared", "bags"}
+    coupled = SparseSettings("adam", 0.1, weight_decay=0.1, weight_decay_mode="coupled")
+    for_all = SparseSettings("rowwise_adagrad", 0.1, updated_rows="all")
+    assert (
+        dense(TABLES, coupled, "cuda") == dense(TABLES, for_all, "cuda") == {table.name for table in TABLES}
+    )
+    assert dense(TABLES, replace(coupled, weight_decay_mode="decoupled"), "cuda") == set()
+    log_dense_kernel(tables, settings, ShardingConfig(), "cpu")
+    assert "table shared: rowwise_adagrad with weight_decay is not fused on cpu" in caplog.text
+    assert "bags" not in caplog.text
+
+
+def test_a_tables_own_sharding_comes_before_sharding_types() -> None:
+    own = replace(TABLES[0], sharding={"types": ["table_wise"]})
+    found = problems([own, TABLES[1]], ["data_parallel"], max_gradient=1.0)
+    assert [problem.split(":")[0] for problem in found] == ["table bags"]
+
+
+def test_tables_whose_only_kernel_is_dense_take_it() -> None:
+    sharding = ShardingConfig(
+        tables={"shared": {"kernels": ["dense"]}, "bags": {"kernels": ["fused", "dense"]}}
+    )
+    assert set(dense_kernel_tables(TABLES, SparseSettings("sgd", 0.1), sharding, "cuda")) == {"shared"}
+
+
+def test_an_unknown_kind_is_refused_once() -> None:
+    (problem,) = problems(TABLES, kind="lion")
+    assert problem.startswith("optimizer.sparse.kind must be one of sgd, adagrad, ")

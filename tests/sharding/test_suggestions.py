@@ -15,7 +15,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.cluster import GIB, Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
-from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.search import search
 from dlrm_app.sharding.suggestions import can_fit, explain_misfit, smallest_cluster
 from tests.sharding.clusters import cluster, merlin, one_hot, workload
 

@@ -18,12 +18,12 @@ from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.sharding.cluster import Cluster, running_cluster
+from dlrm_app.sharding.constraints import dense_kernel_tables
 from dlrm_app.sharding.cost import Options, Workload, estimate_options
-from dlrm_app.sharding.kernels import dense_kernel_tables
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, module_paths, to_assignment, to_plan
-from dlrm_app.sharding.plan.plan_file import load_plan
-from dlrm_app.sharding.planner.placement import Assignment, rank_loads
-from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.placement import Assignment, rank_loads
+from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_assignment, to_plan
+from dlrm_app.sharding.plan_file import load_plan
+from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.suggestions import can_fit, explain_misfit
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds

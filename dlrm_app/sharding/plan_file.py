@@ -17,8 +17,8 @@ from dlrm_app.files import write_text
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import Option, Workload, estimate_options
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan
-from dlrm_app.sharding.planner.placement import ON_NODES, Assignment, Placed
+from dlrm_app.sharding.placement import ON_NODES, Assignment, Placed
+from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import first_lines, listed
 

@@ -1,17 +1,22 @@
-"""What a step does, part by part: arithmetic, bytes of memory touched, bytes sent to other ranks.
+"""How long a training step takes: its work part by part (arithmetic, bytes of memory touched, bytes sent to other ranks),
+and the rates at which a machine does that.
 
 Shapes: B a rank's rows, F sparse features, V vectors that meet (F and the dense one), D embedding width.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from torch import nn
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import DENSE_STATES
-from dlrm_app.sharding.planner.placement import Assignment, imbalance
+from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.placement import Assignment, imbalance
+from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 
@@ -181,3 +186,110 @@ def _interaction(shape: StepShape) -> Work:
         return Work(bytes=2.0 * VALUE * batch * together)
     flops = 2.0 * batch * count * pairs * width
     return Work(flops, VALUE * batch * count * (vectors * width + pairs))
+
+
+def step_shape(
+    plan: EstimatedPlan, model: nn.Module, config: ModelConfig, global_batch_size: int, dense_optimizer: str
+) -> StepShape:
+    """The shape of a step of ``model``, which has the dense part's weights; its tables are not looked at."""
+    num_ranks = plan.cluster.num_ranks
+    tables = list(plan.work.tables.values())
+    dense = [weight for name, weight in model.named_parameters() if "sparse_arch" not in name]
+    return StepShape(
+        batch=global_batch_size // num_ranks,
+        num_ranks=num_ranks,
+        matrices=matrices_of(model),
+        num_dense_weights=sum(weight.numel() for weight in dense),
+        tables=tables,
+        optimizers=dict(plan.work.optimizers),
+        dense_optimizer=dense_optimizer,
+        model=config,
+        lookup_share=lookup_share(plan.assignment, tables, num_ranks),
+        pooled_share=pooled_share(plan.assignment, tables, num_ranks),
+    )
+
+
+EFFICIENCY = 0.5
+"""Of a part that nobody measured: half of what products and memory reach on large blocks."""
+FIXED_MS = {"cpu": 0.3, "cuda": 0.1}
+"""And what it takes for no rows at all: calls, and kernels to start."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A rank: flops by precision and bytes, a second; ``exchange``: bytes a second to each other rank's node.
+
+    loader_rows, loader_ids: rows without ids, and ids, that its cores make batches of in a second in which they do nothing else.
+    efficiency: part → floor over measured time, without the fixed part. fixed_ms: part → milliseconds of any step.
+    """
+
+    flops: Mapping[str, float]
+    memory: float
+    exchange: float
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    fixed_ms: Mapping[str, float] = field(default_factory=dict)
+    device: str = "cpu"
+    loader_rows: float = inf
+    loader_ids: float = inf
+
+    def floor_ms(self, work: Work, precision: str) -> float:
+        """What ``work`` takes at least: its products or its bytes, whichever is more, and then what is sent."""
+        products = work.flops / self.flops.get(precision, self.flops["fp32"])
+        return 1000 * (max(products, work.bytes / self.memory) + work.sent / self.exchange)
+
+    def floors_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
+        """Part → ``floor_ms``."""
+        return {part: self.floor_ms(each, precision) for part, each in work.items()}
+
+    def estimate_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
+        """Part → milliseconds of a step, those that only take time with them."""
+        fixed = FIXED_MS[self.device]
+        times = {
+            part: self.fixed_ms.get(part, fixed) + floor / self.efficiency.get(part, EFFICIENCY)
+            for part, floor in self.floors_ms(work, precision).items()
+        }
+        return times | {part: ms for part, ms in self.fixed_ms.items() if part not in work}
+
+    def loader_ms(self, what: Loaded) -> float:
+        """What it takes to make a batch of the rows and ids of a dataset, without anything beside it."""
+        return 1000 * (what.rows / self.loader_rows + what.ids / self.loader_ids)
+
+    def beside_loader(self, parts_ms: Mapping[str, float], what: Loaded) -> dict[str, float]:
+        """``parts_ms`` with what the loader adds to a step, as ``data``.
+
+        On CPU it takes cores from the step and adds all its time. A GPU works meanwhile, and waits for what is left.
+        """
+        taken = self.loader_ms(what)
+        added = taken if self.device == "cpu" else max(0.0, taken - sum(parts_ms.values()))
+        return {**parts_ms, "data": parts_ms.get("data", 0.0) + added}
+
+
+DATASHEETS = {
+    "cuda": (19.5e12, 312e12),
+    "cpu": (100e9, 100e9),
+}
+"""fp32 and bf16 flops a second where topology gives none: an A100's, and two AVX2 cores'."""
+
+LOADER_ROWS, LOADER_IDS = 5e6, 5e7
+"""Of a core a second, where topology gives none."""
+LOADER_CORES = {"cuda": 8, "cpu": 2}
+"""The most decoding threads that a rank starts; and the cores whose flops stand above."""
+
+
+def described_machine(config: TopologyConfig, cluster: Cluster) -> Machine:
+    """A rank of ``cluster``, which ``config`` describes."""
+    fp32, bf16 = DATASHEETS[cluster.device]
+    speed, cores = cluster.bandwidths, LOADER_CORES[cluster.device]
+    return Machine(
+        flops={
+            "fp32": fp32 if config.fp32_tflops is None else config.fp32_tflops * 1e12,
+            "bf16": bf16 if config.bf16_tflops is None else config.bf16_tflops * 1e12,
+        },
+        memory=1000 * speed.memory,
+        exchange=1000 * (speed.intra_node if cluster.nodes == 1 else speed.inter_node),
+        efficiency=config.efficiency,
+        fixed_ms=config.fixed_ms,
+        device=cluster.device,
+        loader_rows=config.loader_rows_per_second or cores * LOADER_ROWS,
+        loader_ids=config.loader_ids_per_second or cores * LOADER_IDS,
+    )

@@ -3,10 +3,8 @@
 from dlrm_app.reports.plan import plan_page
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import estimate_options
-from dlrm_app.sharding.plan.estimated_plan import EstimatedPlan, to_plan
-from dlrm_app.sharding.plan.plan_table import plan_text
-from dlrm_app.sharding.plan.table_classes import fold
-from dlrm_app.sharding.planner.search import search
+from dlrm_app.sharding.plan import EstimatedPlan, fold, plan_text, to_plan
+from dlrm_app.sharding.search import search
 from dlrm_app.tables.specs import Table
 from tests.sharding.clusters import cluster, one_hot, workload
 

@@ -6,9 +6,10 @@ import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.planning.estimates import RunMemory, estimate_run, shortage
 from dlrm_app.sharding.cluster import GIB, described_cluster
-from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.training.memory.estimate import RunMemory, estimate_run, shortage
+from dlrm_app.tables.specs import resolve_tables
 from tests.model.test_parity import MODELS
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES
@@ -16,8 +17,10 @@ from tests.random_batches import NUM_DENSE, TABLES
 ALL = {**MODELS, "concat": ["model=concat", "model.bottom_mlp=[]"], "ensemble": ["model.ensemble_size=2"]}
 
 
-def estimate(*overrides: str, tables: list[Table] | None = None, ranks: int = 1) -> RunMemory:
-    return estimate_run(compose_train(*overrides), tables or list(TABLES), NUM_DENSE, ranks, "cpu")
+def estimate(*overrides: str, ranks: int = 1) -> RunMemory:
+    config = compose_train(*overrides)
+    spec = ModelSpec(config.model, TABLES, NUM_DENSE)
+    return estimate_run(spec, config.trainer, config.optimizer.dense, ranks, "cpu")
 
 
 def test_an_mlp_alone_is_counted_by_hand() -> None:
@@ -46,7 +49,9 @@ def test_every_architecture_is_counted_and_grows_with_the_rows_of_a_rank(kind: s
 def test_mlperf_s_dcn_at_its_batch_needs_more_than_a_gib_on_each_of_eight_gpus() -> None:
     config = compose_config("plan", PlanConfig, ["experiment=mlperf_dcnv2", "topology=a100_80g_8"])
     tables = resolve_tables(config.tables, None)
-    needed = estimate_run(config, tables, 13, 8, "cuda")
+    needed = estimate_run(
+        ModelSpec(config.model, tables, 13), config.trainer, config.optimizer.dense, 8, "cuda"
+    )
     assert 1 * GIB < needed.activations < 10 * GIB
     assert "activations" in str(needed)
     cluster = described_cluster(config.topology)
@@ -54,3 +59,10 @@ def test_mlperf_s_dcn_at_its_batch_needs_more_than_a_gib_on_each_of_eight_gpus()
     told = shortage(needed, replace(cluster, reserved_share=0.01))
     assert told is not None
     assert "topology.reserved_share=0.01 keeps from the tables: use topology.reserved_share=0." in told
+
+
+def test_micro_batches_keep_the_activations_of_one() -> None:
+    whole, pieces = (
+        estimate("trainer.global_batch_size=8192", f"trainer.micro_batches={count}") for count in (1, 8)
+    )
+    assert pieces.activations == pytest.approx(whole.activations / 8, rel=0.05)

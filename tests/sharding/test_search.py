@@ -23,9 +23,9 @@ from torchrec.optim.optimizers import Adagrad
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.cost import estimate_options
-from dlrm_app.sharding.plan.estimated_plan import to_assignment
-from dlrm_app.sharding.planner.placement import Assignment, imbalance, rank_loads
-from dlrm_app.sharding.planner.search import fits, search
+from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
+from dlrm_app.sharding.plan import to_assignment
+from dlrm_app.sharding.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS

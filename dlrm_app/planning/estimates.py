@@ -1,4 +1,4 @@
-"""What a run keeps in a rank's memory beside its tables: estimated before it starts, for any architecture and batch.
+"""What dlrm-plan estimates of a run: a whole step, part by part, and what a rank keeps in memory beside its tables.
 
 What the tables' own exchanges need is the plan's "inputs and outputs".
 """
@@ -11,13 +11,57 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from dlrm_app.config.optimizer import DENSE_STATES
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.optimizer import DENSE_STATES, DenseSettings
+from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.train import TrainerConfig
+from dlrm_app.errors import ConfigError
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
+from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.plan import EstimatedPlan
+from dlrm_app.sharding.step_estimate import described_machine, loaded, step_shape, step_work
+from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
+
+
+def estimate_step(
+    config: PlanConfig, plan: EstimatedPlan, tables: list[Table], num_dense: int
+) -> dict[str, float]:
+    """Part → milliseconds of a step of ``config``'s model. Raises ConfigError if that model cannot be built."""
+    model = build_model(ModelSpec(config.model, tables, num_dense), torch.device("cpu"))
+    machine = described_machine(config.topology, plan.cluster)
+    precision = config.trainer.precision
+    if precision == "auto":  # of a CPU that is not here nobody knows whether it has units for bf16
+        precision = "bf16" if machine.device == "cuda" else "fp32"
+    shape = step_shape(
+        plan, model, config.model, config.trainer.global_batch_size, config.optimizer.dense.kind
+    )
+    times = machine.beside_loader(machine.estimate_ms(step_work(shape), precision), loaded(shape))
+    return {part: times[part] for part in PARTS if part in times}
+
+
+def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], num_dense: int) -> str:
+    """The estimate as a table, or why there is none: what a model lacks does not keep tables from being planned."""
+    try:
+        times = estimate_step(config, plan, tables, num_dense)
+    except ConfigError as error:
+        return f"no estimate of a whole step: {error}"
+    total = sum(times.values())
+    rows = [[TITLES[part], f"{ms:,.2f}", f"{ms / total:.0%}"] for part, ms in times.items()]
+    rows.append(["all", f"{total:,.2f}", ""])
+    speed = 1000 * config.trainer.global_batch_size / total
+    basis = (
+        "rates measured by dlrm-bench"
+        if config.topology.efficiency
+        else ("half of the rates that topology gives, which nobody measured")
+    )
+    return (
+        f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps\n"
+        f"{text_table(['', 'ms', 'share'], rows)}"
+    )
+
 
 META = torch.device("meta")
 BATCHES = {"base": 2, "sparse_dist": 3, "prefetch": 4}
@@ -51,27 +95,25 @@ class RunMemory:
 
 
 def estimate_run(
-    config: TrainConfig, tables: Sequence[Table], num_dense: int, num_ranks: int, device_type: str
+    spec: ModelSpec, trainer: TrainerConfig, dense: DenseSettings, num_ranks: int, device_type: str
 ) -> RunMemory:
-    """What a rank of ``num_ranks`` needs for training steps of ``config``; of bf16 an upper bound. Raises ConfigError."""
-    rows = -(-config.trainer.global_batch_size // num_ranks) * config.model.ensemble_size
-    model = build_model(ModelSpec(config.model, tables, num_dense), META)
-    piece = -(-rows // config.trainer.micro_batches)
+    """What a rank of ``num_ranks`` needs for training steps; of bf16 an upper bound. Raises ConfigError."""
+    tables, num_dense = spec.tables, spec.num_dense
+    rows = -(-trainer.global_batch_size // num_ranks) * spec.config.ensemble_size
+    model = build_model(spec, META)
+    piece = -(-rows // trainer.micro_batches)
     model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, piece)
     weights = sum(parameter.numel() for parameter in model.parameters())
     ids = rows * sum(sum(table.expected_pooling_factors) for table in tables)
     features = sum(len(table.features) for table in tables)
     batch = 4 * (rows * (num_dense + 1 + features) + ids)
     on_gpu = device_type == "cuda"
-    states = DENSE_STATES[config.optimizer.dense.kind]
+    # weights, gradients, the buckets in which they are summed, and what the optimizer keeps
+    copies = 3 + DENSE_STATES[dense.kind] + (dense.ema_decay is not None)
     return RunMemory(
-        dense=4
-        * weights
-        * (
-            3 + states + (config.optimizer.dense.ema_decay is not None)
-        ),  # weights, gradients, and the buckets in which they are summed
+        dense=4 * weights * copies,
         activations=_activation_bytes(model, piece, num_dense),
-        batches=int(batch * BATCHES[config.trainer.pipeline]),
+        batches=int(batch * BATCHES[trainer.pipeline]),
         sort_buffers=int(SORT_BYTES * ids),
         context=(CONTEXT + NCCL_BUFFERS * (num_ranks > 1)) if on_gpu else 0,
     )

@@ -12,8 +12,7 @@ import numpy as np
 
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import Option, Options
-from dlrm_app.sharding.planner.improvement import improve
-from dlrm_app.sharding.planner.placement import Assignment, Board, place_tables
+from dlrm_app.sharding.placement import Assignment, Board, improve, place_tables
 
 TIME_LEVELS = (np.inf, 4.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.25, 0.1)
 """Of the time that each rank would take if the cheapest options were spread evenly."""

@@ -7,7 +7,7 @@ import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.sharding.fused_kernels import fused_kernels, undisturbed
+from dlrm_app.sharding.sharder import fused_kernels, undisturbed
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch

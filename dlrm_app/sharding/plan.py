@@ -1,0 +1,253 @@
+"""A plan as DistributedModelParallel takes it, with what it is estimated to cost; and as text: what each rank carries, how and
+why each kind of table is sharded.
+"""
+
+import copy
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from textwrap import indent
+
+import numpy as np
+from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.sharding_plan import placement
+from torchrec.distributed.types import (
+    CacheParams,
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardingPlan,
+    ShardMetadata,
+)
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from dlrm_app.sharding.cluster import Cluster
+from dlrm_app.sharding.cost import KINDS, Option, Options, Workload
+from dlrm_app.sharding.placement import Assignment, Loads, Placed, imbalance, rank_loads
+from dlrm_app.table import Cell, Column, Columns, Rows, share, text_table
+from dlrm_app.tables.specs import Table
+from dlrm_app.text import memory_text
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class EstimatedPlan(ShardingPlan):
+    """A ShardingPlan that knows its ranks and what each of them is estimated to carry."""
+
+    cluster: Cluster
+    assignment: Assignment
+    work: Workload
+    options: Options
+    """What the planner chose from; none if the plan is from a file."""
+
+    @property
+    def loads(self) -> Loads:
+        """By rank."""
+        return rank_loads(self.assignment, self.cluster.num_ranks)
+
+
+def module_paths(model: nn.Module) -> dict[str, str]:
+    """Table name → the path of the EmbeddingBagCollection in ``model`` that holds it."""
+    return {
+        table.name: path
+        for path, module in model.named_modules()
+        if isinstance(module, EmbeddingBagCollection)
+        for table in module.embedding_bag_configs()
+    }
+
+
+def to_plan(
+    assignment: Assignment, options: Options, paths: Mapping[str, str], work: Workload, cluster: Cluster
+) -> EstimatedPlan:
+    """``assignment`` in torchrec's words; what the tables' constraints say of caches and rounding goes with it."""
+    constraints = work.constraints(cluster)
+    plan: dict[str, EmbeddingModuleShardingPlan] = {}
+    for name, path in paths.items():
+        module_plan = plan.setdefault(path, EmbeddingModuleShardingPlan())
+        module_plan[name] = _parameter(assignment[name], constraints[name], cluster)
+    return EstimatedPlan(plan, cluster, assignment, work, options)
+
+
+def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Cluster) -> ParameterSharding:
+    option = placed.option
+    shards = [
+        ShardMetadata(
+            shard_sizes=[int(n) for n in size],
+            shard_offsets=[int(n) for n in offset],
+            placement=placement(cluster.device, rank, cluster.devices_per_node),
+        )
+        for size, offset, rank in zip(option.sizes, option.offsets, placed.ranks, strict=True)
+    ]
+    cache = copy.deepcopy(constraints.cache_params)
+    if option.load_factor is not None:
+        cache = replace(cache or CacheParams(), load_factor=option.load_factor)
+    return ParameterSharding(
+        sharding_spec=None if option.sharding_type == "data_parallel" else EnumerableShardingSpec(shards),
+        sharding_type=option.sharding_type,
+        compute_kernel=option.kernel,
+        ranks=list(placed.ranks),
+        cache_params=cache,
+        enforce_hbm=constraints.enforce_hbm,
+        stochastic_rounding=constraints.stochastic_rounding,
+        bounds_check_mode=constraints.bounds_check_mode,
+        output_dtype=constraints.output_dtype,
+        key_value_params=copy.deepcopy(constraints.key_value_params),
+    )
+
+
+def to_assignment(plan: ShardingPlan, options: Options) -> Assignment:
+    """What a ShardingPlan of torchrec's planner assigns, in terms of ``options``."""
+    assignment: dict[str, Placed] = {}
+    for module_plan in plan.plan.values():
+        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
+        for name, sharding in module_plan.items():
+            option = next(
+                o
+                for o in options[name]
+                if (o.sharding_type, o.kernel) == (sharding.sharding_type, sharding.compute_kernel)
+            )
+            assignment[name] = Placed(option, tuple(sharding.ranks or ()))
+    return assignment
+
+
+MAX_TABLE_ROWS = 12
+MAX_RANKS = 16
+"""Above so many, ranks are shown as smallest, mean and largest."""
+TABLE_COLUMNS: Columns = (
+    *("tables", "rows", "dim"),
+    Column("sharding", is_words=True),
+    *("shards", "weights"),
+    Column("why", is_words=True),
+)
+"""Of tables unlike in shape, rows, dim and shards are those of the largest."""
+
+
+def log_plan(plan: EstimatedPlan) -> None:
+    """Logs ``plan`` in brief."""
+    logger.info(plan_text(plan, MAX_TABLE_ROWS))
+
+
+def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
+    """What ranks carry, the balance, and how tables are sharded: those of one shape in a line.
+
+    If that takes more than ``max_table_rows``, all tables sharded for one reason stand in a line.
+    """
+    rows = table_rows(plan)
+    if max_table_rows is not None and len(rows) > max_table_rows:
+        rows = table_rows(plan, fold_shapes=True)
+    return "\n".join(
+        [
+            f"sharding plan for {plan.cluster}, estimated:",
+            indent(text_table(*rank_rows(plan.loads, plan.cluster)), "  "),
+            balance_line(plan.loads),
+            indent(text_table(TABLE_COLUMNS, rows), "  "),
+        ]
+    )
+
+
+def balance_line(loads: Loads) -> str:
+    """Largest over mean, of time and memory."""
+    return (
+        f"balance (largest/mean): time {imbalance(loads.time):.3f}, memory {imbalance(loads.device):.3f}; "
+        f"{loads.time.max():.3g} ms a step on the slowest rank"
+    )
+
+
+def rank_rows(loads: Loads, cluster: Cluster) -> tuple[Columns, Rows]:
+    """Headings and rows: memory by kind and time of every rank, or of the smallest, mean and largest of many."""
+    kinds = [
+        *((kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()),
+        ("in all", loads.device),
+        *([("in the host", loads.host)] if loads.host.any() else []),
+    ]
+    headings = ["rank", *(name for name, _ in kinds), "of its memory", "ms a step"]
+    used = loads.device / cluster.usable
+
+    def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str | Cell]:
+        parts = [memory_text(pick(part)) for _, part in kinds]
+        return [name, *parts, share(pick(used)), f"{pick(loads.time):.3g}"]
+
+    if cluster.num_ranks > MAX_RANKS:
+        rows = [row("smallest", np.min), row("mean", np.mean), row("largest", np.max)]
+    else:
+        rows = [row(str(rank), lambda part, rank=rank: part[rank]) for rank in range(cluster.num_ranks)]  # type: ignore[misc]
+    return headings, rows
+
+
+def table_rows(plan: EstimatedPlan, *, fold_shapes: bool = False) -> list[list[str]]:
+    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike, or of all shapes."""
+    alike: dict[tuple[Shape | None, str, str], list[Table]] = defaultdict(list)
+    reasons = _reasons(plan)
+    for table in plan.work.tables.values():
+        key = (None if fold_shapes else shape(table), *reasons[table.name])
+        alike[key].append(table)
+    rows = []
+    for (_, sharding, why), tables in alike.items():
+        largest = max(tables, key=lambda table: table.num_bytes)
+        num_shards = str(len(plan.assignment[largest.name].ranks))
+        weights = memory_text(sum(table.num_bytes for table in tables))
+        rows.append(
+            [label(tables), f"{largest.rows:,}", str(largest.dim), sharding, num_shards, weights, why]
+        )
+    return rows
+
+
+def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:
+    """Table name → how it is sharded, and why."""
+    slowest = float(plan.loads.time.max())
+    return {
+        name: (placed.option.label, reason(placed, plan.options.get(name, ()), plan.cluster, slowest))
+        for name, placed in ((name, plan.assignment[name]) for name in plan.work.tables)
+    }
+
+
+def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:
+    """Why a table is sharded as it is, in a few words."""
+    chosen = placed.option
+    if not options:
+        return "as the plan's file says"
+    if len(options) == 1:
+        return "nothing else is allowed"
+    cheapest = min(options, key=lambda option: option.total_time)
+    if chosen is cheapest:
+        return "costs least time"
+    if (cheapest.device > cluster.usable).any():
+        return f"{memory_text(float(cheapest.device.max()))} is too much for one rank"
+    if cheapest.time.max() > slowest:
+        return f"{cheapest.time.max():.3g} ms is too much for one rank"
+    if chosen.device.sum() < cheapest.device.sum():
+        return "saves memory that others need"
+    return "spreads the load"
+
+
+Shape = tuple[int, int, str, int]
+
+
+def shape(table: Table) -> Shape:
+    """Rows, width, precision and number of features."""
+    return table.rows, table.dim, table.data_type, len(table.features)
+
+
+def fold(tables: Sequence[Table]) -> list[tuple[str, list[Table]]]:
+    """Tables of one shape under one label, in the order of the first.
+
+    A label is a table's name, or what the names have in common and how many there are: ``t_1m_* (19)``.
+    """
+    groups: dict[Shape, list[Table]] = {}
+    for table in tables:
+        groups.setdefault(shape(table), []).append(table)
+    return [(label(alike), alike) for alike in groups.values()]
+
+
+def label(tables: Sequence[Table]) -> str:
+    """One name, or the stem of many with their number."""
+    first = tables[0].name
+    if len(tables) == 1:
+        return first
+    stems = {re.sub(r"\d+$", "", table.name) for table in tables}
+    stem = f"{stems.pop()}*" if len(stems) == 1 else f"{first}, …"
+    return f"{stem} ({len(tables)})"

@@ -1,1 +1,0 @@
-"""What a run needs of memory beside its tables, estimated."""

@@ -1,1 +1,0 @@
-"""How fast a run goes, what its steps' time goes into, and what would help."""
