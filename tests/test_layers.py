@@ -115,7 +115,6 @@ KNOTS = {
     ("preprocess/units", "preprocess/read"),
     ("runs", "evaluation"),
     ("training", "reports"),
-    ("tuning", "reports"),
 }
 """TEMPORARY: (folder, folder) that still import up; each owner cuts its own, and this set ends empty and goes."""
 

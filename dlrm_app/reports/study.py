@@ -1,6 +1,5 @@
 """The study on one page, OUTPUT/tune.html: the best command, every trial, what mattered, and the best curves."""
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -9,27 +8,24 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
-from dlrm_app.files import write_text
+from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.chart import charts_html
 from dlrm_app.reports.comparison import STYLES, comparison_charts, read_runs
 from dlrm_app.reports.page import Tile, page, tiles
-from dlrm_app.table import Cell, Column, Rows, html_table, share, text_table
-from dlrm_app.text import fixed
-from dlrm_app.tuning.settings import final_command
+from dlrm_app.table import Cell, Rows, html_table, share
+from dlrm_app.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table
+from dlrm_app.tuning.trial import final_command
 
-ENDS = {
-    TrialState.COMPLETE: "done",
-    TrialState.PRUNED: "given up",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "runs, or was interrupted",
-    TrialState.WAITING: "waits",
-}
 FEW = 4
 """With fewer trials that came to their end nothing can be said of what matters."""
 
 
-def write_page(output: Path, study: optuna.Study, metric: str, common: Sequence[str]) -> Path:
-    """Writes ``output``/tune.html and gives its path. ``common``: what all trials were told."""
+def write_study(output: Path) -> Path | None:
+    """Writes ``output``/tune.html from the study's journal and gives its path; None where no study was begun."""
+    if not (output / JOURNAL).is_file():
+        return None
+    study = load_study(output)
+    metric, common = study.user_attrs.get("metric", "auc"), study.user_attrs.get("settings", [])
     trials = ranked(study)
     best = trials[0] if trials and trials[0].state == TrialState.COMPLETE else None
     done = [each for each in trials if each.state == TrialState.COMPLETE]
@@ -38,7 +34,7 @@ def write_page(output: Path, study: optuna.Study, metric: str, common: Sequence[
             [
                 Tile(
                     f"best {metric} on val",
-                    _score(best),
+                    score_cell(best),
                     f"trial {best.number}" if best else "none is done yet",
                 ),
                 Tile("trials", Cell(str(len(trials)), len(trials)), f"{len(done)} came to their end"),
@@ -54,63 +50,9 @@ def write_page(output: Path, study: optuna.Study, metric: str, common: Sequence[
     path = output / "tune.html"
     summary = "Values that were tried, judged by val alone. Nothing here has seen the test split."
     content = "\n".join(f"<section>{section}</section>" for section in sections if section)
-    write_text(path, page(output.name, "tuning", summary=summary, content=content))
+    with explained_disk_errors(output, "then the same command goes on"):
+        write_text(path, page(output.absolute().name, "tuning", summary=summary, content=content))
     return path
-
-
-def ranked(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials that came to their end, the best first; then those given up, by what they had; then the others."""
-    sign = -1.0 if study.direction == optuna.study.StudyDirection.MAXIMIZE else 1.0
-    order = {TrialState.COMPLETE: 0, TrialState.PRUNED: 1}
-
-    def rank(trial: FrozenTrial) -> tuple[int, float, int]:
-        value = trial.value
-        return order.get(trial.state, 2), math.inf if value is None else sign * value, trial.number
-
-    is_left = {each.user_attrs.get("folder") for each in study.trials if each.state != TrialState.FAIL}
-    return sorted(
-        (
-            each
-            for each in study.trials
-            if each.state != TrialState.FAIL
-            or "error" in each.user_attrs
-            or each.user_attrs.get("folder") not in is_left
-        ),
-        key=rank,
-    )
-
-
-def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Column], Rows]:
-    """A row a trial: its score, its values, how it ended."""
-    keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
-    columns = [
-        Column("trial", is_words=True),
-        Column(metric, "the best on val; of one given up, its last"),
-        *(Column(key) for key in keys),
-        Column("evaluations"),
-        Column("end", is_words=True),
-    ]
-    rows: Rows = [
-        [
-            str(trial.number),
-            _score(trial),
-            *(_value(trial.params.get(key)) for key in keys),
-            str(len(trial.intermediate_values)),
-            ENDS[trial.state] + (f": {trial.user_attrs['error']}" if "error" in trial.user_attrs else ""),
-        ]
-        for trial in trials
-    ]
-    return columns, rows
-
-
-def print_end(study: optuna.Study, path: Path, common: Sequence[str], metric: str) -> None:
-    """The best trials, where the page is, and what to type next."""
-    trials = ranked(study)
-    columns, rows = trials_table(trials[:5], metric)
-    print(text_table(columns, rows))
-    print(f"page: {path}")
-    if trials and trials[0].state == TrialState.COMPLETE:
-        print(f"next: {final_command(common, trials[0].params)}")
 
 
 def _importances(study: optuna.Study, num_done: int) -> str:
@@ -134,14 +76,3 @@ def _curves(output: Path, done: Sequence[FrozenTrial]) -> str:
         return ""
     charts = comparison_charts(read_runs(trained), "val")
     return f"<h2>The best trials</h2>{charts_html(charts, 'curves')}"
-
-
-def _score(trial: FrozenTrial | None) -> Cell:
-    value = (
-        None if trial is None or trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) else trial.value
-    )
-    return Cell(fixed(value, 5), value)
-
-
-def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,10 +1,11 @@
-"""The study: which values the next trial has, what became of each, until there are enough.
+"""A study: trials of values proposed by Optuna, run until there are enough, and the table of their results.
 
 Optuna keeps it in OUTPUT/study.log, a journal to which any number of processes append: the same command typed again, or
-on other machines that see the folder, goes on with it.
+on other machines that see the folder, continues it.
 """
 
 import logging
+import math
 import os
 import shlex
 import threading
@@ -17,26 +18,44 @@ from pathlib import Path
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from dlrm_app.config.tune import TuneConfig, TuneSettings
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
-from dlrm_app.reports.study import print_end, write_page
-from dlrm_app.tuning.settings import common_settings, propose, refuse_another_study, typed_values
-from dlrm_app.tuning.trial import TRAIN, run_trial
+from dlrm_app.table import Cell, Column, Rows, text_table
+from dlrm_app.text import fixed
+from dlrm_app.tuning.trial import (
+    TRAIN,
+    common_settings,
+    final_command,
+    propose,
+    refuse_another_study,
+    run_trial,
+    typed_values,
+)
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "folder"
 """The name under which a trial remembers its run folder."""
+JOURNAL = "study.log"
 ASK_SECONDS = 0.05
 USELESS = 3
 """So many failures and nothing else: all others would fail too."""
 
 
-def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> Path:
-    """Runs trials until the study has ``tune.trials``, and gives its page. Raises DlrmError where all fail.
+ENDS = {
+    TrialState.COMPLETE: "done",
+    TrialState.PRUNED: "given up",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "runs, or was interrupted",
+    TrialState.WAITING: "waits",
+}
+
+
+def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN) -> None:
+    """Runs trials until the study has ``tune.trials``, and prints the best. Raises DlrmError where all fail.
 
     ``typed``: what every trial has in common, as dlrm-train takes it.
     """
@@ -47,32 +66,19 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
         study = open_study(output, config.tune)
         common = common_settings(config, typed)
         refuse_another_study(study, output, common, config.tune.space)
-        work = _Work(study, output, config.tune, common, train)
-        try:
-            work.run()
-        finally:
-            page = write_page(output, study, config.tune.metric, work.common)
-        print_end(study, page, work.common, config.tune.metric)
-    return page
+        _Work(study, output, config.tune, common, train).run()
+        trials = ranked(study)
+        print(text_table(*trials_table(trials[:5], config.tune.metric)))
+        if trials and trials[0].state == TrialState.COMPLETE:
+            print(f"next: {final_command(common, trials[0].params)}")
 
 
 def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
     """The study in ``output``, new or as it was left."""
-    journal = output / "study.log"
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
-    try:
-        _cut_half_line(journal)
-        study = optuna.create_study(
-            study_name="dlrm-tune",
-            storage=JournalStorage(JournalFileBackend(str(journal))),
-            direction="maximize" if settings.metric == "auc" else "minimize",
-            pruner=pruner if settings.prune else optuna.pruners.NopPruner(),
-            load_if_exists=True,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DlrmError(
-            f"{journal} is damaged, or no study's ({error}): take it from a copy, or choose another output"
-        ) from error
+    _cut_half_line(output / JOURNAL)
+    study = load_study(output, "maximize" if settings.metric == "auc" else "minimize")
+    median = optuna.pruners.MedianPruner(n_startup_trials=settings.startup_trials)
+    study.pruner = median if settings.prune else optuna.pruners.NopPruner()
     # another seed for who joins later, or all would draw the same values
     seed = settings.seed + len(study.get_trials(deepcopy=False))
     study.sampler = optuna.samplers.TPESampler(
@@ -86,6 +92,22 @@ def open_study(output: Path, settings: TuneSettings) -> optuna.Study:
         )
     study.set_user_attr("metric", settings.metric)
     return study
+
+
+def load_study(output: Path, direction: str | None = None) -> optuna.Study:
+    """The study whose journal lies in ``output``; ``direction`` is that of a new one. Raises DlrmError for a damaged one."""
+    journal = output / JOURNAL
+    try:
+        return optuna.create_study(
+            study_name="dlrm-tune",
+            storage=JournalStorage(JournalFileBackend(str(journal))),
+            direction=direction,
+            load_if_exists=True,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DlrmError(
+            f"{journal} is damaged, or no study's ({error}): take it from a copy, or choose another output"
+        ) from error
 
 
 def _cut_half_line(journal: Path) -> None:
@@ -102,6 +124,63 @@ def _cut_half_line(journal: Path) -> None:
         lock.release()
 
 
+def ranked(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials that came to their end, the best first; then those given up, by what they had; then the others."""
+    sign = -1.0 if study.direction == optuna.study.StudyDirection.MAXIMIZE else 1.0
+    order = {TrialState.COMPLETE: 0, TrialState.PRUNED: 1}
+
+    def rank(trial: FrozenTrial) -> tuple[int, float, int]:
+        value = trial.value
+        return order.get(trial.state, 2), math.inf if value is None else sign * value, trial.number
+
+    is_left = {each.user_attrs.get("folder") for each in study.trials if each.state != TrialState.FAIL}
+    return sorted(
+        (
+            each
+            for each in study.trials
+            if each.state != TrialState.FAIL
+            or "error" in each.user_attrs
+            or each.user_attrs.get("folder") not in is_left
+        ),
+        key=rank,
+    )
+
+
+def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Column], Rows]:
+    """A row a trial: its score, its values, how it ended."""
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
+    columns = [
+        Column("trial", is_words=True),
+        Column(metric, "the best on val; of one given up, its last"),
+        *(Column(key) for key in keys),
+        Column("evaluations"),
+        Column("end", is_words=True),
+    ]
+    rows: Rows = [
+        [
+            str(trial.number),
+            score_cell(trial),
+            *(_value(trial.params.get(key)) for key in keys),
+            str(len(trial.intermediate_values)),
+            ENDS[trial.state] + (f": {trial.user_attrs['error']}" if "error" in trial.user_attrs else ""),
+        ]
+        for trial in trials
+    ]
+    return columns, rows
+
+
+def score_cell(trial: FrozenTrial | None) -> Cell:
+    """The metric of a trial that came to its end or was given up."""
+    value = (
+        None if trial is None or trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) else trial.value
+    )
+    return Cell(fixed(value, 5), value)
+
+
+def _value(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 class _Work:
     """Trials of this process, ``tune.jobs`` at a time."""
 
@@ -113,8 +192,8 @@ class _Work:
         common: list[str],
         train: Sequence[str],
     ) -> None:
-        self.common = common
-        self._study, self._output, self._settings, self._train = study, output, settings, train
+        self._study, self._output, self._settings = study, output, settings
+        self._common, self._train = common, train
         self._asking = threading.Lock()
         self._stopped = threading.Event()
 
@@ -191,7 +270,7 @@ class _Work:
             trial.report(value, number)
             return not trial.should_prune()
 
-        words = shlex.split(" ".join([*self.common, settings]))
+        words = shlex.split(" ".join([*self._common, settings]))
         outcome = run_trial(folder, words, self._settings.metric, goes_on, self._stopped.is_set, self._train)
         if self._stopped.is_set() and outcome.was_given_up:
             return  # left undone, for whoever goes on

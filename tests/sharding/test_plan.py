@@ -1,6 +1,5 @@
 """A plan as text."""
 
-from dlrm_app.reports.plan import plan_page
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import estimate_options
 from dlrm_app.sharding.plan import EstimatedPlan, fold, plan_text, to_plan
@@ -45,11 +44,3 @@ def test_in_brief_tables_of_many_shapes_stand_together() -> None:
     brief = plan_text(plan, 12).splitlines()
     assert len(brief) == 7
     assert brief[-1].split()[:5] == ["t*", "(30)", "129", "16", "table_wise"]
-
-
-def test_the_page_shows_every_rank_and_escapes_names() -> None:
-    page = plan_page(planned([one_hot(100, name="<b>")], cluster(3)), "a & b")
-    assert all(f"rank {rank}: " in page for rank in range(3))
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
-    assert "<title>a &amp; b" in page

@@ -14,9 +14,9 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.tune import TuneConfig
 from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
-from dlrm_app.tuning.settings import final_command, propose
+from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
-from dlrm_app.tuning.trial import run_trial
+from dlrm_app.tuning.trial import final_command, propose, run_trial
 
 TRAINER = """
 import json, pathlib, sys, time
@@ -65,11 +65,17 @@ def study_of(config: TuneConfig) -> optuna.Study:
     return open_study(Path(str(config.output)), config.tune)
 
 
+def page_of(config: TuneConfig) -> str:
+    page = write_study(Path(str(config.output)))
+    assert page is not None
+    return page.read_text()
+
+
 def test_it_finds_better_values_and_says_how_to_train_with_them(
     tmp_path: Path, train: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(tmp_path, "tune.trials=12", "tune.prune=false")
-    page = tune(config, ["data.path=x"], train)
+    tune(config, ["data.path=x"], train)
     study = study_of(config)
     assert len(study.trials) == 12
     for trial in study.trials:
@@ -78,7 +84,7 @@ def test_it_finds_better_values_and_says_how_to_train_with_them(
         assert list(trial.intermediate_values) == [0, 1, 2, 3]
     best = study.best_trial.params
     assert final_command(["data.path=x"], best) in capsys.readouterr().out
-    text = page.read_text()
+    text = page_of(config)
     for word in ("What mattered", "optimizer.sparse.lr", "Train with the best values", "The best trials"):
         assert word in text
 
@@ -134,10 +140,10 @@ def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
 def test_values_that_cannot_work_fail_alone(tmp_path: Path, train: list[str]) -> None:
     space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.1, 0.9]}]"
     config = config_of(tmp_path, space, "tune.trials=8", "tune.prune=false")
-    page = tune(config, [], train)
+    tune(config, [], train)
     for trial in study_of(config).trials:
         assert (trial.state == TrialState.FAIL) == (trial.params["model.dropout"] == 0.9)
-    assert "error: model.dropout is too high" in page.read_text()
+    assert "error: model.dropout is too high" in page_of(config)
 
 
 def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) -> None:
