@@ -10,11 +10,11 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import open_rows
 from dlrm_app.runs.checkpoint.marker import TrainedModel, read_marker
-from tests.runs.checkpoint.test_marker import write_marker
+from tests.runs.checkpoint.test_marker import write_checkpoint
 
 
 def test_a_dataset_that_is_gone_is_told_with_the_key_that_names_its_new_place(tmp_path: Path) -> None:
-    folder = write_marker(tmp_path / "run", 10, 0.7)
+    folder = write_checkpoint(tmp_path / "run", 10, 0.7)
     trained = TrainedModel(folder, read_marker(folder), {}, TrainConfig(), [])
     config = compose_config("evaluate", EvaluateConfig, ["checkpoint=run"])
     with pytest.raises(DataError, match=r"trained on, is not there: if it was moved, add data\.path="):

@@ -11,7 +11,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
 from tests.loader.dataset_fixture import write_dataset
-from tests.runs.checkpoint.test_marker import write_marker
+from tests.runs.checkpoint.test_marker import write_checkpoint
 
 
 def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_the_dataset_lacks_is_told_beforehand(tmp_path: Path, typed: str, s
 def test_a_dataset_that_was_moved_is_told_beforehand(tmp_path: Path) -> None:
     """And not to be made again."""
     config = compose_config("train", TrainConfig, [f"data.path={tmp_path}/moved"])
-    write_marker(tmp_path / "run", 10, 0.7, config=asdict(config))
+    write_checkpoint(tmp_path / "run", 10, 0.7, config=asdict(config))
     keys = [f"checkpoint={tmp_path}/run"]
     with pytest.raises(
         DlrmError, match=r"/moved, the dataset that .*/run was trained on, is not there: if it was"

@@ -15,7 +15,7 @@ from dlrm_app.config.reference import schema_of
 from dlrm_app.errors import ConfigError
 from tests.commands import command, run
 from tests.loader.dataset_fixture import write_dataset
-from tests.runs.checkpoint.test_marker import write_marker
+from tests.runs.checkpoint.test_marker import write_checkpoint
 from tests.training.run_fixture import write_run
 
 AS_ANYBODY = ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override"]
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("disk")
     write_dataset(folder / "data", rows={"train": 64, "test": 64})
     write_run(folder / "run")
-    write_marker(folder / "run", 1, 0.7)
+    write_checkpoint(folder / "run", 1, 0.7)
     line = "\t".join(["1", *["2"] * 13, *["1a"] * 26])
     (folder / "lines.tsv").write_text(f"{line}\n" * 20)
     (folder / "closed").mkdir(mode=0o555)
