@@ -41,7 +41,7 @@ from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.inference.predict.predict import predict
-from dlrm_app.preprocess.job.preprocess import preprocess
+from dlrm_app.preprocess.preprocess import preprocess
 from dlrm_app.table import text_table
 from dlrm_app.training.train import train
 

@@ -29,7 +29,7 @@ def preprocess_overrides(inputs: Sequence[Path], output: Path) -> list[str]:
 
 
 def this_project(inputs: Sequence[Path], output: Path) -> Job:
-    from dlrm_app.preprocess.job.preprocess import preprocess
+    from dlrm_app.preprocess.preprocess import preprocess
 
     overrides = preprocess_overrides(inputs, output)
     return partial(preprocess, compose_config("preprocess", PreprocessConfig, overrides))

@@ -24,12 +24,11 @@ LAYERS = [
     {"inference"},
     {"training"},
     {"check"},
-    {"preprocess/job"},
+    {"preprocess"},
     {"preprocess/passes"},
     {"preprocess/encode"},
     {"preprocess/read"},
     {"preprocess/units"},
-    {"preprocess"},
     {"evaluation"},
     {"runs"},
     {"runs/checkpoint"},
@@ -107,12 +106,7 @@ BY_NAME = {"compiled.py", "probes.py", "reference.py"}
 """Modules that import what they are told to."""
 
 KNOTS = {
-    ("dataset", "preprocess/encode"),
-    ("dataset", "preprocess/units"),
     ("distributed", "kernels"),
-    ("preprocess/encode", "preprocess/passes"),
-    ("preprocess/read", "preprocess/passes"),
-    ("preprocess/units", "preprocess/read"),
     ("runs", "evaluation"),
     ("training", "reports"),
 }

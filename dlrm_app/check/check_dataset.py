@@ -12,7 +12,7 @@ from dlrm_app.check.summary import summary, verdict
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION
 from dlrm_app.errors import DataError, DlrmError
-from dlrm_app.preprocess.job.summary import next_command
+from dlrm_app.preprocess.finish import next_command
 from dlrm_app.preprocess.units.executor import num_cores
 from dlrm_app.text import bullets
 

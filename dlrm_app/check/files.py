@@ -13,7 +13,7 @@ from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn
 from dlrm_app.dataset.shard_files import file_difference, row_group_difference
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
-from dlrm_app.preprocess.read.rejects import REJECTS
+from dlrm_app.preprocess.read.parser import REJECTS
 from dlrm_app.text import count
 
 

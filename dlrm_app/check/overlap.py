@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dlrm_app.check.row_groups import Values
 from dlrm_app.dataset.manifest import SPLITS, Manifest
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocess.encode.targets import is_target
+from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.units.hashing import mix
 
 FOLDER_PREFIX = ".check-"

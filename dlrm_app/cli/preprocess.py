@@ -11,7 +11,7 @@ def main() -> None:
 
 def _preprocess(config: PreprocessConfig) -> None:
     with loading():
-        from dlrm_app.preprocess.job.preprocess import preprocess
+        from dlrm_app.preprocess.preprocess import preprocess
 
     preprocess(config)
 

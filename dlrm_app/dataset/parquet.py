@@ -16,6 +16,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.dictionary import Columns, Indexed, Indexer, index_columns, repeating
 from dlrm_app.dataset.parquet_format import (
     BYTE_STREAM_SPLIT,
     CODECS,
@@ -31,7 +32,6 @@ from dlrm_app.dataset.parquet_format import (
     varint,
 )
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocess.units.dictionary import Columns, Indexed, Indexer, index_columns, repeating
 
 MAGIC = b"PAR1"
 MAX_COMPRESSED_SHARE = {RLE_DICTIONARY: 0.3, BYTE_STREAM_SPLIT: 0.8}

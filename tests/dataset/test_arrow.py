@@ -51,7 +51,7 @@ import json, sys
 from pathlib import Path
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
-from dlrm_app.preprocess.job.preprocess import preprocess
+from dlrm_app.preprocess.preprocess import preprocess
 preprocess(compose_config("preprocess", PreprocessConfig,
     ["dataset=criteo_kaggle", "input.train={tmp_path}/clicks.tsv", "output={tmp_path}/out"]))
 written = "pandas" in sys.modules

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
+from dlrm_app.dataset.dictionary import Columns, Indexed, index_columns
 from dlrm_app.dataset.parquet import ParquetWriter, pack_bits
-from dlrm_app.preprocess.units.dictionary import Columns, Indexed, index_columns
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 SCHEMA = pa.schema(

@@ -12,7 +12,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import refuse_if
-from dlrm_app.preprocess.job.preprocess import preprocess
+from dlrm_app.preprocess.preprocess import preprocess
 from dlrm_app.preprocess.read.spec import Spec, read_spec
 
 CRITEO = Path(__file__).resolve().parents[2].parent / "shared" / "criteo"

@@ -21,14 +21,10 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.parts import Chunk, Part
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.passes.passes import Cursor
-from dlrm_app.preprocess.read.first_line import first_line
-from dlrm_app.preprocess.read.lines import PADDING
-from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.rejects import RejectedLine, describe
+from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine
 from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
 from dlrm_app.preprocess.units.source import Source, find_files
-from dlrm_app.preprocess.units.units import TextFeed, UnitText, pipe_units
+from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, first_line, pipe_units
 
 FIELD, ITEM = "\x1f", "\x1e"
 """What stands between the fields of a row, and between the items of a list."""
@@ -59,7 +55,6 @@ class TextEncoder:
     """Encodes lines of ``spec``, which is one of ``text_spec``, as ``manifest`` says; up to ``capacity`` at a time."""
 
     def __init__(self, spec: Spec, manifest: Manifest, capacity: int) -> None:
-        self._spec = spec
         self._parser = Parser(spec, capacity)
         self._encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder)
         self._capacity = capacity
@@ -73,7 +68,7 @@ class TextEncoder:
         rejects: list[RejectedLine] = []
         while at < stop:
             at, num_lines, its_rejects = self._parser.parse(text, at, stop, self._capacity)
-            rejects += [describe(reject, count, self._spec, text) for reject in its_rejects]
+            rejects += [reject._replace(line=count + reject.line) for reject in its_rejects]
             count += num_lines
         numbers = without(0, count, [reject.line for reject in rejects])
         return self._encoder.encode(self._parser.take()), numbers, rejects

@@ -4,20 +4,30 @@ log1p        log(max(x, 0) + 1)                      (the DLRM paper's code)
 log3         log(max(x, 0) + 3), missing: as x = 0   (NVTabular's Criteo example)
 standardize  (x - mean) / deviation over the training split
 none         x
+
+A target column says what a sparse column's value tells of a click; ``passes/targets`` makes its values, here they are
+looked up by id.
 """
 
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocess.units.dictionary import Columns
+from dlrm_app.preprocess.encode.sparse import once_per_file
 
 _TABLE_SIZE = 1 << 16
+TARGET = "target"
+"""The kind of the transform of target columns."""
 _ADDENDS = {"log1p": 1.0, "log3": 3.0}
 
 
@@ -35,16 +45,12 @@ class DenseTransforms:
     def __init__(self, transforms: Sequence[dict[str, Any]]) -> None:
         self._rules = np.array([_rule(transform) for transform in transforms], np.float64).reshape(-1, 3)
 
-    def apply(self, columns: Columns, first: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """(float32 of every value, one column behind the other, how many of each column are missing).
-
-        ``columns`` [C]: float64, of the transforms from number ``first`` on.
-        """
+    def apply(self, columns: Columns) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """(float32 of every value of ``columns`` [C], one column behind the other, how many of each are missing)."""
         out = np.empty(int((columns.ends - columns.begins).sum()), np.float32)
         missing = np.zeros(len(columns), np.int64)
-        rules = self._rules[first : first + len(columns)]
         tables = _log_table(1.0), _log_table(3.0)
-        _transform(columns.values, columns.begins, columns.ends, rules, tables, out, missing)
+        _transform(columns.values, columns.begins, columns.ends, self._rules, tables, out, missing)
         return out, missing
 
 
@@ -109,3 +115,50 @@ def _scaled(values, shift, scale, out):  # type: ignore[no-untyped-def]  # compi
         else:
             out[i] = np.float32((value - shift) * scale)
     return count
+
+
+def is_target(column: DenseColumn) -> bool:
+    """Whether the column is made of a sparse one and the clicks."""
+    return bool(column.transform["kind"] == TARGET)
+
+
+def target_file(name: str) -> str:
+    """What is known of the ids of sparse column ``name``, relative to the dataset folder."""
+    return f"target/{name}.parquet"
+
+
+def folded_file(folder: Path, name: str) -> Path:
+    """The values of column ``name`` for training rows: float32 [ids, folds]."""
+    return folder / f"{name}.npy"
+
+
+class TargetEncoder:
+    """The target columns among ``dense``, ready to apply. ``folder`` is the dataset's, with their files.
+
+    folded: where the values by fold lie; given for training rows alone.
+    """
+
+    def __init__(self, dense: Sequence[DenseColumn], folder: Path, folded: Path | None = None) -> None:
+        columns = [column for column in dense if is_target(column)]
+        self.sources = [column.transform["column"] for column in columns]
+        """The sparse column behind each."""
+        self._folded = folded is not None
+        self._values = [
+            _load_log_odds(folder / column.transform["file"])
+            if folded is None
+            else np.load(folded_file(folded, column.transform["column"]), mmap_mode="r")
+            for column in columns
+        ]
+
+    def apply(
+        self, number: int, ids: NDArray[np.int32], folds: NDArray[np.uint8] | None
+    ) -> NDArray[np.float32]:
+        """Column ``number`` [R] of rows with ``ids`` [R]; ``folds`` [R] of training rows."""
+        values = self._values[number]
+        return np.asarray(values[ids, folds] if self._folded else values[ids])
+
+
+@once_per_file
+def _load_log_odds(path: Path) -> NDArray[np.float32]:
+    """The value of every id."""
+    return numbers_of(pq.read_table(path, columns=["log_odds"]).column("log_odds")).astype(np.float32)

@@ -10,14 +10,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.dictionary import Columns, Indexed, Indexer
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
-from dlrm_app.preprocess.encode.dense import DenseTransforms
-from dlrm_app.preprocess.encode.multi_hot import expand
-from dlrm_app.preprocess.encode.sparse import SparseEncoder
-from dlrm_app.preprocess.encode.targets import TargetEncoder, is_target
-from dlrm_app.preprocess.read.parser import RawColumns
+from dlrm_app.preprocess.encode.dense import DenseTransforms, TargetEncoder, is_target
+from dlrm_app.preprocess.encode.sparse import SparseEncoder, expand
+from dlrm_app.preprocess.read.parser import RawColumns, list_slots
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.units.dictionary import Columns, Indexed, Indexer
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
 
 _IDS = pa.int32()
@@ -246,13 +244,3 @@ def _buckets(values: NDArray[np.float64], boundaries: NDArray[np.float64]) -> tu
     ids = np.searchsorted(boundaries, values, side="right").astype(np.int32) + 1
     ids[missing] = 0
     return array_of(ids), int(missing.sum())
-
-
-def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
-    """For each sparse column whether the parser gives lists, and which of its arrays."""
-    slots, counts = {}, [0, 0]
-    for column in spec.sparse:
-        is_list = column.separator is not None
-        slots[column.name] = (is_list, counts[is_list])
-        counts[is_list] += 1
-    return slots

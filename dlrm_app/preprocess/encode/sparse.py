@@ -2,33 +2,31 @@
 
 hash   0 for a missing value, else 1 + reduce_hash(mix(key), n - 1)
 vocab  0 for a missing value, 1 for one that is not in the vocabulary, else the vocabulary's
+Either may be made multi-hot: ``expand``.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.read.fields import parse_string
-from dlrm_app.preprocess.units.dictionary import Columns
-from dlrm_app.preprocess.units.hashing import MISSING_KEY, mix, next_slot, reduce_hash
+from dlrm_app.preprocess.units.hashing import MISSING_KEY, build_table, look_up, mix, reduce_hash
 
 MISSING_ID, RARE_ID, FIRST_ID = 0, 1, 2
 """Ids of a missing value, of a rare one (vocab), and of a vocabulary's first value."""
 
+T = TypeVar("T")
 _loading = threading.Lock()
-
-TABLE_FILL = 0.7
-TABLE_BYTES = 12
-"""Bytes per slot of a vocabulary in memory; ``TABLE_FILL`` of the slots are taken."""
 
 
 class SparseEncoder:
@@ -44,50 +42,46 @@ class SparseEncoder:
             for column in columns
         ]
 
-    def apply(self, keys: Columns, first: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(the id of every key, one column behind the other, how many of each column are missing).
-
-        ``keys`` [C]: of the columns from number ``first`` on.
-        """
+    def apply(self, keys: Columns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(the id of every one of ``keys`` [C], one column behind the other, how many of each column are missing)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
-        sizes, tables = self._sizes[first : first + len(keys)], self._tables[first : first + len(keys)]
-        if not any(tables):
-            _hash_columns(keys.values, keys.begins, keys.ends, sizes, ids, missing)
+        if not any(self._tables):
+            _hash_columns(keys.values, keys.begins, keys.ends, self._sizes, ids, missing)
             return ids, missing
         at = 0
-        for c, table in enumerate(tables):
+        for c, table in enumerate(self._tables):
             out = ids[at : at + len(keys[c])]
-            missing[c] = (
-                _hashed(keys[c], sizes[c], out) if table is None else _looked_up(keys[c], *table, out)
-            )
+            if table is None:
+                missing[c] = _hashed(keys[c], self._sizes[c], out)
+            else:
+                missing[c] = look_up(keys[c], *table, out, MISSING_ID, RARE_ID)
             at += len(out)
         return ids, missing
 
 
+def once_per_file(load: Callable[[Path], T]) -> Callable[[Path], T]:
+    """``load``, called once per process as long as it is the same file."""
+
+    @lru_cache(maxsize=4096)
+    def load_version(path: Path, modified_ns: int, inode: int) -> T:
+        return load(path)
+
+    def load_once(path: Path) -> T:
+        status = path.stat()
+        with _loading:  # else threads that start together would each load it
+            return load_version(path, status.st_mtime_ns, status.st_ino)
+
+    return load_once
+
+
+@once_per_file
 def load_vocabulary(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """vocab/<feature>.parquet as an open table (keys, ids), read once per process as long as it is the same file."""
-    status = path.stat()
-    with _loading:  # else threads that start together would each load it
-        return _load(path, status.st_mtime_ns, status.st_ino)
-
-
-@lru_cache(maxsize=4096)
-def _load(path: Path, modified_ns: int, inode: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """vocab/<feature>.parquet as an open table (keys, ids)."""
     table = pq.read_table(path, columns=["value", "id"])
     values = table.column("value").combine_chunks()
     keys = _string_keys(values) if str(values.type) == "string" else numbers_of(values).astype(np.uint64)
     return build_table(keys, numbers_of(table.column("id")).astype(np.int32))
-
-
-def build_table(
-    keys: NDArray[np.uint64], ids: NDArray[np.int32]
-) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Keys and ids by slot; -1 is the id of a free slot."""
-    size = int(len(keys) / TABLE_FILL) + 8
-    table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
-    _fill_table(keys, ids, table_keys, table_ids)
-    return table_keys, table_ids
 
 
 def _string_keys(values: Any) -> NDArray[np.uint64]:
@@ -126,30 +120,23 @@ def _hash_columns(keys, begins, ends, sizes, ids, missing):  # type: ignore[no-u
         at = behind
 
 
-@njit(nogil=True, cache=True)
-def _fill_table(keys, ids, table_keys, table_ids):  # type: ignore[no-untyped-def]  # compiled
-    size = len(table_ids)
-    for i in range(len(keys)):
-        slot = np.int64(reduce_hash(mix(keys[i]), size))
-        while table_ids[slot] >= 0:
-            slot = next_slot(slot, size)
-        table_keys[slot] = keys[i]
-        table_ids[slot] = ids[i]
+def expand(ids: NDArray[np.int32], size: int, num_embeddings: int, column: int) -> NDArray[np.int32]:
+    """Multi-hot ids [n * size] by MLPerf's rule: for every id itself, then ``size - 1`` ids that belong to it.
+
+    MLPerf's DLRM-DCNv2 draws them beforehand, uniformly, into a matrix for every row of every table
+    (facebookresearch/dlrm, torchrec_dlrm/multi_hot.py). Here they are hashes of (``column``'s index, id, number): the
+    same distribution without 34 GB of matrices.
+    """
+    out = np.empty(len(ids) * size, np.int32)
+    _expand(ids, size, num_embeddings, column, out)
+    return out
 
 
 @njit(nogil=True, cache=True)
-def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def]  # compiled
-    count = 0
-    size = len(table_ids)
-    for i in range(len(keys)):
-        key = keys[i]
-        if key == MISSING_KEY:
-            ids[i] = MISSING_ID
-            count += 1
-            continue
-        slot = np.int64(reduce_hash(mix(key), size))
-        while table_ids[slot] >= 0 and table_keys[slot] != key:
-            slot = next_slot(slot, size)
-        number = table_ids[slot]
-        ids[i] = number if number >= 0 else RARE_ID
-    return count
+def _expand(ids, size, num_embeddings, column, out):  # type: ignore[no-untyped-def]  # compiled
+    salt = mix(np.uint64(column + 1))
+    for i in range(len(ids)):
+        out[i * size] = ids[i]
+        for number in range(1, size):
+            key = salt ^ (np.uint64(ids[i]) | (np.uint64(number) << np.uint64(32)))
+            out[i * size + number] = np.int32(reduce_hash(mix(key), num_embeddings))

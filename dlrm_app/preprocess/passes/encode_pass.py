@@ -11,18 +11,16 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
-from dlrm_app.dataset.shards import open_shard
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.passes.click_counts import folds_of
-from dlrm_app.preprocess.passes.passes import Cursor, segments
+from dlrm_app.preprocess.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
+from dlrm_app.preprocess.passes.plan import Cuts, Plan, Segment, segments
+from dlrm_app.preprocess.passes.shards import open_shard
 from dlrm_app.preprocess.passes.shuffle import row_keys, write_run
-from dlrm_app.preprocess.passes.sketch import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
-from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.rejects import RejectedLine, write_rejects
+from dlrm_app.preprocess.passes.targets import folds_of
+from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine, write_rejects
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal, Unit
-from dlrm_app.preprocess.units.units import TextRange, UnitText
-from dlrm_app.preprocess.units.work_plan import Cuts, Plan, Segment
+from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.manifest import Shard
-from dlrm_app.dataset.shards import ShardLayout, open_shard
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.passes.plan import ShardLayout
+from dlrm_app.preprocess.passes.shards import open_shard
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.hashing import mix
 from dlrm_app.preprocess.units.journal import Journal

@@ -22,9 +22,6 @@ IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = ra
 
 PRESENT, ABSENT, BAD = range(3)
 
-MAX_LINE = 1 << 20
-"""Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
-
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
 _FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32

@@ -15,7 +15,6 @@ from dlrm_app.preprocess.read.fields import (
     KEY_HEX,
     KEY_STRING,
     LABEL,
-    MAX_LINE,
     NEWLINE,
     PRESENT,
     parse_float,
@@ -25,11 +24,9 @@ from dlrm_app.preprocess.read.fields import (
     read_digits,
     read_hex8,
 )
-from dlrm_app.preprocess.read.plain_lines import BATCH, BLOCK, make_room, read_batch
+from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
-
-PADDING = BLOCK
-"""Bytes that must be readable behind the text."""
+from dlrm_app.preprocess.units.unit_text import MAX_LINE
 
 BLANK, TOO_LONG, COLUMNS, FIELD = range(1, 5)
 """Why a line is rejected; FIELD: one field breaks the rule of its kind."""

@@ -1,32 +1,42 @@
 """Text → columns of raw values, a row group at a time, and the lines that could not be used."""
 
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.preprocess.read import fields, lines
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.units.dictionary import Columns
+from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 
-_KEY_KINDS = {"integer": fields.KEY_INTEGER, "hex": fields.KEY_HEX, "string": fields.KEY_STRING}
-_DENSE_KINDS = {"integer": fields.DENSE_INTEGER, "float": fields.DENSE_FLOAT}
+REJECTS = "rejects.jsonl"
+_EXCERPT_BYTES = 120
+_RULES = {
+    "label": "is not 0 or 1",
+    "integer": "is not a whole number within ±(2^63 - 1)",
+    "float": "is not a number within the range of float32",
+    "hex": "is not 1 to 8 hex digits",
+    "string": "is not UTF-8 without NUL",
+}
+_KINDS: dict[Any, int] = {
+    "label": fields.LABEL,
+    ("dense", "integer"): fields.DENSE_INTEGER,
+    ("dense", "float"): fields.DENSE_FLOAT,
+    ("sparse", "integer"): fields.KEY_INTEGER,
+    ("sparse", "hex"): fields.KEY_HEX,
+    ("sparse", "string"): fields.KEY_STRING,
+}
+_ALL_LINES = 1 << 62
 _MAX_REJECTS = 4096
 _FIRST_LIST_ROOM = 4
 _STAGGER = 72
 """Values by which the columns' arrays are longer than they need be: at a distance of a power of two, the ends to
 which a row's values go would all fall on the same few lines of the processor's caches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """A line left out: its number from 0 within the text given, its position there, why."""
-
-    line: int
-    start: int
-    end: int
-    reason: int
-    detail: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,66 @@ class RawColumns:
     list_ends: NDArray[np.int64]
     list_keys: NDArray[np.uint64]
     list_spans: NDArray[np.int64]
+
+    def sparse_keys(self, spec: Spec) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+        """(keys, spans) of each sparse column, those of all its lists together."""
+        for is_list, slot in list_slots(spec).values():
+            if is_list:
+                stop = self.list_ends[slot, -1]
+                yield self.list_keys[slot, :stop], self.list_spans[slot, :stop]
+            else:
+                yield self.keys[slot], self.spans[slot]
+
+
+def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
+    """For each sparse column whether the parser gives lists, and which of its arrays."""
+    slots, counts = {}, [0, 0]
+    for column in spec.sparse:
+        is_list = column.separator is not None
+        slots[column.name] = (is_list, counts[is_list])
+        counts[is_list] += 1
+    return slots
+
+
+class RejectedLine(NamedTuple):
+    """A line of rejects.jsonl. ``line`` counts from 0 in a unit's list, which names no file, and from 1 in a file."""
+
+    file: str | None
+    line: int
+    reason: str
+    column: str | None
+    excerpt: str
+
+
+def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
+    """What to keep of a row of ``lines.parse_lines``'s rejects."""
+    line, start, end, reason, detail = reject
+    column = spec.columns[detail] if reason == lines.FIELD else None
+    words = {
+        lines.BLANK: "blank line",
+        lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes",
+        lines.COLUMNS: f"{detail} columns, expected {len(spec.columns)}",
+    }
+    excerpt = text[start : min(end, start + _EXCERPT_BYTES)].tobytes().decode("utf-8", "backslashreplace")
+    if column is None:
+        return RejectedLine(None, line, words[reason], None, excerpt)
+    rule = _RULES["label" if column.role == "label" else column.kind or ""]
+    element = "" if column.separator is None else "holds an element that "
+    return RejectedLine(None, line, f"{column.name} {element}{rule}", column.name, excerpt)
+
+
+def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
+    """One JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for reject in rejects:
+            known = {key: part for key, part in reject._asdict().items() if part is not None}
+            file.write(json.dumps(known, ensure_ascii=False) + "\n")
+
+
+def read_rejects(path: Path) -> Iterator[RejectedLine]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield RejectedLine(**{"file": None, "column": None, **json.loads(line)})
 
 
 class Parser:
@@ -78,7 +148,7 @@ class Parser:
 
     def _make_list_room(self) -> None:
         old_keys, old_spans = self._list_keys, self._list_spans
-        self._list_keys, self._list_spans = self._list_room(2 * old_keys.shape[1] + fields.MAX_LINE)
+        self._list_keys, self._list_spans = self._list_room(2 * old_keys.shape[1] + MAX_LINE)
         self._list_keys[:, : old_keys.shape[1]] = old_keys
         self._list_spans[:, : old_spans.shape[1]] = old_spans
 
@@ -88,7 +158,7 @@ class Parser:
 
     def parse(
         self, text: NDArray[np.uint8], start: int, stop: int, num_lines: int
-    ) -> tuple[int, int, list[Reject]]:
+    ) -> tuple[int, int, list[RejectedLine]]:
         """Reads up to ``num_lines`` lines of text[start:stop], until the rows are full or many are rejected.
 
         Gives (position behind the last line read, lines read, rejects among them).
@@ -108,20 +178,17 @@ class Parser:
         )
         if why == lines.LISTS_FULL:
             self._make_list_room()
-        return at, count, [Reject(*row) for row in self._rejects[:num_rejects].tolist()]
-
-    def _columns_of(self, rows: int) -> Columns:
-        begins = np.arange(len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
-        return Columns(self._values, begins, begins + rows)
+        return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
 
     def take(self) -> RawColumns:
         """The rows collected, as views that hold until the next parse, which begins anew."""
         rows, self.rows = self.rows, 0
+        begins = np.arange(len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
         return RawColumns(
             self._labels[:rows],
             self._dense[:, :rows],
             self._keys[:, :rows],
-            self._columns_of(rows),
+            Columns(self._values, begins, begins + rows),
             self._spans[:, :rows],
             self._list_ends[:, : rows + 1],
             self._list_keys,
@@ -131,20 +198,59 @@ class Parser:
 
 def _column_codes(spec: Spec) -> NDArray[np.int64]:
     """[C, 3]: for each column of the file what it holds, which output column it fills, its separator or -1."""
-    num_dense = num_keys = num_lists = 0
-    codes = []
-    for column in spec.columns:
-        if column.role == "label":
-            codes.append((fields.LABEL, 0, -1))
-        elif column.role == "dense":
-            codes.append((_DENSE_KINDS[column.kind or ""], num_dense, -1))
-            num_dense += 1
-        elif column.role == "sparse" and column.separator is None:
-            codes.append((_KEY_KINDS[column.kind or ""], num_keys, -1))
-            num_keys += 1
-        elif column.role == "sparse":
-            codes.append((_KEY_KINDS[column.kind or ""], num_lists, ord(column.separator or "")))
-            num_lists += 1
-        else:
-            codes.append((fields.IGNORE, 0, -1))
+    slots = {column.name: slot for slot, column in enumerate(spec.dense)}
+    slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
+    codes = [
+        (
+            _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE),
+            slots.get(column.name, 0),
+            ord(column.separator) if column.separator else -1,
+        )
+        for column in spec.columns
+    ]
     return np.array(codes, np.int64)
+
+
+class Cursor:
+    """A position in the lines of a unit, the file's header left out: ``line`` lines behind the first."""
+
+    def __init__(self, text: UnitText, spec: Spec) -> None:
+        self.text = text
+        self.line = 0
+        self._blocks = body(text, spec)
+        self._block = Block(np.empty(0, np.uint8), 0, 0)
+        self._rejects: list[RejectedLine] = []
+
+    def rows(self, parser: Parser, until: int | None) -> Iterator[RawColumns]:
+        """The rows of the lines before number ``until``, as many at a time as ``parser`` holds."""
+        stop = _ALL_LINES if until is None else until
+        while self.line < stop:
+            if self._block.start == self._block.stop:
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                self._block = block
+            text, start, end = self._block
+            start, count, rejects = parser.parse(text, start, end, stop - self.line)
+            self._rejects += [reject._replace(line=self.line + reject.line) for reject in rejects]
+            self._block = Block(text, start, end)
+            self.line += count
+            if parser.is_full:
+                yield parser.take()
+        if parser.rows:
+            yield parser.take()
+
+    def take_rejects(self) -> list[RejectedLine]:
+        """The lines rejected since the last call."""
+        rejects, self._rejects = self._rejects, []
+        return rejects
+
+
+def body(text: UnitText, spec: Spec) -> Iterator[Block]:
+    """The unit's blocks of lines, the file's header left out."""
+    for block in text.blocks():
+        if spec.header and text.unit == 0 and block.start < block.stop:
+            yield block._replace(start=block.start + lines.line_length(block.text, block.start))
+            break
+        yield block
+    yield from text.blocks()

@@ -18,7 +18,6 @@ from dlrm_app.preprocess.read.fields import (
     CARRIAGE_RETURN,
     DENSE_INTEGER,
     LABEL,
-    MAX_LINE,
     NEWLINE,
     hex_of,
     load_word,
@@ -26,10 +25,11 @@ from dlrm_app.preprocess.read.fields import (
     trailing_zeros,
 )
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
+from dlrm_app.preprocess.units.unit_text import MAX_LINE, PADDING
 
 BATCH = 128
 """Lines; their marks and text fit into the fastest cache."""
-BLOCK = 64
+BLOCK = PADDING
 """Bytes looked at in one step."""
 
 _MINUS, _LOW_8 = np.uint64(ord("-")), np.uint64(0xFF)

@@ -1,1 +1,1 @@
-"""The ground of preprocessing: sources, units of work, their journal, and the executors that run them."""
+"""The ground of preprocessing: sources, their text in units of work, the journal, and the executors that run units."""

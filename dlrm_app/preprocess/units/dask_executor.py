@@ -24,7 +24,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.files import code_checksum
 from dlrm_app.preprocess.units.executor import Executor, Feed, Work
 from dlrm_app.preprocess.units.journal import R
-from dlrm_app.preprocess.units.units import UnitText
+from dlrm_app.preprocess.units.unit_text import UnitText
 
 logger = logging.getLogger(__name__)
 _ANSWER_PATIENCE = 10

@@ -32,7 +32,7 @@ class Work(Protocol[R]):
 
 
 class Feed(Protocol):
-    """Gives items one after the other, wherever it is sent; ``dlrm_app.preprocess.units.units.TextFeed`` is one."""
+    """Gives items one after the other, wherever it is sent; ``dlrm_app.preprocess.units.unit_text.TextFeed`` is one."""
 
     def items(self) -> Iterator[Any]: ...
 

@@ -1,20 +1,25 @@
-"""What has been done: one small file for each unit of work, written whole once the unit's results are in place.
+"""OUTPUT/.work: what has been done of a run, kept until its dataset is finished.
 
-OUTPUT/.work/<pass>/00000-000012.json   the record of unit 12 of source 0
+OUTPUT/.work/plan.json                 the configuration and input that the work belongs to
+OUTPUT/.work/<pass>/00000-000012.json  the record of unit 12 of source 0, written whole once its results are in place
+OUTPUT/.work/lock                      held by the process at work
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from dlrm_app.errors import DataError
-from dlrm_app.files import give_name, sync_folder, temporary_name, write_json
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.files import code_checksum, give_name, held_lock, sync_folder, temporary_name, write_json
+from dlrm_app.preprocess.units.source import Source
 from dlrm_app.records import from_json
 
+WORK = ".work"
 R = TypeVar("R")
 """The record of a pass: a frozen dataclass."""
 
@@ -93,3 +98,96 @@ class Unit(Generic[R]):
             sync_folder(self._journal.folder)
         self._journal.land(self._source, self._unit, record)
         return record
+
+
+def open_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
+    """The journal of pass ``name``, begun or gone on with."""
+    folder = output / WORK / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return Journal(folder, record)
+
+
+def passes_over(output: Path, source: int) -> set[Path]:
+    """The folders of the passes in which something has landed of a source."""
+    return {path.parent for path in (output / WORK).glob(f"*/{source:05d}-*.json")}
+
+
+@cache
+def own_code() -> str:
+    """The checksum of dlrm_app/preprocess/."""
+    return code_checksum(Path(__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What decides the work of a run.
+
+    ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code at work; units
+    that another version has encoded must not be mixed with its own.
+    """
+
+    config: dict[str, Any]
+    sources: tuple[Source, ...]
+    encoding: str | None
+    code: str = field(default_factory=own_code)
+
+
+def read_run(output: Path) -> RunRecord | None:
+    """The run that OUTPUT/.work belongs to, if one was begun. Raises ConfigError if another version began it."""
+    path = output / WORK / "plan.json"
+    if not path.exists():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value.get("code") != own_code():
+            raise ConfigError(
+                [
+                    f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in "
+                    f"another way: delete {output} and start again, or finish it with that version"
+                ]
+            )
+        return from_json(RunRecord, value)
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
+
+
+def write_run(output: Path, run: RunRecord) -> None:
+    write_json(output / WORK / "plan.json", asdict(run))
+
+
+def open_keys(output: Path, before: RunRecord) -> list[str]:
+    """The settings that may still change, for no work that is kept depends on them.
+
+    They are those that a refusal may tell to change; ``redo_vocabularies`` must follow a change of the encoding.
+    """
+    begun = {path.parent.name for path in (output / WORK).glob("*/*.json")}
+    keys = ["rejects.max_fraction"]
+    if begun <= {"lines"}:
+        keys += ["split"]
+    if begun <= {"lines", "study", "vocab"}:
+        keys += ["dense.target_columns"]
+        if before.config["encoding"]["kind"] == "vocab":
+            keys += [f"encoding.{name}" for name in ("kind", "num_embeddings", "min_count", "top_k")]
+    return keys
+
+
+def redo_vocabularies(output: Path) -> None:
+    """Forgets the vocabularies; what they are made of, the counts of values, is kept."""
+    shutil.rmtree(output / WORK / "vocab", ignore_errors=True)
+    shutil.rmtree(output / "vocab", ignore_errors=True)
+
+
+def remove_temporary_files(output: Path) -> None:
+    """Deletes half-written files of a killed run or worker; ours is the only run, for it holds the lock."""
+    for pattern in (".*.tmp", "*/.*.tmp", f"{WORK}/*/.*.tmp"):
+        for path in output.glob(pattern):
+            path.unlink()
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Holds OUTPUT for this process; the lock goes when the process does, however it ends."""
+    (output / WORK).mkdir(parents=True, exist_ok=True)
+    refusal = f"another dlrm-preprocess is working on output={output}: wait for it or end it"
+    with held_lock(output / WORK / "lock", refusal):
+        yield

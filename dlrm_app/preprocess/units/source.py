@@ -4,10 +4,13 @@ import glob
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from isal import igzip, isal_zlib
 
 from dlrm_app.config.preprocess import SPLITS, InputConfig
 from dlrm_app.errors import ConfigError, DataError, refuse_if
@@ -27,6 +30,11 @@ class Source:
     bytes: int
     modified_ns: int
     is_gzip: bool
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(bytes, date): what changes when the file does."""
+        return self.bytes, self.modified_ns
 
     def check_unchanged(self) -> None:
         """Raises DataError if the file is not as it was when the run began."""
@@ -156,23 +164,87 @@ def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -
 
 
 def refuse_other_input(
-    before: Sequence[Source], now: Sequence[Source], damaged: Sequence[str], output: Path, state: str
+    before: Mapping[str, tuple[int, int | None]], now: Sequence[Source], output: Path, state: str
 ) -> None:
-    """Raises ConfigError if the input is not that of the dataset in ``output``, saying what is different.
+    """Raises ConfigError if ``now`` is not the input of the dataset in ``output``, saying what is different.
 
-    Files whose paths are in ``damaged`` may have been replaced. ``state``: what ``output`` holds.
+    before: path → (bytes, date); ``state``: what ``output`` holds.
     """
-    new = {source.path: source for source in now}
-    before = [new.get(source.path, source) if source.path in damaged else source for source in before]
-    old = {source.path: source for source in before}
-    problems = [f"{path} was not part of the input before" for path in new if path not in old]
-    problems += [f"{path} was part of the input before" for path in old if path not in new]
-    for path in old.keys() & new.keys():
-        if (old[path].bytes, old[path].modified_ns) != (new[path].bytes, new[path].modified_ns):
-            problems.append(
-                f"{path} has changed: it had {old[path].bytes:,} bytes, it has {new[path].bytes:,} now"
-                + ", of another date" * (old[path].bytes == new[path].bytes)
-            )
+    new = {source.path: source.version for source in now}
+    problems = [f"{path} was not part of the input before" for path in new if path not in before]
+    problems += [f"{path} was part of the input before" for path in before if path not in new]
+    problems += [
+        f"{path} has changed: it had {before[path][0]:,} bytes, it has {new[path][0]:,} now"
+        + ", of another date" * (before[path][0] == new[path][0])
+        for path in sorted(before.keys() & new.keys())
+        if before[path] != new[path]
+    ]
     if problems:
         hint = f"{output} holds {state} of another input: give the same files, or another output=, or delete it to start again"
         raise ConfigError([*problems, hint])
+
+
+MAX_RATIO = 20
+"""Text is at most about so many times as large as its gzip file."""
+_PIECE = 1 << 16
+_DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
+
+
+class DamagedFileError(DataError):
+    """Source number ``source`` cannot be read to its end."""
+
+    def __init__(self, message: str, source: int) -> None:
+        super().__init__(message)
+        self.message, self.source = message, source
+
+    def __reduce__(self) -> Any:  # for workers of other processes
+        return DamagedFileError, (self.message, self.source)
+
+
+@contextmanager
+def open_gzip(raw: BinaryIO) -> Iterator[Any]:
+    """The decompressed text of ``raw``: an object with ``readinto`` and ``read``."""
+    with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
+        # its own readinto makes a copy on the way, that of the buffer in it does not
+        yield getattr(file, "_buffer", file)
+
+
+@contextmanager
+def explained_damage(source: Source) -> Iterator[None]:
+    """Raises DamagedFileError, which says what to do, for what is wrong with a gzip file."""
+    try:
+        yield
+    except (EOFError, *_DAMAGED) as error:
+        end = _end_of_whole_data(source)
+        if end is not None:
+            fault = f"is whole gzip data up to byte {end}, and something else behind it"
+        elif isinstance(error, EOFError):
+            fault = "is cut short: its gzip data ends before its end mark"
+        else:
+            fault = f"is damaged: {error}"
+        message = f"{source.path} {fault}; copy or download it again"
+        raise DamagedFileError(message, source.index) from error
+
+
+def _end_of_whole_data(source: Source) -> int | None:
+    """Where a file's gzip data ends if it is whole and other bytes than zeros follow, else None. Reads it once more."""
+    end, stream = 0, None
+    with Path(source.path).open("rb") as file:
+        while piece := file.read(_PIECE):
+            while piece:
+                if stream is None:
+                    piece = piece.lstrip(b"\0")  # padding between streams
+                    if not piece:
+                        break
+                    if piece[:2] != GZIP_MAGIC[: len(piece)]:
+                        return end
+                    stream = isal_zlib.decompressobj(wbits=31)
+                try:
+                    stream.decompress(piece)
+                except _DAMAGED:
+                    return None
+                if not stream.eof:
+                    break
+                piece, stream = stream.unused_data, None
+                end = file.tell() - len(piece)
+    return None

@@ -10,6 +10,7 @@ import pytest
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.units import unit_text
 from dlrm_app.preprocess.units.hashing import mix, reduce_hash
 from tests.preprocess import reference
 from tests.preprocess.clicks import make_clicks
@@ -177,7 +178,6 @@ def test_an_encoding_of_other_columns_is_refused(clicks: Path, tmp_path: Path) -
 
 
 def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: Path) -> None:
-    from dlrm_app.preprocess.read import lines
     from dlrm_app.preprocess.read.parser import Parser
 
     run(
@@ -191,7 +191,7 @@ def test_a_dataset_encodes_a_row_again_at_serving_time(clicks: Path, tmp_path: P
     encoder = Encoder(KAGGLE, manifest.dense, manifest.sparse, tmp_path / "out")
     text = clicks.read_bytes()
     parser = Parser(KAGGLE, ROWS)
-    parser.parse(np.frombuffer(text + bytes(lines.PADDING), np.uint8), 0, len(text), ROWS)
+    parser.parse(np.frombuffer(text + bytes(unit_text.PADDING), np.uint8), 0, len(text), ROWS)
     assert encoder.encode(parser.take()).table.to_pylist() == table_of(manifest).to_pylist()
 
 
@@ -208,7 +208,7 @@ def test_a_vocabulary_over_the_memory_limit_is_refused_with_the_figure(clicks: P
 def test_files_without_labels_make_a_split_without_labels(clicks: Path, tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_bytes(make_clicks(50, seed=5, labelled=False))
     given = [f"input.train={clicks}", f"input.test={tmp_path}/test.txt"]
-    with pytest.raises(ConfigError, match=r"one too few: .* add input\.unlabelled=\[test\]"):
+    with pytest.raises(ConfigError, match=r"one column too few: .* add input\.unlabelled=\[test\]"):
         run(tmp_path / "out", *given)
     manifest = run(tmp_path / "out", *given, "input.unlabelled=[test]")
     assert manifest.label == "label"

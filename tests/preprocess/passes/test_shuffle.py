@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from dlrm_app.preprocess.passes.shuffle import key_ranges, row_keys
-from dlrm_app.preprocess.units import work_plan as plan
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run, table_of
 
@@ -16,7 +15,7 @@ ROWS = 600
 
 @pytest.fixture
 def clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(plan, "MIB", 10_000)
+    monkeypatch.setattr("dlrm_app.preprocess.preprocess.MIB", 10_000)
     (tmp_path / "clicks.tsv").write_bytes(make_clicks(ROWS))
     return tmp_path
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
-from dlrm_app.preprocess.read import lines
 from dlrm_app.preprocess.read.parser import Parser
-from dlrm_app.preprocess.read.rejects import explain
 from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.units import unit_text
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
 from tests.preprocess import reference
 
@@ -52,14 +51,14 @@ def parse(text: bytes, spec: Spec, capacity: int = 7) -> tuple[list[reference.Ro
     """What the compiled parser makes of ``text``, in the reference's words; sparse values as keys."""
     if text and not text.endswith(b"\n"):
         text += b"\n"
-    buffer = np.frombuffer(text + bytes(lines.PADDING), np.uint8)
+    buffer = np.frombuffer(text + bytes(unit_text.PADDING), np.uint8)
     parser = Parser(spec, capacity)
     rows: list[reference.Row] = []
     rejects = []
     at = line = 0
     while at < len(text):
         at, count, found = parser.parse(buffer, at, len(text), 1 << 62)
-        rejects += [(line + r.line + 1, explain(r.reason, r.detail, spec)) for r in found]
+        rejects += [(line + r.line + 1, r.reason) for r in found]
         line += count
         rows += rows_of(parser.take(), spec)
     return rows, rejects
@@ -297,7 +296,7 @@ def test_odd_lines_among_many_plain_ones(odd_every: int) -> None:
         ]
         plain = b"\t".join([draw.choice([b"0", b"1"]), *numbers, *ids])
         text += (draw.choice(odd) if draw.random() < 1 / odd_every else plain) + draw.choice([b"\n", b"\r\n"])
-    too_long = b"0\t\t\t\t" + b"x" * lines.MAX_LINE + b"\t\t\t\n"
+    too_long = b"0\t\t\t\t" + b"x" * unit_text.MAX_LINE + b"\t\t\t\n"
     check(text + too_long + text, CRITEO, capacity=400)
 
 
@@ -308,7 +307,7 @@ def test_lists_longer_than_the_room_for_them_make_room() -> None:
 
 def test_a_line_as_long_as_allowed_is_read_and_one_byte_more_is_not() -> None:
     start = b"1,2,3,,,,"
-    fits = start + b"x" * (lines.MAX_LINE - len(start) - 3) + b",,,"
+    fits = start + b"x" * (unit_text.MAX_LINE - len(start) - 3) + b",,,"
     for line in (fits, fits.replace(b"xx", b"xxx", 1)):
         check(line + b"\n" + b"1,2,3,,,,,,,\n", SPEC)
 

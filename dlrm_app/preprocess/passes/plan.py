@@ -1,17 +1,28 @@
 """What a run is to do, worked out before it begins: plain values that any process can be sent."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from dlrm_app.config.preprocess import SPLITS, PreprocessConfig
-from dlrm_app.dataset.shards import ShardLayout
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.dataset.manifest import SPLITS
+from dlrm_app.errors import refuse_if
+from dlrm_app.preprocess.read import lines
+from dlrm_app.preprocess.read.parser import body
 from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.units.executor import Finish
+from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.source import Source
+from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 
-MIB = 1 << 20
+
+@dataclass(frozen=True)
+class ShardLayout:
+    """How shards are written; see docs/how-to/preprocessing.md for the measurements behind the defaults."""
+
+    row_group_rows: int
+    compression: str
+    compression_level: int | None
 
 
 @dataclass(frozen=True)
@@ -41,57 +52,6 @@ class Plan:
 
     def spec_of(self, split: str) -> Spec:
         return self.spec.without_label() if split in self.unlabelled else self.spec
-
-
-def make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -> Plan:
-    fractions = {name: getattr(config.split, name) for name in ("val", "test")}
-    return Plan(
-        spec,
-        tuple(sources),
-        frozenset(config.input.unlabelled),
-        {name: fraction for name, fraction in fractions.items() if fraction},
-        config.layout.unit_mib * MIB,
-        ShardLayout(config.layout.row_group_rows, config.layout.compression, config.layout.compression_level),
-        config.shuffle,
-        config.seed,
-        Path(config.output),
-    )
-
-
-_NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
-
-
-def identity(config: PreprocessConfig) -> dict[str, Any]:
-    """The part of the configuration that decides what the dataset holds, byte for byte."""
-    return {key: value for key, value in asdict(config).items() if key not in _NOT_PART_OF_THE_DATASET}
-
-
-def refuse_other_config(
-    before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, open_keys: Sequence[str]
-) -> None:
-    """Raises ConfigError, naming each key that differs; ``state``: what ``output`` holds.
-
-    ``open_keys``, and the keys under them, may differ.
-    """
-    old, new = _flat(before), _flat(now)
-    if old.get("encoding.kind") == "from_dataset":
-        open_keys = [*open_keys, "dense.transform"]  # comes with the encoding; early versions noted another
-    problems = [
-        f"{key} is {new.get(key)!r}, it was {old.get(key)!r}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in open_keys))
-    ]
-    if problems:
-        hint = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
-        raise ConfigError([*problems, hint])
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix.rstrip("."): value}
-    return {
-        key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{prefix}{name}.").items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +106,32 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
     test = int(total * fractions.get("test", 0))
     val = int(total * fractions.get("val", 0))
     return Cuts(total - test - val, total - test, first_lines)
+
+
+def segments(plan: Plan, cuts: Cuts | None, text: UnitText) -> list[Segment]:
+    """Which lines of the unit go to which split."""
+    split = plan.sources[text.source].split
+    if cuts is None or split != "train":
+        return [Segment(split, 0, None)]
+    return cuts.segments(text.source, text.unit)
+
+
+@dataclass(frozen=True)
+class CountedUnit:
+    """``lines``: of the unit, the file's header left out."""
+
+    text: TextRange
+    lines: int
+
+
+@dataclass(frozen=True)
+class CountLines:
+    """How many lines each unit has."""
+
+    title: ClassVar[str] = "counting lines"
+    plan: Plan
+    journal: Journal[CountedUnit]
+
+    def __call__(self, text: UnitText) -> Finish[CountedUnit]:
+        count = sum(int(lines.count_lines(*block)) for block in body(text, self.plan.spec))
+        return self.journal.unit(text.source, text.unit).finish(CountedUnit(text.finish(), count))

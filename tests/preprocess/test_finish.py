@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.dataset.manifest import Manifest, Split
-from dlrm_app.preprocess.job.summary import next_command
+from dlrm_app.preprocess.finish import next_command
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlrm_app.preprocess.passes.sketch import (
+from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.preprocess.passes.distinct import (
     TOTAL_KEYS,
     UNIT_KEYS,
     Sketches,
     SketchFile,
     count_collisions,
 )
-from dlrm_app.preprocess.units.dictionary import Columns
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
 
 

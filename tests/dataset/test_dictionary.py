@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.units.dictionary import Columns, index_columns, repeating
+from dlrm_app.dataset.dictionary import Columns, index_columns, repeating
 
 MISSING = 7
 

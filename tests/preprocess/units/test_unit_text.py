@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from isal import isal_zlib
 
 from dlrm_app.errors import DataError
-from dlrm_app.preprocess.read import lines
-from dlrm_app.preprocess.units import units
+from dlrm_app.preprocess.units import unit_text as units
 from dlrm_app.preprocess.units.source import Source
-from dlrm_app.preprocess.units.units import TextFeed
+from dlrm_app.preprocess.units.unit_text import MAX_LINE, TextFeed
 
 
 def source_of(path: Path, *, is_gzip: bool = False) -> Source:
@@ -102,7 +101,7 @@ def test_a_line_over_many_units_is_cut_short_but_counted_once(tmp_path: Path, is
     found = [told(text)[0] for feed in feeds for text in feed.items()]
     assert found[0].startswith(b"first\nxxx")
     assert found[0].count(b"\n") == 2
-    assert len(found[0].split(b"\n")[1]) > lines.MAX_LINE
+    assert len(found[0].split(b"\n")[1]) > MAX_LINE
     assert found[1:] == [b"", b"", b"last\n"]
 
 

@@ -156,7 +156,7 @@ def test_input_that_changes_while_it_is_read_is_noticed(
         with (tmp_path / "log.tsv").open("ab") as file:
             file.write(GOOD)
 
-    monkeypatch.setattr("dlrm_app.preprocess.job.preprocess.check_first_lines", add_a_line)
+    monkeypatch.setattr("dlrm_app.preprocess.preprocess.check_first_lines", add_a_line)
     with pytest.raises(DataError, match=r"log\.tsv changed while it was being read"):
         run(Path("k"), "input.train=log.tsv")
 

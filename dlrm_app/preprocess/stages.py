@@ -6,46 +6,47 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
 from dlrm_app.config.preprocess import PreprocessConfig
-from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn, read_manifest
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.columns import (
+    Encoding,
     columns_of,
-    dense_columns,
     extended,
     hash_columns,
     per_column,
     refuse_missing_files,
     target_sources,
-    vocab_columns,
 )
-from dlrm_app.preprocess.encode.vocabulary import BYTES_PER_VALUE, AddUp, VocabularySize, refuse_if_too_large
-from dlrm_app.preprocess.job.finish import finish
-from dlrm_app.preprocess.job.reject_limit import RejectLimit, refuse_if_many_rejects
-from dlrm_app.preprocess.passes.click_counts import (
+from dlrm_app.preprocess.encode.sparse import FIRST_ID
+from dlrm_app.preprocess.finish import RejectLimit, finish, refuse_if_many_rejects
+from dlrm_app.preprocess.passes.distinct import CountDistinct, CountedFeatures
+from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
+from dlrm_app.preprocess.passes.plan import CountedUnit, CountLines, Cuts, Plan, cut_lines, refuse_empty_cuts
+from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
+from dlrm_app.preprocess.passes.targets import (
     AddUpClicks,
     CountClicks,
     CountedClicks,
     refuse_if_clicks_are_too_many,
 )
-from dlrm_app.preprocess.passes.distinct import CountDistinct, CountedFeatures
-from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
-from dlrm_app.preprocess.passes.moments import join_moments
-from dlrm_app.preprocess.passes.passes import CountedUnit, CountLines
-from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
-from dlrm_app.preprocess.passes.study import StudiedUnit, Study
+from dlrm_app.preprocess.passes.vocabulary import (
+    BYTES_PER_VALUE,
+    AddUp,
+    StudiedUnit,
+    Study,
+    refuse_if_too_large,
+    standardized,
+)
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
-from dlrm_app.preprocess.units.gzip_text import DamagedFileError
-from dlrm_app.preprocess.units.journal import Journal, R
-from dlrm_app.preprocess.units.source import Source
-from dlrm_app.preprocess.units.units import TextFeed, TextRange
-from dlrm_app.preprocess.units.work_folder import expect_another_file, open_journal, passes_over
-from dlrm_app.preprocess.units.work_plan import Cuts, Plan, cut_lines, identity, refuse_empty_cuts
+from dlrm_app.preprocess.units.journal import Journal, R, open_journal, passes_over
+from dlrm_app.preprocess.units.source import DamagedFileError, Source
+from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange
 
 logger = logging.getLogger(__name__)
 
@@ -66,97 +67,95 @@ class Stages:
 
     config: PreprocessConfig
     plan: Plan
+    encoding: Encoding
     executor: Executor
 
-    def run(self) -> Manifest:
-        """Does everything that has not been done, and writes the manifest."""
+    def run(self, identity: dict[str, Any]) -> Manifest:
+        """Does everything that has not been done, and writes the manifest; ``identity``: its configuration."""
         cuts = self.cut()
         dense, sparse = self.make_columns(cuts)
         journal, units = self.encode(cuts, dense, sparse)
-        sparse = self._count_distinct(journal, units, sparse)
+        if not self.encoding.has_vocabularies:
+            sparse = self._count_distinct(journal, units, sparse)
         shards = self.collect_shards(journal, units)
-        return finish(self.plan, journal, units, shards, dense, sparse, identity(self.config))
+        return finish(self.plan, journal, units, shards, dense, sparse, identity)
 
     def cut(self) -> Cuts | None:
         """Where the training input is cut into splits, if it is."""
         if not self.plan.fractions:
             return None
-        work = CountLines(self.plan, open_journal(self.plan.output, "lines", CountedUnit))
-        units = self._over_units(work, {"train"})
-        lines = {(u.text.source, u.text.unit): u.lines for u in units}
+        work = CountLines(self.plan, self._journal("lines", CountedUnit))
+        lines = {(u.text.source, u.text.unit): u.lines for u in self._over_units(work, {"train"})}
         refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
         return cut_lines(lines, self.plan.fractions)
 
     def make_columns(self, cuts: Cuts | None) -> tuple[list[DenseColumn], list[SparseColumn]]:
-        """The columns of the dataset, their vocabularies and moments included."""
+        """The columns of the dataset, their vocabularies, moments and targets included."""
         config, spec = self.config, self.plan.spec
-        if config.encoding.kind == "from_dataset":
-            manifest = read_manifest(Path(config.encoding.path or ""))
-            refuse_missing_files(manifest)
-            _copy_encoding(manifest, self.plan.output)
-            return columns_of(manifest)
-        wants_counts, wants_moments = config.encoding.kind == "vocab", config.dense.transform == "standardize"
-        moments = None
-        sparse = [] if wants_counts else hash_columns(config, spec)
+        if self.encoding.known is not None:
+            refuse_missing_files(self.encoding.known)
+            _copy_encoding(self.encoding.known, self.plan.output)
+            return columns_of(self.encoding.known)
+        dense = [DenseColumn(column.name, {"kind": config.dense.transform}) for column in spec.dense]
+        wants_counts, wants_moments = self.encoding.has_vocabularies, config.dense.transform == "standardize"
         if wants_counts or wants_moments:
-            journal = open_journal(self.plan.output, "study", StudiedUnit)
-            units = self._over_units(Study(self.plan, cuts, wants_counts, journal), self.plan.studied)
-            if wants_moments:
-                moments = join_moments([unit.moments for unit in units], len(spec.dense))
-            if wants_counts:
-                sparse = vocab_columns(spec, self._make_vocabularies(journal, units))
-        dense, sparse = dense_columns(config, spec, moments), extended(sparse, config, spec)
+            study = Study(self.plan, cuts, wants_counts, self._journal("study", StudiedUnit))
+            units = self._over_units(study, self.plan.studied)
+            dense = standardized(spec, units) if wants_moments else dense
+        if wants_counts:
+            sparse = self._make_vocabularies(study.journal, units)
+        else:
+            sparse = hash_columns(config.encoding.num_embeddings, spec)
+        sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
         return dense + self._make_targets(cuts, dense, sparse), sparse
-
-    def _make_targets(
-        self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
-    ) -> list[DenseColumn]:
-        """The twins of ``dense.target_columns``."""
-        sources = target_sources(sparse, self.config)
-        if not sources:
-            return []
-        columns = tuple(sparse[number] for number in sources)
-        refuse_if_clicks_are_too_many(columns, int(self.config.memory_gib * 2**30))
-        counted = open_journal(self.plan.output, "clicks", CountedClicks)
-        count = CountClicks(self.plan, cuts, tuple(dense), tuple(sparse), sources, counted)
-        units = tuple(self._over_units(count, {"train"}))
-        add_up = AddUpClicks(self.plan, counted, units, columns, self._target_journal())
-        return self._over_numbers(add_up, len(columns))
-
-    def _target_journal(self) -> Journal[DenseColumn]:
-        return open_journal(self.plan.output, "targets", DenseColumn)
 
     def _make_vocabularies(
         self, counted: Journal[StudiedUnit], units: Sequence[StudiedUnit]
-    ) -> list[VocabularySize]:
+    ) -> list[SparseColumn]:
         names = [column.name for column in self.plan.spec.sparse]
-        memory_bytes = int(self.config.memory_gib * 2**30)
         add_up = AddUp(
             self.plan,
             counted,
             tuple(units),
             self.config.encoding.min_count or 1,
             tuple(per_column(self.config.encoding.top_k, names)),
-            memory_bytes,
-            open_journal(self.plan.output, "vocab", VocabularySize),
+            self._memory_bytes,
+            self._journal("vocab", SparseColumn),
         )
-        sizes = self._over_numbers(add_up, len(names))
-        rare = [size.feature for size in sizes if size.distinct and not size.kept]
+        columns = self._over_numbers(add_up, len(names))
+        rare = [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]
         if rare:
             logger.warning(
                 f"no value of {', '.join(rare)} is seen encoding.min_count={add_up.min_count} times: "
                 "all of them share one id; lower it"
             )
-        refuse_if_too_large(sum(size.kept for size in sizes), BYTES_PER_VALUE, memory_bytes)
-        return sizes
+        num_values = sum(column.num_embeddings - FIRST_ID for column in columns)
+        refuse_if_too_large(num_values, BYTES_PER_VALUE, self._memory_bytes)
+        return columns
+
+    def _make_targets(
+        self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
+    ) -> list[DenseColumn]:
+        """The twins of ``dense.target_columns``."""
+        sources = target_sources(sparse, self.config.dense.target_columns)
+        if not sources:
+            return []
+        columns = tuple(sparse[number] for number in sources)
+        refuse_if_clicks_are_too_many(columns, self._memory_bytes)
+        counted = self._journal("clicks", CountedClicks)
+        count = CountClicks(self.plan, cuts, tuple(dense), tuple(sparse), sources, counted)
+        units = tuple(self._over_units(count, {"train"}))
+        add_up = AddUpClicks(self.plan, counted, units, columns, self._journal("targets", DenseColumn))
+        return self._over_numbers(add_up, len(columns))
 
     def encode(
         self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
     ) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
-        journal = open_journal(self.plan.output, "encode", EncodedUnit)
-        wants_sketch = self.config.encoding.kind != "vocab"
-        folded = self._target_journal().folder if self.config.dense.target_columns else None
+        journal = self._journal("encode", EncodedUnit)
+        has_targets = self.config.dense.target_columns is not None
+        folded = self._journal("targets", DenseColumn).folder if has_targets else None
+        wants_sketch = not self.encoding.has_vocabularies
         work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), wants_sketch, journal, folded)
         max_rejects = self.config.rejects.max_fraction
         limit = RejectLimit(self.plan, journal, max_rejects)
@@ -169,15 +168,9 @@ class Stages:
     def _count_distinct(
         self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit], sparse: list[SparseColumn]
     ) -> list[SparseColumn]:
-        if self.config.encoding.kind == "vocab":
-            return sparse
         num_features = len(self.plan.spec.sparse)
-        work = CountDistinct(
-            encoded,
-            tuple((unit.text.source, unit.text.unit) for unit in units),
-            tuple(sparse[:num_features]),
-            open_journal(self.plan.output, "distinct", CountedFeatures),
-        )
+        files = tuple(encoded.path(unit.text.source, unit.text.unit, ".sketch") for unit in units)
+        work = CountDistinct(files, tuple(sparse[:num_features]), self._journal("distinct", CountedFeatures))
         groups = self._over_numbers(work, work.num_groups)
         return [column for group in groups for column in group.columns] + sparse[num_features:]
 
@@ -191,19 +184,21 @@ class Stages:
                 if part.shard is not None and part.rows:
                     shards[name].append((encoded.folder / part.shard.path, part.shard))
         if self.plan.shuffle == "full" and "train" in self.plan.splits:
-            shards["train"] = self._gather(encoded, units)
+            units = [unit for unit in units if "train" in unit.splits]
+            rows = sum(unit.splits["train"].rows for unit in units)
+            num_parts = -(-rows // self.config.layout.shuffled_shard_rows)
+            runs = tuple(encoded.path(unit.text.source, unit.text.unit, ".run") for unit in units)
+            journal = self._journal("gather", GatheredShard)
+            gathered = self._over_numbers(Gather(runs, num_parts, self.plan.layout, journal), num_parts)
+            shards["train"] = [(journal.folder / g.shard.path, g.shard) for g in gathered if g.shard.rows]
         return shards
 
-    def _gather(
-        self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit]
-    ) -> list[tuple[Path, Shard]]:
-        units = [unit for unit in units if "train" in unit.splits]
-        rows = sum(unit.splits["train"].rows for unit in units)
-        num_parts = -(-rows // self.config.layout.shuffled_shard_rows)
-        runs = tuple(encoded.path(unit.text.source, unit.text.unit, ".run") for unit in units)
-        journal = open_journal(self.plan.output, "gather", GatheredShard)
-        gathered = self._over_numbers(Gather(runs, num_parts, self.plan.layout, journal), num_parts)
-        return [(journal.folder / made.shard.path, made.shard) for made in gathered if made.shard.rows]
+    @property
+    def _memory_bytes(self) -> int:
+        return int(self.config.memory_gib * 2**30)
+
+    def _journal(self, name: str, record: type[R]) -> Journal[R]:
+        return open_journal(self.plan.output, name, record)
 
     def _over_numbers(self, work: Work[R], count: int) -> list[R]:
         """Does ``work`` on the numbers under ``count`` that have not landed; gives all records."""
@@ -243,10 +238,9 @@ class Stages:
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
         """What to do once a damaged source is mended. Its records are forgotten, unless later passes build on it."""
         output = self.plan.output
-        if any(other != journal.folder for other in passes_over(output, source)):
+        if passes_over(output, source) - {journal.folder}:
             return f"delete {output} and start again"
         journal.forget(source)
-        expect_another_file(output, self.plan.sources[source])
         return "run the same command again; it goes on where it stopped"
 
 

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -11,16 +10,8 @@ import pyarrow as pa
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
 from dlrm_app.preprocess.encode.encoder import Encoded
+from dlrm_app.preprocess.passes.plan import ShardLayout
 from dlrm_app.preprocess.units.journal import Unit
-
-
-@dataclass(frozen=True)
-class ShardLayout:
-    """How shards are written; see docs/how-to/preprocessing.md for the measurements behind the defaults."""
-
-    row_group_rows: int
-    compression: str
-    compression_level: int | None
 
 
 class ShardWriter:

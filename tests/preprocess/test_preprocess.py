@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
@@ -61,16 +60,6 @@ def test_a_finished_dataset_that_lacks_a_file_is_refused_with_the_cure(lost: str
         run(Path("k"), *given)
     assert lost in str(caught.value)
     assert "delete k and run the same command" in str(caught.value)
-
-
-def test_a_dataset_of_an_early_version_that_noted_no_dates_is_still_finished() -> None:
-    run(Path("k"), "input.train=log.tsv", *HASH)
-    path = Path("k/manifest.json")
-    text = path.read_text()
-    modified_ns = read_manifest(Path("k")).sources[0].modified_ns
-    path.write_text(text.replace(f',\n      "modified_ns": {modified_ns}', ""))
-    assert "modified_ns" not in path.read_text()
-    run(Path("k"), "input.train=log.tsv", *HASH)
 
 
 def test_a_larger_share_of_rejects_is_accepted_and_a_smaller_one_is_refused_if_the_dataset_has_more() -> None:
@@ -132,7 +121,7 @@ def test_any_other_change_of_an_unfinished_dataset_is_refused() -> None:
             run(Path("k"), *given, other)
     with pytest.raises(DlrmError, match="malformed"):
         run(Path("k"), *given)
-    for damage in ("{", "[]", '{"version": 2}'):
+    for damage in ("{", "[]"):
         Path("k/.work/plan.json").write_text(damage)
         with pytest.raises(DataError, match=r"plan\.json is damaged \(.*\): delete k and start again"):
             run(Path("k"), *given)

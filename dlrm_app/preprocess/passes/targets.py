@@ -1,49 +1,49 @@
-"""The passes behind target encoding: how often each id is clicked in the training rows of each fold, and what follows."""
+"""Target encoding: what a sparse column's value says of a click, as a dense column beside it (Micci-Barreca 2001).
+
+The column holds log((c + a·p) / (n - c + a·(1 - p))) - log(p / (1 - p)): with c clicks in the n training rows of the
+value's id, p the share of clicks in all of them, and a the strength of that prior. It is 0 for an id that no row has.
+
+A training row must not see its own click: training rows are dealt to NUM_FOLDS folds, and a row is encoded by the
+others' rows alone (n, c and p are theirs). All other rows, those scored later too, are encoded by all training rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
+from dlrm_app.preprocess.encode.dense import TARGET, folded_file, target_file
 from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.encode.targets import (
-    KIND,
-    NUM_FOLDS,
-    folded_file,
-    log_odds,
-    prior_strength,
-    share_of,
-    target_file,
-    write_values,
-)
-from dlrm_app.preprocess.passes.count_file import CountFile, write_counts
-from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, Counts
-from dlrm_app.preprocess.passes.passes import Cursor, segments
+from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
+from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
 from dlrm_app.preprocess.passes.shuffle import row_keys
-from dlrm_app.preprocess.read.parser import Parser
+from dlrm_app.preprocess.read.parser import Cursor, Parser
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.units import TextRange, UnitText
-from dlrm_app.preprocess.units.work_plan import Cuts, Plan
+from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 from dlrm_app.text import memory_text
 
+NUM_FOLDS = 10
+STRONGEST = 1e5
+"""The strength where values differ by no more than chance: it leaves next to nothing of a column."""
 _ROWS = 1 << 14
-_NO_SPANS = np.empty((0, 2), np.int64)
 _BYTES_PER_ID = 40 * NUM_FOLDS
 """Memory that adding up takes for one id: two counts and a value for each fold, and what is made on the way."""
 
 
 @dataclass(frozen=True)
 class CountedClicks:
-    """``entries``: how many (id, fold, clicked or not) of each column are in the unit's counts."""
+    """A unit whose counts are in ``<unit>.counts``."""
 
     text: TextRange
-    entries: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,13 @@ class CountClicks:
                 offsets = (2 * folds + raw.labels).astype(np.uint64)
                 for count, column in zip(counts, self.columns, strict=True):
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
-                    count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets, _NO_SPANS)
+                    count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets)
                 first += len(encoded)
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
-        features = [count.sorted() for count in counts]
         with unit.write(".counts") as temporary:
-            write_counts(temporary, features, None)
-        return unit.finish(CountedClicks(text_range, tuple(len(part.keys) for part in features)))
+            write_counts(temporary, [count.sorted()[0] for count in counts])
+        return unit.finish(CountedClicks(text_range))
 
 
 def folds_of(seed: int, text: UnitText, first: int, num_rows: int) -> NDArray[np.uint8]:
@@ -112,10 +111,13 @@ class AddUpClicks:
         path = self.plan.output / target_file(source.name)
         path.parent.mkdir(exist_ok=True)
         with written_whole(path) as temporary:
-            write_values(temporary, all_rows, all_clicks, log_odds(all_rows, all_clicks, strength, rate))
+            values = log_odds(all_rows, all_clicks, strength, rate)
+            columns = {"rows": all_rows, "clicks": all_clicks, "log_odds": values}  # the line is the id
+            table = pa.table({key: array_of(column) for key, column in columns.items()})
+            pq.write_table(table, temporary, compression="zstd")
         self._write_folded(source.name, rows, clicks, strength)
         transform = {
-            "kind": KIND,
+            "kind": TARGET,
             "column": source.name,
             "file": target_file(source.name),
             "checksum": checksum(path),
@@ -130,8 +132,7 @@ class AddUpClicks:
         counts = np.zeros((num_ids * NUM_FOLDS, 2), np.int64)  # by label
         for unit in self.units:
             path = self.counted.path(unit.text.source, unit.text.unit, ".counts")
-            file = CountFile(path, len(unit.entries), sum(unit.entries))
-            keys, numbers = file.counts(number, 0, NUM_BUCKETS)
+            keys, numbers = read_counts(path, number)
             counts.reshape(-1)[keys.astype(np.int64)] += numbers  # each key is there once
         by_label = counts.reshape(num_ids, NUM_FOLDS, 2)
         return by_label.sum(2), by_label[:, :, 1]
@@ -150,6 +151,33 @@ class AddUpClicks:
             temporary.open("wb") as file,
         ):
             np.save(file, values)
+
+
+def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:
+    """How many rows the prior counts for, in [1, STRONGEST], by the moments of the beta-binomial (Kleinman 1973).
+
+    rows, clicks [ids]; rate: of clicks in all rows. The more the ids' rates differ, beyond what so few rows would by
+    chance, the weaker. It needs no setting, so that it fits any column and any rate of clicks.
+    """
+    rows, clicks = rows[rows > 0], clicks[rows > 0]
+    spread = float((rows * (clicks / rows - rate) ** 2).sum()) / (rate * (1 - rate))
+    correlation = (spread - len(rows)) / max(int((rows - 1).sum()), 1)
+    return float(np.clip(1 / max(correlation, 1e-9) - 1, 1.0, STRONGEST))
+
+
+def log_odds(
+    rows: NDArray[np.int64], clicks: NDArray[np.int64], strength: float, rate: float
+) -> NDArray[np.float32]:
+    """The column's value of every id; rows, clicks [ids]."""
+    prior = strength * rate, strength * (1 - rate)
+    return (np.log((clicks + prior[0]) / (rows - clicks + prior[1])) - np.log(prior[0] / prior[1])).astype(
+        np.float32
+    )
+
+
+def share_of(clicks: int, rows: int) -> float:
+    """The share of clicks, kept off 0 and 1, which have no odds."""
+    return (clicks + 0.5) / (rows + 1)
 
 
 def refuse_if_clicks_are_too_many(sources: Sequence[SparseColumn], memory_bytes: int) -> None:

@@ -14,13 +14,15 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.read.fields import MAX_LINE
-from dlrm_app.preprocess.read.lines import PADDING
-from dlrm_app.preprocess.units.gzip_text import explained_damage, open_gzip
-from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source
+from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source, explained_damage, open_gzip
 
+MAX_LINE = 1 << 20
+"""Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
+PADDING = 64
+"""Bytes that can be read behind a block: the parser looks at so many in one step."""
 _PIECE = 1 << 20
 """Bytes to read at a time: few enough to be still in a cache when they are parsed, and enough that threads seldom meet."""
+_BEGINNING = 1 << 16
 _NEWLINE = b"\n"
 _local = threading.local()
 
@@ -255,3 +257,16 @@ def _thread_buffer(size: int) -> bytearray:
     if buffer is None or len(buffer) != size:
         buffer = _local.buffer = bytearray(size)
     return buffer
+
+
+def beginning_of(source: Source) -> TextFeed:
+    """The first few lines, as one unit."""
+    return TextFeed(source, _BEGINNING, last=1)
+
+
+def first_line(source: Source) -> bytes:
+    """The first line without its end; of a longer line the beginning."""
+    for text in beginning_of(source).items():
+        block = text.load()
+        return block.text[block.start : block.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
+    return b""

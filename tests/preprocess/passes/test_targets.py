@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.encode.targets import NUM_FOLDS, STRONGEST, prior_strength
+from dlrm_app.preprocess.passes.targets import NUM_FOLDS, STRONGEST, prior_strength
 from dlrm_app.preprocess.read.parser import Parser
 from tests.preprocess import reference
 from tests.preprocess.clicks import make_clicks

@@ -1,0 +1,260 @@
+"""The end of a run: too many rejects fail it; else shards get their final names, rejects their line numbers, and the
+manifest is written.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from isal import isal_zlib
+
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn, Split, write_manifest
+from dlrm_app.dataset.manifest import Source as ManifestSource
+from dlrm_app.errors import DataError
+from dlrm_app.files import sync_folder, written_whole
+from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
+from dlrm_app.preprocess.passes.plan import Plan
+from dlrm_app.preprocess.read.parser import REJECTS, RejectedLine, read_rejects, write_rejects
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.source import MAX_RATIO
+from dlrm_app.table import text_table
+from dlrm_app.text import NONE, bytes_text, setting
+
+logger = logging.getLogger(__name__)
+
+MadeShards = Mapping[str, Sequence[tuple[Path, Shard]]]
+"""The shards of each split in order, and where they lie before they have their final names."""
+
+
+def finish(
+    plan: Plan,
+    journal: Journal[EncodedUnit],
+    units: Sequence[EncodedUnit],
+    shards: MadeShards,
+    dense: Sequence[DenseColumn],
+    sparse: Sequence[SparseColumn],
+    config: dict[str, Any],
+) -> Manifest:
+    """Completes the dataset of ``units``, in order; ``config`` is what the manifest keeps of the configuration."""
+    splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
+    empty = [name for name, split in splits.items() if split.rows == 0]
+    if empty:
+        raise DataError(
+            f"the {empty[0]} split has no rows, for all {splits[empty[0]].rejects:,} lines of it are malformed: "
+            f"correct its input, then delete {plan.output} and start again"
+        )
+    for name, split in splits.items():
+        _move(plan.output, [path for path, _ in shards[name]], split.shards)
+    with written_whole(plan.output / REJECTS) as temporary:
+        write_rejects(temporary, rejects_of(plan, journal, units))
+    rates = _missing_rates(plan, units, len(dense) + len(sparse))
+    labelled = any(split.positives is not None for split in splits.values())
+    manifest = Manifest(
+        dataset=plan.spec.name,
+        label=plan.spec.label if labelled else None,
+        dense=[replace(column, missing_rate=rate) for column, rate in zip(dense, rates, strict=False)],
+        sparse=[
+            replace(column, missing_rate=rate)
+            for column, rate in zip(sparse, rates[len(dense) :], strict=True)
+        ],
+        splits=splits,
+        sources=_sources(plan, units),
+        config=config,
+        best=_best(plan),
+        path=plan.output,
+    )
+    write_manifest(plan.output, manifest)
+    return manifest
+
+
+def _summarize(
+    plan: Plan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
+) -> Split:
+    parts = [unit.splits[split] for unit in units if split in unit.splits]
+    has_label = plan.spec_of(split).label is not None
+    return Split(
+        rows=sum(part.rows for part in parts),
+        positives=sum(part.positives or 0 for part in parts) if has_label else None,
+        rejects=sum(part.rejects for part in parts),
+        shards=[
+            replace(shard, path=f"{split}/part-{number:05d}.parquet")
+            for number, (_, shard) in enumerate(shards)
+        ],
+    )
+
+
+def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
+    """Gives a split's shards their final names; those that an interrupted move had reached have them already."""
+    for path, shard in zip(paths, shards, strict=True):
+        final = output / shard.path
+        final.parent.mkdir(exist_ok=True)
+        if path.exists():
+            path.replace(final)
+        elif not final.exists():
+            raise DataError(f"{path} is gone: something deleted it; delete {output} and start again")
+    sync_folder((output / shards[0].path).parent)
+
+
+def _missing_rates(plan: Plan, units: Sequence[EncodedUnit], num_columns: int) -> list[float]:
+    """The share of missing values of each dense and sparse column, over the studied splits."""
+    parts = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
+    rows = sum(part.rows for part in parts)
+    return [sum(part.missing[column] for part in parts) / max(rows, 1) for column in range(num_columns)]
+
+
+def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
+    """``checksum`` is of the text, so the same for a file and its .gz; ``bytes`` is the file's size."""
+    sources = []
+    for source in plan.sources:
+        crc, rows = 0, 0
+        for unit in units:
+            if unit.text.source == source.index:
+                crc = isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size)
+                rows += unit.rows
+        checksum = f"crc32:{crc:08x}"
+        sources.append(
+            ManifestSource(
+                source.path, source.split, source.bytes, checksum, rows, modified_ns=source.modified_ns
+            )
+        )
+    return sources
+
+
+def _best(plan: Plan) -> dict[str, float] | None:
+    """The best reachable scores that dlrm-generate left beside every source, by rows; None if any lacks them or is damaged."""
+    totals, rows = {"auc": 0.0, "logloss": 0.0}, 0
+    for source in plan.sources:
+        path = Path(f"{source.path}.best.json")
+        if not path.is_file():
+            return None
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            count = value.get("rows", 1)
+            if any(value.get(key) is None for key in totals):
+                return None
+            totals = {key: total + float(value[key]) * count for key, total in totals.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.warning("%s is not what dlrm-generate wrote (%s): it is left out", path, error)
+            return None
+        rows += count
+    return {key: total / rows for key, total in totals.items()} if rows else None
+
+
+_SHOWN = 5
+"""Rejects that a refusal names."""
+
+
+@dataclass
+class RejectLimit:
+    """Looks at units as they are encoded, while the malformed lines among them could still be few enough in the end."""
+
+    plan: Plan
+    journal: Journal[EncodedUnit]
+    max_fraction: float
+    _units: list[EncodedUnit] = field(default_factory=list)
+    _size: int = 0
+    _lines: int = 0
+    _rejects: int = 0
+
+    def check(self, unit: EncodedUnit) -> None:
+        """Raises DataError if ``unit`` is one too many."""
+        self._units.append(unit)
+        self._size += unit.text.size
+        self._lines += unit.lines
+        self._rejects += unit.rejects
+        total = sum(source.bytes * (MAX_RATIO if source.is_gzip else 1) for source in self.plan.sources)
+        if self._rejects > self.max_fraction * self._lines * max(total / max(self._size, 1), 1):
+            self._units.sort(key=lambda unit: (unit.text.source, unit.text.unit))
+            refuse_if_many_rejects(self.plan, self.journal, self._units, self.max_fraction)
+
+
+def refuse_if_many_rejects(
+    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit], max_fraction: float
+) -> None:
+    """Raises DataError naming the first rejects if they are more than ``max_fraction`` of all lines."""
+    lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
+    if rejects <= max_fraction * lines:
+        return
+    shown = [f"  {r.file}:{r.line}: {r.reason}" for r in islice(rejects_of(plan, journal, units), _SHOWN)]
+    raise DataError(
+        "\n".join(
+            [
+                f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={max_fraction} allows:",
+                *shown,
+                *(["  …"] if rejects > _SHOWN else []),
+                "check dataset= and the files, or raise rejects.max_fraction to leave these lines out",
+            ]
+        )
+    )
+
+
+def refuse_too_many_rejects(manifest: Manifest, max_fraction: float) -> None:
+    """Raises DataError if a finished dataset lacks more than ``max_fraction`` of its lines."""
+    rejects = sum(split.rejects for split in manifest.splits.values())
+    lines = rejects + sum(split.rows for split in manifest.splits.values())
+    if rejects > max_fraction * lines:
+        raise DataError(
+            f"{manifest.folder} is finished, without {rejects:,} of {lines:,} lines, which are malformed: more than "
+            f"rejects.max_fraction={max_fraction} allows; raise it, or look at {manifest.folder / REJECTS}"
+        )
+
+
+def rejects_of(
+    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+) -> Iterator[RejectedLine]:
+    """Every reject of ``units``, which are in order, with its file and its line number there, from 1."""
+    source, first_line = -1, 1
+    for unit in units:
+        if unit.text.source != source:
+            source, first_line = unit.text.source, 2 if plan.spec.header else 1
+        path = journal.path(source, unit.text.unit, ".rejects")
+        if path.exists():
+            for reject in read_rejects(path):
+                yield reject._replace(file=plan.sources[source].path, line=first_line + reject.line)
+        first_line += unit.lines
+
+
+def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool = False) -> None:
+    """Logs rows, positives, rejects and bytes of every split, and the next command.
+
+    ``seconds``: how long the run took, if it ran at all; ``is_resumed``: it had only to finish what another had begun.
+    """
+    table = [
+        [
+            name,
+            f"{split.rows:,}",
+            NONE if split.positives is None else f"{split.positives / max(split.rows, 1):.2%}",
+            f"{split.rejects:,}",
+            bytes_text(sum(shard.bytes for shard in split.shards)),
+        ]
+        for name, split in manifest.splits.items()
+    ]
+    lines = [text_table(["split", "rows", "positives", "rejects", "size"], table)]
+    rows = sum(split.rows for split in manifest.splits.values())
+    if seconds is not None and is_resumed:
+        lines.append(f"{rows:,} rows; the rest of them took {seconds:.1f} s")
+    elif seconds is not None:
+        lines.append(f"{rows:,} rows in {seconds:.1f} s: {rows / seconds:,.0f} rows/s")
+    if any(split.rejects for split in manifest.splits.values()):
+        lines.append(f"rejected lines: {manifest.path}/{REJECTS}")
+    if manifest.best is not None:
+        lines.append(
+            f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
+        )
+    lines.append(f"next: {next_command(manifest)}")
+    logger.info("\n".join(lines))
+
+
+def next_command(manifest: Manifest) -> str:
+    """What to type on a dataset that is made: training; evaluation where no rows are to train on; a look at the rest."""
+    path = setting("data.path", manifest.path)
+    labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
+    if "train" in labelled:
+        return f"dlrm-train {path} tables=dataset trainer.epochs=1"
+    if labelled:
+        return f"dlrm-evaluate checkpoint=RUN {path} split={labelled[0]}"
+    return f"dlrm-check {path}"

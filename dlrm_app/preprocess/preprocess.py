@@ -1,0 +1,273 @@
+"""dlrm-preprocess: looks at what is asked and what is there, then goes through the stages."""
+
+import json
+import logging
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
+from dlrm_app.dataset.shard_files import verify_shards
+from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
+from dlrm_app.files import explained_disk_errors, is_file, write_problems
+from dlrm_app.kernels.compiled import compiling_seconds
+from dlrm_app.preprocess.encode.columns import (
+    Encoding,
+    column_problems,
+    known_click_problems,
+    read_encoding,
+    refuse_missing_files,
+)
+from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
+from dlrm_app.preprocess.passes.plan import Plan, ShardLayout
+from dlrm_app.preprocess.read.parser import Parser, body
+from dlrm_app.preprocess.read.spec import Spec, read_spec
+from dlrm_app.preprocess.stages import Stages
+from dlrm_app.preprocess.units.executor import Executor, LocalExecutor
+from dlrm_app.preprocess.units.journal import (
+    WORK,
+    RunRecord,
+    locked,
+    open_keys,
+    passes_over,
+    read_run,
+    redo_vocabularies,
+    remove_temporary_files,
+    write_run,
+)
+from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
+from dlrm_app.preprocess.units.unit_text import PADDING, beginning_of, first_line
+
+logger = logging.getLogger(__name__)
+
+MIB = 1 << 20
+GO_ON = "then run the same command again; it goes on where it stopped"
+_NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def preprocess(config: PreprocessConfig) -> Manifest:
+    """Makes the dataset that ``config`` describes, or goes on with it; gives its manifest.
+
+    Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
+    """
+    spec = read_spec(config.dataset)
+    encoding = read_encoding(config.encoding)
+    refuse_if(_column_problems(config, spec, encoding))
+    config = replace(config, dense=replace(config.dense, transform=encoding.transform(config.dense)))
+    sources = find_sources(config.input)
+    refuse_if(known_click_problems(encoding.known, sources) if encoding.known else [])
+    plan = _make_plan(config, spec, sources)
+    identity = {key: value for key, value in asdict(config).items() if key not in _NOT_PART_OF_THE_DATASET}
+    identity = json.loads(json.dumps(identity))  # as it is read again
+    finished = _finished(identity, plan, config.rejects.max_fraction)
+    if finished is not None:
+        return finished
+    check_first_lines(plan)
+    start, compiled = time.perf_counter(), compiling_seconds()
+    with _executor(config) as executor, explained_disk_errors(plan.output, GO_ON), locked(plan.output):
+        is_resumed = _open_work(identity, plan, encoding)
+        manifest = Stages(config, plan, encoding, executor).run(identity)
+        remove_temporary_files(plan.output)
+        shutil.rmtree(plan.output / WORK)
+    report(manifest, time.perf_counter() - start - compiling_seconds() + compiled, is_resumed=is_resumed)
+    return manifest
+
+
+def _column_problems(config: PreprocessConfig, spec: Spec, encoding: Encoding) -> list[str]:
+    problems = column_problems(config.encoding, config.dense, config.multi_hot.sizes, spec, encoding.known)
+    has_clicks = spec.label and config.input.train is not None and "train" not in config.input.unlabelled
+    if config.dense.target_columns is not None and not has_clicks:
+        problems.append(
+            "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
+        )
+    return problems
+
+
+def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -> Plan:
+    fractions = {name: getattr(config.split, name) for name in ("val", "test")}
+    return Plan(
+        spec,
+        tuple(sources),
+        frozenset(config.input.unlabelled),
+        {name: fraction for name, fraction in fractions.items() if fraction},
+        config.layout.unit_mib * MIB,
+        ShardLayout(config.layout.row_group_rows, config.layout.compression, config.layout.compression_level),
+        config.shuffle,
+        config.seed,
+        Path(config.output),
+    )
+
+
+@contextmanager
+def _executor(config: PreprocessConfig) -> Iterator[Executor]:
+    if config.executor == "local":
+        yield LocalExecutor(config.threads)
+        return
+    from dlrm_app.preprocess.units.dask_executor import open_cluster  # Dask is an extra
+
+    with open_cluster(config.dask) as executor:
+        yield executor
+
+
+def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manifest | None:
+    """The manifest if OUTPUT holds this very dataset; refuses to touch another one."""
+    output = plan.output
+    if not is_file(output / MANIFEST):
+        refuse_if(write_problems("output", output))
+        if output.exists() and (
+            not output.is_dir() or (any(output.iterdir()) and not (output / WORK).is_dir())
+        ):
+            raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
+        return None
+    manifest = read_manifest(output)
+    state = "a finished dataset"
+    _refuse_other_config(manifest.config, identity, output, state, ["rejects.max_fraction"])
+    known = {source.path: (source.bytes, source.modified_ns) for source in manifest.sources}
+    refuse_other_input(known, plan.sources, output, state)
+    try:
+        verify_shards(manifest)
+        refuse_missing_files(manifest)
+    except DlrmError as error:
+        raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
+    refuse_too_many_rejects(manifest, max_rejects)
+    shutil.rmtree(output / WORK, ignore_errors=True)  # a run that ended between its last two acts
+    logger.info(f"{output} is finished already; nothing to do")
+    report(manifest)
+    return manifest
+
+
+def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool:
+    """Begins OUTPUT/.work, or makes sure that the one there is of this very run; tells whether it was there."""
+    output = plan.output
+    fingerprint = encoding.known.fingerprint() if encoding.known else None
+    now = RunRecord(identity, plan.sources, fingerprint)
+    before = read_run(output)
+    if before is None:
+        write_run(output, now)
+        return False
+    state = "an unfinished dataset"
+    _refuse_other_config(before.config, identity, output, state, open_keys(output, before))
+    refuse_other_input(_read_sources(before, plan), plan.sources, output, state)
+    if before.encoding != fingerprint:
+        path = identity["encoding"]["path"]
+        raise ConfigError(
+            [f"the dataset at encoding.path={path} has changed: delete {output} to start again"]
+        )
+    logger.info(f"{output} is unfinished: going on where it stopped")
+    remove_temporary_files(output)
+    if before.config["encoding"] != identity["encoding"]:
+        redo_vocabularies(output)
+    write_run(output, now)
+    return True
+
+
+def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int]]:
+    """The input of an unfinished run; files of which nothing has landed may be others by now, such as mended ones."""
+    known = {source.path: source.version for source in before.sources}
+    for number, source in enumerate(plan.sources):
+        if source.path in known and not passes_over(plan.output, number):
+            known[source.path] = source.version
+    return known
+
+
+def _refuse_other_config(
+    before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, open_keys: Sequence[str]
+) -> None:
+    """Raises ConfigError, naming each key that differs; ``state``: what ``output`` holds.
+
+    ``open_keys``, and the keys under them, may differ.
+    """
+    old, new = _flat(before), _flat(now)
+    problems = [
+        f"{key} is {new.get(key)!r}, it was {old.get(key)!r}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in open_keys))
+    ]
+    if problems:
+        hint = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
+        raise ConfigError([*problems, hint])
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {prefix.rstrip("."): value}
+    return {
+        key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{prefix}{name}.").items()
+    }
+
+
+def check_first_lines(plan: Plan) -> None:
+    """Raises ConfigError for mistakes that spoil every line: no lines, another encoding, header or number of columns."""
+    by_split: dict[str, list[Source]] = {}
+    for source in plan.sources:
+        by_split.setdefault(source.split, []).append(source)
+    refuse_if(
+        [
+            f"the {split} split has no rows: there is no line in the files of input.{split}"
+            for split, sources in by_split.items()
+            if all(_is_empty(source, plan.spec) for source in sources)
+        ]
+    )
+    refuse_if([fault for source in plan.sources if (fault := _first_line_fault(source, plan)) is not None])
+
+
+def _is_empty(source: Source, spec: Spec) -> bool:
+    """Whether there is no line, but for a header."""
+    for text in beginning_of(source).items():
+        return not any(start < stop for _, start, stop in body(text, spec)) and text.finish().is_last
+    return True
+
+
+def _first_line_fault(source: Source, plan: Plan) -> str | None:
+    line, path, spec = first_line(source), shlex.quote(source.path), plan.spec_of(source.split)
+    if line.startswith(_UTF_16_MARKS):
+        return f"{source.path} is UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
+    if spec.header:
+        return _header_fault(line.removeprefix(_BYTE_ORDER_MARK), source, spec)
+    if line.startswith(_BYTE_ORDER_MARK):
+        return (
+            f"{source.path} begins with a byte order mark, which would be part of its first value: leave it away, as by "
+            f"tail -c +4 {path} > NEW.tsv"
+        )
+    other = plan.spec if spec.label is None else plan.spec.without_label()
+    if _fits(line, spec) or not _fits(line, other):
+        return None
+    if spec.label is None:
+        return f"the first line of {source.path} has a label: leave {source.split} out of input.unlabelled"
+    return (
+        f"the first line of {source.path} has one column too few: if it has no {spec.label} column, add "
+        f"input.unlabelled=[{source.split}]; else correct dataset.columns"
+    )
+
+
+def _header_fault(line: bytes, source: Source, spec: Spec) -> str | None:
+    quote = (spec.quote or "").encode()
+    header = [
+        name.strip(quote).decode("utf-8", "backslashreplace") for name in line.split(spec.delimiter.encode())
+    ]
+    expected = [column.name for column in spec.columns]
+    if header == expected:
+        return None
+    return (
+        f"the header of {source.path} names {', '.join(header)[:200]}; dataset={spec.name} expects "
+        f"{', '.join(expected)}: correct dataset.columns, or set dataset.header=false if the first line is data"
+    )
+
+
+def _fits(line: bytes, spec: Spec) -> bool:
+    """Whether ``line`` is a good row of ``spec``."""
+    text = np.frombuffer(
+        bytearray(line + b"\n" + bytes(PADDING)), np.uint8
+    )  # compiled for what can be written
+    _, _, rejects = Parser(spec, 1).parse(text, 0, len(line) + 1, 1)
+    return not rejects
