@@ -19,7 +19,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class FileMark:
-    """A file as it was when it was proven."""
+    """A file as it was when it was verified."""
 
     bytes: int
     checksum: str
@@ -48,7 +48,7 @@ class ExportedFeature:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Verification:
     """One file against the model that was trained, on the same ``rows`` of ``split``.
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC less the file's, with the bounds of its
@@ -72,7 +72,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """An export: inputs in their order, what it was made of and with, what it needs, its files and their proofs.
+    """An export: inputs in their order, what it was made of and with, what it needs, its files and how they were verified.
 
     ``cpu``: the instructions that model.pt2 needs. ``trained_bytes``: of the tables as they were
     trained.
@@ -88,7 +88,7 @@ class ExportRecord:
     versions: dict[str, str]
     cpu: list[str]
     formats: list[str]
-    proofs: list[Proof]
+    proofs: list[Verification]
     files: dict[str, FileMark]
     shards: int = 1
     format: str = FORMAT

@@ -1,4 +1,4 @@
-"""The proof of an export: the trained model and each file score the same held-out rows, and are compared."""
+"""Verifies an export: the trained model and each file score the same held-out rows, and are compared."""
 
 import subprocess
 import time
@@ -11,7 +11,7 @@ import torch
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.inference.formats import Inputs, Run
-from dlrm_app.inference.record import Proof
+from dlrm_app.inference.record import Verification
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import Batch, EvalBatches
 from dlrm_app.progress import progress_bar
@@ -43,16 +43,18 @@ def score_split(
     return Scored(split, torch.cat(logits), torch.cat(labels))
 
 
-def prove(
-    file: str, num_bytes: int, run: Run, trained: Scored, batches: EvalBatches, example: Inputs
-) -> Proof:
-    """Scores ``batches`` with ``run``, the model in ``file``, and compares it with what was ``trained``."""
-    exported = score_split(lambda batch: run(to_inputs(batch))[1], batches, trained.split, f"prove {file}")
+def verify(path: Path, run: Run, trained: Scored, batches: EvalBatches, example: Inputs) -> Verification:
+    """Scores ``batches`` with ``run``, the model loaded from ``path``, and compares that with how it ``trained``."""
+
+    def score(batch: Batch) -> torch.Tensor:
+        return run(to_inputs(batch))[1]
+
+    exported = score_split(score, batches, trained.split, f"verify {path.name}")
     differences = (exported.logits.double().sigmoid() - trained.logits.double().sigmoid()).abs()
     comparison = compare_aucs(trained.logits, exported.logits, trained.labels)
     loss = comparison.difference
-    return Proof(
-        file=file,
+    return Verification(
+        file=path.name,
         split=trained.split,
         rows=len(trained.logits),
         max_difference=float(differences.max()),
@@ -63,18 +65,18 @@ def prove(
         auc_loss_low=loss.low,
         auc_loss_high=loss.high,
         p_value=comparison.p_value,
-        bytes=num_bytes,
+        bytes=path.stat().st_size,
         milliseconds={str(rows): median_milliseconds(run, repeated(example, rows)) for rows in TIMED_ROWS},
     )
 
 
-def refuse_loss(proof: Proof, max_auc_loss: float) -> None:
+def refuse_loss(found: Verification, max_auc_loss: float) -> None:
     """Raises DlrmError for a file that lost more AUC than it may, or whose AUC is not a number."""
-    if proof.auc_loss <= max_auc_loss:
+    if found.auc_loss <= max_auc_loss:
         return
     raise DlrmError(
-        f"{proof.file} loses {proof.auc_loss:.6f} of AUC on {proof.split} ({proof.auc_trained:.6f} before, {proof.auc:.6f} "
-        f"after, p = {proof.p_value:.3g}), more than max_auc_loss={max_auc_loss:g}, so nothing was exported: use more bits "
+        f"{found.file} loses {found.auc_loss:.6f} of AUC on {found.split} ({found.auc_trained:.6f} before, {found.auc:.6f} after, "
+        f"p = {found.p_value:.3g}), more than max_auc_loss={max_auc_loss:g}, so nothing was exported: use more bits "
         "(quantize=int8 or fp16, or quantize_tables= for the tables that matter), or raise max_auc_loss"
     )
 

@@ -104,7 +104,7 @@ def test_a_cpu_that_lacks_an_instruction_is_refused(
     assert "needs a CPU with avx9, which this one lacks" in done.stderr
 
 
-def test_other_bytes_than_were_proven_are_refused(built: Path, package_export: Path, tmp_path: Path) -> None:
+def test_other_bytes_than_were_verified_are_refused(built: Path, package_export: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(package_export, tmp_path / "copy")
     with (copy / "model.pt2").open("r+b") as file:
         file.seek(5000)
@@ -113,7 +113,7 @@ def test_other_bytes_than_were_proven_are_refused(built: Path, package_export: P
         file.write(bytes([byte[0] ^ 1]))
     done = run(built / "dlrm_score", str(copy), "--check")
     assert done.returncode == 1
-    assert "model.pt2 has other bytes than were proven (checksum)" in done.stderr
+    assert "model.pt2 has other bytes than were verified (checksum)" in done.stderr
 
 
 def test_the_benchmark_measures(built: Path, package_export: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_benchmark_measures(built: Path, package_export: Path) -> None:
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ['{"rows": 1', '{"rows": 64']
 
 
-def test_an_export_is_proven_in_cpp_too_or_leaves_nothing(
+def test_an_export_is_verified_in_cpp_too_or_leaves_nothing(
     built: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = [f"checkpoint={trained}/run", "quantize=int8", "max_auc_loss=0.1"]

@@ -30,10 +30,10 @@ from tests.small_run import SMALL, train_here
 
 
 def test_the_export_scores_as_the_trained_model(script_export: Path) -> None:
-    proof = read_record(script_export).proofs[0]
-    assert (proof.split, proof.rows, proof.file) == ("test", 701, "model.ts")
-    assert proof.max_difference < 1e-6
-    assert proof.auc == pytest.approx(proof.auc_trained, abs=1e-9)
+    found = read_record(script_export).proofs[0]
+    assert (found.split, found.rows, found.file) == ("test", 701, "model.ts")
+    assert found.max_difference < 1e-6
+    assert found.auc == pytest.approx(found.auc_trained, abs=1e-9)
 
 
 def test_the_record_names_inputs_in_their_order(script_export: Path) -> None:

@@ -28,9 +28,9 @@ def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path
         torch.testing.assert_close(model.score(inputs)[0], script(inputs)[0], rtol=0, atol=1e-6)
 
 
-def test_both_files_are_proven(package_export: Path) -> None:
+def test_both_files_are_verified(package_export: Path) -> None:
     record = read_record(package_export)
-    assert [proof.file for proof in record.proofs] == ["model.pt2", "model.ts"]
+    assert [found.file for found in record.proofs] == ["model.pt2", "model.ts"]
     assert [table.type for table in record.tables] == ["fp16", "int8", "int8"]
     assert record.cpu == sorted(cpu_instructions())
 

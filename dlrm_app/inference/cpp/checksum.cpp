@@ -91,7 +91,7 @@ void verify(const std::filesystem::path& folder, const std::string& name) {
     throw std::runtime_error(record.string() + " has no checksum of " + name + ": export again");
   }
   if (checksum(folder / name) != match[1].str()) {
-    throw std::runtime_error((folder / name).string() + " has other bytes than were proven (checksum): copy it again, or export again");
+    throw std::runtime_error((folder / name).string() + " has other bytes than were verified (checksum): copy it again, or export again");
   }
 }
 
