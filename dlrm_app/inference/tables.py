@@ -5,7 +5,6 @@ shards, each table whole in one of them, they are torchrec's.
 Shapes: B batch rows, F sparse features, V ids of all features and rows, W the widths of all features' vectors added up.
 """
 
-import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,10 +57,11 @@ def table_types(tables: Sequence[Table], default: str, by_pattern: Mapping[str, 
     for table in tables:
         fitting = [kind for pattern, kind in by_pattern.items() if fnmatchcase(table.name, pattern)]
         types[table.name] = fitting[-1] if fitting else default
-    narrow = [t.name for t in tables if types[t.name] == "int2" and t.dim % _INT2_DIM]
-    in_int4 = shlex.quote(f"quantize_tables={{{', '.join(f'{name}: int4' for name in narrow)}}}")
-    use = "quantize=int4" if len(narrow) == len(tables) else in_int4
-    rule = f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, that of {listed(narrow)} is not: use {use}"
+    narrow = [table.name for table in tables if types[table.name] == "int2" and table.dim % _INT2_DIM]
+    rule = (
+        f"int2 needs tables whose dim is a multiple of {_INT2_DIM}, that of {listed(narrow)} is not: use quantize=int4, or "
+        "quantize_tables={TABLE: int4} for each of them"
+    )
     refuse_if([rule] if narrow else [])
     return types
 

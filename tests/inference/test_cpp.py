@@ -104,7 +104,9 @@ def test_a_cpu_that_lacks_an_instruction_is_refused(
     assert "needs a CPU with avx9, which this one lacks" in done.stderr
 
 
-def test_other_bytes_than_were_verified_are_refused(built: Path, package_export: Path, tmp_path: Path) -> None:
+def test_other_bytes_than_were_verified_are_refused(
+    built: Path, package_export: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(package_export, tmp_path / "copy")
     with (copy / "model.pt2").open("r+b") as file:
         file.seek(5000)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +25,17 @@ Chunk = tuple[pa.Table, NDArray[np.int64]]
 class Part:
     """``name`` sorts as the rows do. ``origin``: the file or shard.
 
-    ``num_lines`` and ``rejects`` (line within the part, reason) are whole once all ``chunks`` were taken.
+    ``num_lines`` and ``rejects`` (line within the part, reason) are filled by ``read``, which gives the chunks.
     """
 
     name: str
     origin: str
-    chunks: Iterator[Chunk]
+    read: "ReadPart"
     num_lines: int = 0
     rejects: list[tuple[int, str]] = field(default_factory=list)
+
+
+ReadPart = Callable[[Part], Iterator[Chunk]]
 
 
 class TableReader:
@@ -54,24 +57,15 @@ class TableReader:
 
         The labels within the rows are 0 where there are none.
         """
+        labels = None
         try:
-            labels = self._labels(table)
-            return self._rows(table, labels), labels
+            if self._label is not None and self._label in table.column_names:
+                labels = numbers_of(read_column(table, self._label, pa.uint8()))
+            features = read_features(table, self._dense, self._sparse)
         except ColumnError as error:
             raise DataError(f"{origin}: {error}: preprocess again") from error
-
-    def _rows(self, table: pa.Table, labels: NDArray[np.uint8] | None) -> Rows:
-        columns = Columns(
-            *read_features(table, self._dense, self._sparse),
-            np.zeros(len(table), np.uint8) if labels is None else labels,
-        )
-        return arrange(columns, None)
-
-    def _labels(self, table: pa.Table) -> NDArray[np.uint8] | None:
-        if self._label is None or table.schema.get_field_index(self._label) < 0:
-            return None
-        labels: Any = numbers_of(read_column(table, self._label, pa.uint8()))
-        return labels
+        known = np.zeros(len(table), np.uint8) if labels is None else labels
+        return arrange(Columns(*features, known), None), labels
 
 
 class DatasetParts:
@@ -98,10 +92,10 @@ class DatasetParts:
             for group, rows in enumerate(shard.row_groups):
                 name = f"{index:05d}-{group:07d}"
                 if is_wanted(name, number):
-                    yield Part(name, shard.path, self._read(shard, group), num_lines=rows)
+                    yield Part(name, shard.path, partial(self._read, shard, group), num_lines=rows)
                 number += 1
 
-    def _read(self, shard: Shard, group: int) -> Iterator[Chunk]:
+    def _read(self, shard: Shard, group: int, _: Part) -> Iterator[Chunk]:
         path: Path = self._folder / shard.path
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:

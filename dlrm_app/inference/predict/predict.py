@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 MIB = 1 << 20
 GO_ON = "then run the same command again; it goes on where it stopped"
 _KEPT_REJECTS = 5
+_SHOWN = {"auc": "AUC", "pr_auc": "PR-AUC", "logloss": "log loss", "ne": "NE", "calibration": "calibration"}
 _PREFETCHED = 1
 """Parts that are read while another is scored."""
 
@@ -167,22 +168,18 @@ def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
 
 def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
-        yield part, [(*reader.rows(table, part.origin), numbers) for table, numbers in part.chunks]
+        yield part, [(*reader.rows(table, part.origin), numbers) for table, numbers in part.read(part)]
 
 
 def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: ScoresFile) -> None:
-    logits, numbers, labels = [np.empty(0, np.float32)], [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
-    has_labels = True
-    for rows, its_labels, its_numbers in chunks:
-        logits.append(score(rows))
-        numbers.append(its_numbers)
-        has_labels = its_labels is not None
-        labels.append(np.zeros(0, np.uint8) if its_labels is None else its_labels)
+    logits = [np.empty(0, np.float32), *(score(rows) for rows, _, _ in chunks)]
+    numbers = [np.empty(0, np.int64), *(its_numbers for _, _, its_numbers in chunks)]
+    labels = [its_labels for _, its_labels, _ in chunks if its_labels is not None]
     scores.write(
         part.name,
         np.concatenate(logits),
         np.concatenate(numbers),
-        np.concatenate(labels) if has_labels else None,
+        np.concatenate([np.empty(0, np.uint8), *labels]) if len(labels) == len(chunks) else None,
         Tally(part.origin, part.num_lines, len(part.rejects), part.rejects[:_KEPT_REJECTS]),
     )
 
@@ -220,11 +217,4 @@ def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
 def _report(output: Path, rows: int, seconds: float, values: dict[str, float] | None) -> None:
     print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
     if values is not None:
-        shown = {
-            "auc": "AUC",
-            "pr_auc": "PR-AUC",
-            "logloss": "log loss",
-            "ne": "NE",
-            "calibration": "calibration",
-        }
-        print(", ".join(f"{title} {values[key]:.5f}" for key, title in shown.items()))
+        print(", ".join(f"{title} {values[key]:.5f}" for key, title in _SHOWN.items()))

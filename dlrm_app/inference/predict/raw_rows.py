@@ -1,4 +1,4 @@
-"""Raw rows as text: the format of the log that a model was trained on, and that of lines made from other forms of rows.
+"""Raw rows, encoded as those of training were: pieces of text as preprocessing cuts them, row groups of Parquet, lines.
 
 Whatever rows come in becomes lines, with separators that no value has, so that there is one parser and one rule.
 """
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from dlrm_app.config.predict import STANDARD_INPUT
 from dlrm_app.config.preprocess import DatasetConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.inference.predict.parts import Chunk, Part
+from dlrm_app.inference.predict.parts import Chunk, Part, ReadPart
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
 from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine
 from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
@@ -43,12 +44,12 @@ def raw_spec(manifest: Manifest) -> Spec:
 
 def text_spec(spec: Spec) -> Spec:
     """``spec`` as a TextEncoder's lines have it: the columns that are read, between separators of their own."""
-    columns = tuple(_in_text(column) for column in spec.columns if column.role != "ignore")
+    columns = tuple(
+        column if column.separator is None else replace(column, separator=ITEM)
+        for column in spec.columns
+        if column.role != "ignore"
+    )
     return replace(spec, delimiter=FIELD, quote=None, header=False, columns=columns)
-
-
-def _in_text(column: Column) -> Column:
-    return column if column.separator is None else replace(column, separator=ITEM)
 
 
 class TextEncoder:
@@ -142,11 +143,11 @@ class RawParts:
         number = 0
         for file in self._files:
             spec = self._spec if file.has_label else self._spec.without_label()
-            units = self._row_groups(file, spec) if file.is_parquet else self._units(file, spec)
-            for unit, make in units:
+            units = self._row_groups if file.is_parquet else self._units
+            for unit, read in units(file.source, spec):
                 name = f"{file.source.index:05d}-{unit:07d}"
                 if is_wanted(name, number):
-                    yield make(name)
+                    yield Part(name, file.source.path, read)
                 number += 1
 
     def _piped(self) -> Iterator[Part]:
@@ -156,36 +157,23 @@ class RawParts:
                 line = block.text[block.start : block.stop].tobytes().partition(b"\n")[0]
                 self.has_labels = _has_label(line.removesuffix(b"\r"), self._spec)
             spec = self._spec if self.has_labels else self._spec.without_label()
-            yield self._text_part(f"00000-{text.unit:07d}", "standard input", iter([text]), spec)
+            read = partial(self._encode_text, iter([text]), spec)
+            yield Part(f"00000-{text.unit:07d}", "standard input", read)
 
-    def _units(self, file: _File, spec: Spec) -> Iterator[tuple[int, Callable[[str], Part]]]:
-        source = file.source
-
-        def part(text: UnitText) -> Callable[[str], Part]:
-            return lambda name: self._text_part(name, source.path, iter([text]), spec)
-
+    def _units(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
+        feed = TextFeed(source, self._unit_bytes)
         if source.is_gzip:
-            for text in TextFeed(source, self._unit_bytes).items():
-                yield text.unit, part(text)
+            for text in feed.items():
+                yield text.unit, partial(self._encode_text, iter([text]), spec)
             return
         for unit in range(max(1, -(-source.bytes // self._unit_bytes))):
+            texts = replace(feed, first=unit, last=unit + 1).items()
+            yield unit, partial(self._encode_text, texts, spec)
 
-            def open_unit(name: str, unit: int = unit) -> Part:
-                feed = TextFeed(source, self._unit_bytes, first=unit, last=unit + 1)
-                return self._text_part(name, source.path, feed.items(), spec)
-
-            yield unit, open_unit
-
-    def _text_part(self, name: str, origin: str, texts: Iterator[UnitText], spec: Spec) -> Part:
-        """The first of ``texts``, which keeps its file open."""
-        part = Part(name, origin, iter(()))
-        part.chunks = self._encode_text(part, texts, spec)
-        return part
-
-    def _encode_text(self, part: Part, texts: Iterator[UnitText], spec: Spec) -> Iterator[Chunk]:
-        text = next(texts)
+    def _encode_text(self, texts: Iterator[UnitText], spec: Spec, part: Part) -> Iterator[Chunk]:
+        """The rows of the first of ``texts``, which keeps its file open."""
+        cursor, before = Cursor(next(texts), spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
-        cursor, before = Cursor(text, spec), 0
         for raw in cursor.rows(Parser(spec, _CHUNK_ROWS), None):
             rejects = cursor.take_rejects()
             lines = without(before, cursor.line, [reject.line for reject in rejects])
@@ -195,26 +183,18 @@ class RawParts:
         part.rejects += [(reject.line, reject.reason) for reject in cursor.take_rejects()]
         part.num_lines = cursor.line
 
-    def _row_groups(self, file: _File, spec: Spec) -> Iterator[tuple[int, Callable[[str], Part]]]:
-        path = file.source.path
+    def _row_groups(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
+        path, as_text = source.path, text_spec(spec)
         with _readable_parquet(path), pq.ParquetFile(path) as parquet:
             schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
-        as_text = text_spec(spec)
         if lacking := [column.name for column in as_text.columns if column.name not in schema.names]:
             raise DataError(
                 f"{path} lacks the columns {', '.join(lacking)}, which the model reads: add them, of nulls where nothing is known"
             )
-
         for group in range(count):
+            yield group, partial(self._encode_group, path, group, as_text)
 
-            def open_group(name: str, group: int = group) -> Part:
-                part = Part(name, path, iter(()))
-                part.chunks = self._encode_group(part, path, group, as_text)
-                return part
-
-            yield group, open_group
-
-    def _encode_group(self, part: Part, path: str, group: int, spec: Spec) -> Iterator[Chunk]:
+    def _encode_group(self, path: str, group: int, spec: Spec, part: Part) -> Iterator[Chunk]:
         rows = TextEncoder(spec, self._manifest, _CHUNK_ROWS)
         names = [column.name for column in spec.columns]
         with _readable_parquet(path), pq.ParquetFile(path) as parquet:
