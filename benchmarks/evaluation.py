@@ -53,7 +53,7 @@ def write_inputs(scratch: Path, runtime: Runtime) -> BenchConfig:
     asked = [f"tables={scratch}/tables-{runtime.rank}.yaml", *MODEL, *sys.argv[1:]]
     config = compose_config("bench", BenchConfig, asked)
     if runtime.is_first:
-        machine.write_inputs(config, scratch / "dataset", rows=100_000, val_rows=10_000)
+        machine.write_inputs(config, scratch / "dataset", rows=100_000)
     config.data.path = str(scratch / "dataset")
     return config
 

@@ -1,4 +1,4 @@
-"""dlrm-bench: start, loader, model, whole step, evaluation and checkpoint, each alone, beside what this machine could do."""
+"""dlrm-bench: loader, model and whole step, each alone, beside the least time that this machine could take."""
 
 import os
 import platform
@@ -10,15 +10,8 @@ from pathlib import Path
 import torch
 
 from dlrm_app.bench.machine import measure_machine, measure_topology, shape_of, write_inputs
-from dlrm_app.bench.result import BenchResult, Section, Start
-from dlrm_app.bench.sections import (
-    measure_checkpoint,
-    measure_evaluation,
-    measure_loader,
-    measure_model,
-    measure_whole,
-    take_first_step,
-)
+from dlrm_app.bench.result import BenchResult, Section
+from dlrm_app.bench.sections import measure_loader, measure_model, measure_whole
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.scratch import scratch_folder
@@ -33,11 +26,10 @@ MIN_ROWS, MIN_BATCHES = 100_000, 8
 """Synthetic rows: at least so many, and for so many batches."""
 
 
-def bench(config: BenchConfig, start: Start | None = None) -> BenchResult | None:
+def bench(config: BenchConfig) -> BenchResult | None:
     """Measures what ``config.measure`` names, and writes bench.json if ``output`` names a folder; None on other ranks.
 
-    If ``output`` names a YAML file, measures this machine for that file instead, and gives None. ``start``: what the
-    command took before; None: Python began with this. Raises DlrmError.
+    If ``output`` names a YAML file, measures this machine for that file instead, and gives None. Raises DlrmError.
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
@@ -48,7 +40,7 @@ def bench(config: BenchConfig, start: Start | None = None) -> BenchResult | None
                 if runtime.is_first:
                     _write_topology(Path(config.output or ""), topology)
                 return None
-            result = _measure(config, start or Start(), runtime, scratch)
+            result = _measure(config, runtime, scratch)
         if runtime.is_first and config.output is not None:
             folder = Path(config.output)
             with explained_disk_errors(folder, "then measure again"):
@@ -57,37 +49,26 @@ def bench(config: BenchConfig, start: Start | None = None) -> BenchResult | None
         return result if runtime.is_first else None
 
 
-def _measure(config: BenchConfig, start: Start, runtime: Runtime, scratch: Path) -> BenchResult:
-    start.mark("ranks")
+def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResult:
     if config.data.path is None:
         config = replace(config, data=replace(config.data, path=str(scratch / "dataset")))
         rows = max(MIN_ROWS, MIN_BATCHES * config.trainer.global_batch_size)
-        val_rows = max(config.evaluation.batch_size or 2 * config.trainer.global_batch_size, rows // 10)
         folder = scratch / "dataset"
-        runtime.together(lambda: write_inputs(config, folder, rows, val_rows) if runtime.is_first else None)
-        start.mark("synthetic rows")
+        runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
-    start.mark("dataset")
     with open_run_folder(str(scratch / "run"), "none", runtime) as run_folder:
         run = prepare(config, manifest, tables, run_folder, runtime)
-        start.mark("plan and model")
-        if "start" in config.measure:
-            take_first_step(run)
-            start.mark("first batches and step")
         machine = measure_machine(runtime)  # once TF32 is chosen, or is not
-        return BenchResult(_describe(machine, runtime), tuple(_sections(run, config, machine, start)))
+        return BenchResult(_describe(machine, runtime), tuple(_sections(run, config, machine)))
 
 
-def _sections(run: TrainingRun, config: BenchConfig, machine: Machine, start: Start) -> Iterator[Section]:
+def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
     work = step_work(shape_of(run))
     floors = machine.floors_ms(work, run.config.trainer.precision)
     sections: dict[str, Callable[[], Section]] = {
-        "start": start.section,
         "loader": lambda: measure_loader(run),
         "model": lambda: measure_model(run, floors, config.warm_up, config.steps),
         "step": lambda: measure_whole(run, floors, config.warm_up, config.steps),
-        "evaluation": lambda: measure_evaluation(run, machine.floors_ms(work, "fp32")),
-        "checkpoint": lambda: measure_checkpoint(run, run.folder.path),
     }
     yield from (measure() for name, measure in sections.items() if name in config.measure)
 

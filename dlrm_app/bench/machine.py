@@ -255,13 +255,13 @@ def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtim
         profiler=False,
     )
     rows = probe.batch_size * (WARM_STEPS + steps + 1)
-    runtime.together(lambda: write_inputs(config, folder, rows, 0) if runtime.is_first else None)
+    runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)
     return config
 
 
-def write_inputs(config: BenchConfig, folder: Path, rows: int, val_rows: int) -> None:
-    """Writes a dataset of synthetic rows for ``config.tables``."""
+def write_inputs(config: BenchConfig, folder: Path, rows: int) -> None:
+    """Writes a dataset of synthetic rows for ``config.tables``, and a tenth as many of val."""
     keys = ["format=dataset", f"output={folder}", f"num_dense={config.num_dense}"]
     asked = compose_config("generate", GenerateConfig, keys)
-    asked.tables, asked.rows, asked.val_rows = config.tables, rows, val_rows
+    asked.tables, asked.rows, asked.val_rows = config.tables, rows, rows // 10
     generate(asked)

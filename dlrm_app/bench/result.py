@@ -1,14 +1,8 @@
-"""The findings of dlrm-bench as they stand in bench.json, and the start of the process as the first of them. No torch."""
+"""The findings of dlrm-bench, as they stand in bench.json."""
 
-import os
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-_STARTED = 19
-"""Field of /proc/self/stat, behind the program's name: when the process started, in ticks since the machine did (proc(5))."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +53,3 @@ def line(name: str, values: Sequence[float], floor_ms: float | None = None, what
         return Line(name, values[0], values[0], values[0], values[0], floor_ms, what)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return Line(name, median, low, high, statistics.fmean(values), floor_ms, what)
-
-
-class Start:
-    """Times the way from the start of the process to the end of its first step, part by part."""
-
-    def __init__(self) -> None:
-        self._before = time.perf_counter() - _age()
-        self._ms: dict[str, float] = {}
-
-    def mark(self, part: str) -> None:
-        """Ends ``part``, which began where the part before it ended, the first one with the process."""
-        now = time.perf_counter()
-        self._ms[part] = 1000 * (now - self._before)
-        self._before = now
-
-    def section(self) -> Section:
-        """All parts up to now."""
-        parts = tuple(line(part, [ms]) for part, ms in self._ms.items())
-        whole = line("all", [sum(self._ms.values())])
-        return Section("start", whole, parts, None, "to the end of the first step, once")
-
-
-def _age() -> float:
-    """Seconds since this process was started; 0 where the system does not tell as Linux does."""
-    stat = Path("/proc/self/stat")
-    if not stat.exists():
-        return 0.0
-    ticks = int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[_STARTED])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

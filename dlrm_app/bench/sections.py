@@ -1,39 +1,25 @@
-"""What dlrm-bench measures of a run, each alone: loader, steps, evaluation, checkpoint."""
+"""The loader and training steps by part, each measured alone."""
 
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from functools import partial
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import torch
 
 from dlrm_app.bench.result import Section, line
 from dlrm_app.distributed.collectives import all_reduce_sum
-from dlrm_app.evaluation.evaluate import SizedBatches, evaluate
-from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch
-from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import PARTS, TITLES
-from dlrm_app.training.evaluation import split_batches
-from dlrm_app.training.state import TrainingRun, run_tensors, save
+from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import train_batches
 
 REPEATS = 5
 NUM_BATCHES = 16
 """Kept in memory and taken in turn, where steps are measured without the loader."""
-LOADED, EVALUATED = 4_000_000, 200_000
+LOADED = 4_000_000
 """Rows. The loader's first batch waits for a row group of every lane, which many rows must pay for."""
-FORWARD = ("input_dist", "lookup", "output_dist", "mlps", "interaction")
-"""The parts of a step that an evaluation has too."""
-
-
-def take_first_step(run: TrainingRun) -> None:
-    """Takes a step and waits for readers, batches under way, and what is compiled or measured once."""
-    with closing(_epochs(run)) as epochs:
-        time_steps(run, epochs, warm_up=0, steps=1)
 
 
 def measure_loader(run: TrainingRun) -> Section:
@@ -104,60 +90,6 @@ def _measure_steps(
     )
     whole = line("all", [ms for ms, _ in times], sum(floors.values()))
     return Section(name, whole, lines, run.config.trainer.global_batch_size)
-
-
-class First:
-    """The first ``count`` batches of an evaluation."""
-
-    def __init__(self, batches: SizedBatches, count: int) -> None:
-        self._batches, self._count = batches, min(count, len(batches))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Batch]:
-        return itertools.islice(iter(self._batches), self._count)
-
-
-def measure_evaluation(run: TrainingRun, floors: Mapping[str, float]) -> Section:
-    """Batches of val, or of train where there is no val, with exact metrics. ``floors``: of a training step in fp32."""
-    config, runtime = run.config, run.runtime
-    split = next(name for name in ("val", "train") if name in run.manifest.splits)
-    size = config.evaluation_rows(runtime.world_size, runtime.device_type)
-    metrics = ClickMetrics(split, config.evaluation.group_by)
-    times = []
-    for _ in range(REPEATS):
-        with split_batches(run, split) as batches:
-            first = First(batches, max(1, EVALUATED // size))
-            times.append(timed(partial(evaluate, run.trainable.model, first, metrics, runtime, "evaluate")))
-    rows = min(len(first) * size * runtime.world_size, run.manifest.splits[split].rows)
-    least = sum(floors[part] for part in FORWARD) * rows / config.trainer.global_batch_size
-    note = f"{split}; least: the forward pass in fp32"
-    return Section("evaluation", line("all", times, least), (), rows, note)
-
-
-def measure_checkpoint(run: TrainingRun, folder: Path) -> Section:
-    """Saving everything that a resumed run needs."""
-    times = []
-    with Checkpoints(folder / "checkpoints", run.config.checkpoint, run.runtime) as checkpoints:
-
-        def save_whole() -> None:
-            save(run, checkpoints)
-            checkpoints.wait()
-
-        for _ in range(REPEATS):
-            times.append(timed(save_whole))
-            run.progress.step += 1  # a name of its own
-    num_bytes = sum(_local_bytes(value) for value in run_tensors(run).values())
-    whole = line("all", times)
-    note = f"{num_bytes / 2**20:,.0f} MiB a rank, {num_bytes / whole.ms / 1000:,.0f} MB/s"
-    return Section("checkpoint", whole, (), None, note)
-
-
-def _local_bytes(value: object) -> int:
-    shards = value.local_shards() if hasattr(value, "local_shards") else None
-    tensors = [shard.tensor for shard in shards] if shards is not None else [value]
-    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -15,15 +15,10 @@ def main() -> None:
 
 
 def _bench(config: BenchConfig) -> None:
-    from dlrm_app.bench.result import Start
-
-    start = Start()
-    start.mark("Python and configuration")
     with loading():
         from dlrm_app.bench.bench import bench
 
-    start.mark("libraries")
-    if result := bench(config, start):
+    if result := bench(config):
         from dlrm_app.reports.bench import show_bench
 
         show_bench(result, config.output, asdict(config))

@@ -8,7 +8,7 @@ from dlrm_app.config.checks import at_least_zero, one_of, positive
 from dlrm_app.config.plan import PlanDataConfig
 from dlrm_app.config.train import TrainConfig
 
-MEASURED = ("start", "loader", "model", "step", "evaluation", "checkpoint")
+MEASURED = ("loader", "model", "step")
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ KERNELS = ("fused", "fused_uvm", "fused_uvm_caching", "dense")
 # Public builds of fbgemm-gpu are without the stores behind them: https://github.com/pytorch/FBGEMM/issues/5666
 KEY_VALUE_KERNELS = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
 COLLECTIVE_TYPES = ("fp32", "fp16", "bf16", "int8")
-CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "device_group", "cache_load_factor")
+CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "cache_load_factor")
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 PLANNERS = ("fast", "torchrec")
 DEVICES = ("cuda", "cpu")
@@ -110,7 +110,7 @@ def constraint_problems(where: str, constraints: Any) -> list[str]:
         problems.append(
             f"{where}.cache_load_factor, the share of rows on the GPU, must lie in (0, 1], got {share!r}"
         )
-    return [*problems, *one_of(f"{where}.device_group", given.get("device_group", "cpu"), DEVICES)]
+    return problems
 
 
 def _choice_problems(key: str, values: Any, choices: tuple[str, ...]) -> list[str]:

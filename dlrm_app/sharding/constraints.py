@@ -65,12 +65,6 @@ def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> l
         causes.append(
             "cache_load_factor is of kernel fused_uvm_caching alone: add kernels: [fused_uvm_caching]"
         )
-    group = constraints.get("device_group")
-    if group not in (None, device_type):
-        causes.append(
-            f"device_group {group} asks for another kind of device than {device_type}, which all of this run's tables "
-            "lie on: leave it out; kernels: [fused_uvm] keeps a table in the host's memory"
-        )
     width = constraints.get("min_partition", table.dim)
     if width > table.dim:
         causes.append(f"min_partition={width} is wider than the table, {table.dim} columns: use that or less")

@@ -80,7 +80,6 @@ def planner_constraints(
             compute_kernels=kernels,
             min_partition=given.get("min_partition"),
             cache_params=None if share is None else CacheParams(load_factor=share),
-            device_group=given.get("device_group"),
             feature_names=list(table.features),
             pooling_factors=table.expected_pooling_factors,
         )

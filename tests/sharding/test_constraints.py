@@ -58,7 +58,7 @@ def test_a_null_in_a_later_pattern_asks_for_nothing() -> None:
 def test_constraints_reach_the_planner() -> None:
     config = sharding(
         t_item={"types": ["row_wise"], "kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3},
-        t_user={"types": ["data_parallel", "column_wise"], "min_partition": 8, "device_group": "cuda"},
+        t_user={"types": ["data_parallel", "column_wise"], "min_partition": 8},
     )
     found = planner_constraints(PAIR, config, (), world_size=2)
     item, user = found["t_item"], found["t_user"]
@@ -66,7 +66,7 @@ def test_constraints_reach_the_planner() -> None:
     assert item.cache_params is not None
     assert item.cache_params.load_factor == 0.3
     assert user.compute_kernels == ["fused", "dense"]  # replicated tables have the dense one alone
-    assert (user.min_partition, user.device_group) == (8, "cuda")
+    assert user.min_partition == 8
 
 
 def test_without_constraints_tables_are_sharded_by_types_that_train_alike() -> None:
@@ -91,7 +91,6 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
         ({"min_partition": "8"}, "must be a multiple of 4, got '8'"),
         ({"cache_load_factor": 1.5}, r"must lie in \(0, 1\], got 1.5"),
         ({"cache_load_factor": True}, r"must lie in \(0, 1\], got True"),
-        ({"device_group": "gpu"}, "device_group must be one of cuda, cpu"),
         (["row_wise"], "sharding.tables.t must be a mapping"),
     ],
 )
@@ -106,7 +105,6 @@ def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any,
     [
         ({"kernels": ["fused_uvm"]}, "cpu", "there is no GPU"),
         ({"cache_load_factor": 0.2}, "cuda", "is of kernel fused_uvm_caching alone"),
-        ({"device_group": "cpu"}, "cuda", "another kind of device than cuda"),
         ({"min_partition": 64}, "cuda", "wider than the table, 32 columns"),
     ],
 )
