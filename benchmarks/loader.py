@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.column_rules import Bags
 from dlrm_app.dataset.manifest import Manifest, read_manifest
-from dlrm_app.kernels.freed_memory import keep_freed_memory
+from dlrm_app.kernels.install import keep_freed_memory
 from dlrm_app.loader.batch import Loading, TrainBatches
 from dlrm_app.loader.batch_order import Order, train_order
 from dlrm_app.loader.prefetch import map_in_order

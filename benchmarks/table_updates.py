@@ -22,8 +22,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from dlrm_app.kernels.compiled_operators import replace_operators
-from dlrm_app.kernels.freed_memory import keep_freed_memory
+from dlrm_app.kernels.install import keep_freed_memory, replace_operators
 
 FEATURES, ROWS, DIM, BATCH = 26, 10_000, 32, 2048
 STEPS, NUM_BATCHES = 30, 4

@@ -106,7 +106,6 @@ BY_NAME = {"compiled.py", "probes.py", "reference.py"}
 """Modules that import what they are told to."""
 
 KNOTS = {
-    ("distributed", "kernels"),
     ("runs", "evaluation"),
     ("training", "reports"),
 }

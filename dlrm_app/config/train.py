@@ -15,6 +15,7 @@ MINUTES_OF_A_YEAR = 365 * 24 * 60
 """A time limit for whose end torch can still name the nanosecond."""
 PRECISIONS = ("fp32", "bf16", "auto")
 COMPILES = (False, True, "auto")
+KERNELS = ("compiled", "libraries")
 PIPELINES = ("base", "sparse_dist", "prefetch")
 
 
@@ -65,6 +66,7 @@ class TrainerConfig:
     precision: str = MISSING
     tf32: bool = MISSING
     compile: Any = False
+    kernels: str = "compiled"
 
     def num_steps(self, num_rows: int) -> int:
         """Steps of a whole run over ``num_rows`` training rows."""
@@ -175,6 +177,7 @@ class TrainConfig:
             *self.schedule.problems(),
             *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
             *_compile_problems(self.trainer.compile),
+            *one_of("trainer.kernels", self.trainer.kernels, KERNELS),
             *one_of("trainer.pipeline", self.trainer.pipeline, PIPELINES),
             *self.sharding.problems(),
             *self.topology.problems(),

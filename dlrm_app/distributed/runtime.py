@@ -27,7 +27,6 @@ from dlrm_app.distributed.network import name_interfaces
 from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
 from dlrm_app.distributed.rendezvous import fresh_store
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
-from dlrm_app.kernels.freed_memory import keep_freed_memory
 from dlrm_app.machine import find_driver
 
 logger = logging.getLogger(__name__)
@@ -109,7 +108,6 @@ def start_runtime(
     # before torch's threads are started, which take it over: gradients of rows that are learnt by heart fall below 1e-38,
     # where Intel's CPUs take a hundred times as long for a product (docs/experiments/index.md)
     torch.set_flush_denormal(True)
-    keep_freed_memory()
     pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
     runtime.use_device()
     if runtime.is_first:

@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from dlrm_app.errors import DataError, DlrmError
 from dlrm_app.files import ensure_room
-from dlrm_app.kernels.freed_memory import keep_freed_memory
+from dlrm_app.kernels.install import keep_freed_memory
 
 Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """dense [B, N] float32, values [V] int32 (the ids of the first feature's rows, then of the second's, and so on), lengths
@@ -103,15 +103,14 @@ def scored_bytes(model: torch.nn.Module) -> int:
 @contextmanager
 def _to_compile(model: torch.nn.Module) -> Iterator[None]:
     """Puts the interactions of ``model`` in the operators that are compiled best."""
-    # they load torchrec, which a model that is but loaded does without
-    from dlrm_app.kernels.pair_products import PairProducts
-    from dlrm_app.model.dlrm import DotInteraction
+    # torchrec is not loaded where a model is only loaded
+    from torchrec.models.dlrm import InteractionArch
 
-    replaced = [
+    replaced: list[tuple[torch.nn.Module, str, Any]] = [
         (parent, name, child)
         for parent in list(model.modules())
         for name, child in parent.named_children()
-        if isinstance(child, DotInteraction)
+        if type(child) is InteractionArch
     ]
     try:
         for parent, name, child in replaced:
@@ -120,6 +119,29 @@ def _to_compile(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for parent, name, child in replaced:
             setattr(parent, name, child)
+
+
+class PairProducts(torch.nn.Module):
+    """([B, D], [B, F, D]) → [B, D + P], as torchrec's InteractionArch, in operators that torch's compiler makes one loop of.
+
+    Batched products of [V, D] with [D, V] run at a tenth of a core's speed, they are so small, and half of what they give is
+    thrown away (docs/experiments/index.md). To be compiled: by itself it holds [B, P, D] three times. F sparse features,
+    V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of them.
+    """
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        first, second = torch.triu_indices(num_features + 1, num_features + 1, 1)
+        self.register_buffer("first", first.clone())
+        self.register_buffer("second", second.clone())
+
+    def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
+        vectors = torch.cat([dense.unsqueeze(1), sparse], 1)
+        dots = (vectors[:, self.first] * vectors[:, self.second]).sum(2)
+        return torch.cat([dense, dots], 1)
 
 
 def write_torchscript(path: Path, model: torch.nn.Module) -> None:

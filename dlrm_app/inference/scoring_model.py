@@ -10,7 +10,6 @@ from torch import nn
 
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables
-from dlrm_app.kernels.perceptrons import LinearRelu
 from dlrm_app.loader.batch import Batch
 from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
 from dlrm_app.model.build import build_model
@@ -135,7 +134,5 @@ def _replace_linear(model: nn.Module, kind: type[nn.Module]) -> None:
     """Puts a ``kind`` in the place of every linear layer but those of one output: 8 bits of a logit would tie rows."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, LinearRelu):
-                setattr(module, name, nn.Sequential(kind(child._linear), nn.ReLU()))
-            elif isinstance(child, nn.Linear) and child.out_features > 1:
+            if isinstance(child, nn.Linear) and child.out_features > 1:
                 setattr(module, name, kind(child))

@@ -11,7 +11,6 @@ from torch import nn
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
-from dlrm_app.kernels.faster_layers import speed_up
 from dlrm_app.model import concat, dcn, dcn_parallel, dlrm, projection
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
@@ -65,7 +64,7 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
 def _build(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> nn.Module:
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
     model = BUILDERS[config.kind](config, meta_bags(tables), num_dense, bottom, top)
-    return speed_up(regularize(model, config))
+    return regularize(model, config)
 
 
 def _ending_in(widths: Sequence[int], last: int) -> list[int]:

@@ -7,11 +7,9 @@ import logging
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._functorch import config as differentiation
-
-from dlrm_app.kernels.traced import is_traced
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class CompiledForward:
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
         """What ``forward`` gives."""
-        if not self._module.training or is_traced(*inputs):
+        if not self._module.training or any(isinstance(each, fx.Proxy) for each in inputs):
             return self._plain(*inputs)
         if self._chosen is None:
             return self._choose(*inputs)

@@ -3,7 +3,6 @@
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -17,7 +16,6 @@ from torchrec.distributed.types import ShardingEnv
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import CollectivesConfig, ShardingConfig, TopologyConfig
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.kernels import openmp
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.initial_weights import init_tables
 from dlrm_app.model.loss import ClickTask
@@ -64,8 +62,6 @@ def shard_model(
 
     ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups.
     """
-    if runtime.device.type == "cpu" and openmp.IS_AVAILABLE:
-        import_module("dlrm_app.kernels.compiled_operators").replace_operators()
     if runtime.is_first:
         warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
     group = dist.GroupMember.WORLD

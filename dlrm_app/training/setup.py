@@ -19,6 +19,7 @@ from dlrm_app.dataset.pooling_factors import with_pooling_factors
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import TrainBatches, choose_loading
 from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
 from dlrm_app.model.architectures import ModelSpec
@@ -76,20 +77,21 @@ def build_trainable(
     spec = ModelSpec(config.model, tables, num_dense, trainer.seed)
     set_tf32(trainer.tf32, device)
     is_bf16 = trainer.precision == "bf16"
-    task = ClickTask(build_model(spec, device), device, is_bf16, guard, trainer.micro_batches)
+    model = install(build_model(spec, device), device, trainer.kernels)
+    task = ClickTask(model, device, is_bf16, guard, trainer.micro_batches)
     batch_size = trainer.global_batch_size * config.model.ensemble_size
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)
     prefetches = trainer.pipeline == "prefetch"
-    model = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches)
+    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches)
     if trainer.compile:
         from dlrm_app.model.compiled_parts import compile_parts  # torch's compiler takes a second to load
 
-        compile_parts(model.module.model)
-    optimizer = combine_optimizers(model, tables, config.optimizer)
-    pipeline = make_pipeline(trainer.pipeline, model, optimizer, device)
+        compile_parts(sharded.module.model)
+    optimizer = combine_optimizers(sharded, tables, config.optimizer)
+    pipeline = make_pipeline(trainer.pipeline, sharded, optimizer, device)
     features = [name for table in tables for name in table.features]
-    return Trainable(tables, features, model, optimizer, pipeline, plan)
+    return Trainable(tables, features, sharded, optimizer, pipeline, plan)
 
 
 def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:

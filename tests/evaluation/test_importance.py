@@ -18,6 +18,7 @@ from dlrm_app.evaluation.importance import over_repeats, sample_rows
 from dlrm_app.evaluation.result import Importance
 from dlrm_app.inference.scoring_model import build_scoring_model
 from dlrm_app.inference.tables import table_types
+from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Columns
@@ -85,7 +86,11 @@ def test_every_feature_loses_what_its_definition_says(trained: Path) -> None:
         model = open_trained(trained / "run", runtime)
         reader = SplitReader(manifest, "test", model.features)
         groups = [reader.decode(group) for group in range(len(reader.group_rows))]
-    scoring = build_scoring_model(model, table_types(model.tables, "fp32", {}), "fp32")
+    scoring = install(
+        build_scoring_model(model, table_types(model.tables, "fp32", {}), "fp32"),
+        torch.device("cpu"),
+        "compiled",
+    )
     dense = np.concatenate([rows.dense for rows in groups])[::STRIDE]
     labels = np.concatenate([rows.labels for rows in groups])[::STRIDE]
     bags = [

@@ -5,12 +5,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torchrec.models.dlrm import InteractionArch
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import exported_model
 from dlrm_app.inference.exported_model import from_lines, open_export, to_lines
-from dlrm_app.inference.formats import SCRIPT, cpu_instructions, load_script, write_package, write_torchscript
+from dlrm_app.inference.formats import (
+    SCRIPT,
+    PairProducts,
+    cpu_instructions,
+    load_script,
+    write_package,
+    write_torchscript,
+)
 from dlrm_app.inference.record import read_record
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
@@ -65,3 +73,13 @@ def test_a_full_disk_is_told_before_torch_ends_the_process(
     with pytest.raises(OSError, match="No space left on device"):
         write_package(tmp_path / "model.pt2", model, (torch.zeros(2, 3),), "native", {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("features", "dim"), [(1, 4), (5, 8), (26, 3)])
+def test_the_interaction_that_is_compiled_is_torchrecs(features: int, dim: int) -> None:
+    generator = torch.Generator().manual_seed(features)
+    dense = torch.randn(7, dim, generator=generator)
+    sparse = torch.randn(7, features, dim, generator=generator)
+    torch.testing.assert_close(
+        PairProducts(features)(dense, sparse), InteractionArch(features)(dense, sparse), rtol=0, atol=1e-5
+    )

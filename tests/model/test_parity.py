@@ -40,6 +40,14 @@ def test_ten_steps_equal_plain_torch(kind: str, optimizer: str) -> None:
     assert_trains_like_plain(compose_train(f"optimizer={optimizer}", *MODELS[kind]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "optimizer"), [("dlrm", "rowwise_adagrad"), ("dcn", "adagrad"), ("projection", "sgd")]
+)
+def test_the_libraries_own_code_does_too(kind: str, optimizer: str) -> None:
+    keys = [f"optimizer={optimizer}", "trainer.kernels=libraries", *MODELS[kind]]
+    assert_trains_like_plain(compose_train(*keys))
+
+
 def test_the_pooled_lookups_equal_embedding_bags() -> None:
     """Sum and mean pooling, empty bags, and a table shared by two features."""
     config = compose_config("train", TrainConfig, ["data.path=unused"])

@@ -26,6 +26,7 @@ from dlrm_app.inference.predict.scores_file import ScoresFile, Tally
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
 from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
 from dlrm_app.inference.tables import table_types
+from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.rows import Ranges, Rows
@@ -131,7 +132,8 @@ def _from_export(path: Path, runtime: Runtime) -> Model:
 def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Model:
     trained = open_trained(path, runtime, config.which, config.ema)
     types = table_types(trained.tables, "fp32", {})
-    model = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
+    scoring = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
+    model = install(scoring, torch.device("cpu"), trained.config.trainer.kernels)
 
     @torch.no_grad()
     def logits(batch: Batch) -> torch.Tensor:

@@ -15,6 +15,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
+from dlrm_app.kernels.install import install
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
@@ -167,7 +168,8 @@ def load_trained(
 
     def build() -> DistributedModelParallel:
         set_tf32(trainer.tf32, runtime.device)
-        task = ClickTask(build_model(spec, runtime.device), runtime.device)
+        model = install(build_model(spec, runtime.device), runtime.device, trainer.kernels)
+        task = ClickTask(model, runtime.device)
         rows_looked_up = rows * spec.config.ensemble_size
         plan = plan_model(task, tables, NO_OPTIMIZER, sharding, topology, rows_looked_up, runtime)
         return shard_model(task, plan, spec, sharding.collectives, runtime)

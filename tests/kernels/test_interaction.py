@@ -5,8 +5,7 @@ import torch
 from torch import fx
 from torchrec.models.dlrm import InteractionArch
 
-from dlrm_app.kernels.pairwise_dots import PairwiseDots
-from dlrm_app.model.dlrm import DotInteraction
+from dlrm_app.kernels.interaction import DotInteraction, PairwiseDots
 
 
 def draw(rows: int, features: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,8 +15,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from dlrm_app.kernels import compiled_lookups
-from dlrm_app.kernels.compiled_operators import replace_operators
+from dlrm_app.kernels import lookups as compiled_lookups
+from dlrm_app.kernels.install import replace_operators
 
 ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 64, 20), (0, 1, 1, 2, 3)
 """Of four tables; the second is read by two features. Widths of whole lines of 16, and of more."""

@@ -1,5 +1,7 @@
 """DLRM's interaction on CPU in one pass over its inputs, forward and backward: the needed products alone, no copies.
 
+In place of torchrec's InteractionArch, which multiplies all pairs twice and copies half of the products.
+
 Shapes: B batch rows, F sparse features, V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2
 pairs of them.
 """
@@ -13,15 +15,32 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torchrec.models.dlrm import InteractionArch
 
 from dlrm_app.kernels import openmp
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.dense_layers import is_traced
 
 _OPTIONS = {"cache": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
 """Sums may be taken in another order, so that they are taken in vectors; nan and inf stay what they are."""
 _BLOCK, _LANES = 4, 16
 """Rows and columns of a product that are computed at once: enough sums under way for every cycle of the CPU's units."""
 _SAME, _zero = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(32)(0)
+
+
+class DotInteraction(InteractionArch):
+    """torchrec's, compiled where the vectors lie on the CPU; computed in float32 there, also in a bf16 step."""
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
+        """([B, D], [B, F, D]) → [B, D + P]."""
+        inputs = dense_features, sparse_features
+        if is_traced(*inputs) or not all(map(_is_ours, inputs)):
+            return super().forward(*inputs)
+        return PairwiseDots.apply(*(values.float().contiguous() for values in inputs))  # type: ignore[no-untyped-call]
+
+
+def _is_ours(values: torch.Tensor) -> bool:
+    return values.device.type == "cpu" and values.dtype in (torch.float32, torch.bfloat16)
 
 
 class PairwiseDots(torch.autograd.Function):

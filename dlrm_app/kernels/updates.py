@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dlrm_app.kernels import openmp
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.kernels.compiled_rows import (
+from dlrm_app.kernels.rows import (
     ALL_WEIGHTS,
     LINE,
     bring_to_write,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dlrm_app.kernels import openmp
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.kernels.compiled_rows import ALL_WEIGHTS, LINE, bring_to_read, can_read
+from dlrm_app.kernels.rows import ALL_WEIGHTS, LINE, bring_to_read, can_read
 
 _DISTANCE = 32
 """Ids between the one whose row is brought into the cache and the one whose row is added."""

@@ -10,9 +10,10 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     SplitTableBatchedEmbeddingBagsCodegen,
 )
 
-from dlrm_app.kernels import compiled_rows, compiled_updates
-from dlrm_app.kernels.compiled_operators import replace_operators
-from dlrm_app.kernels.compiled_updates import _BAG, _sort
+from dlrm_app.kernels import rows as compiled_rows
+from dlrm_app.kernels import updates as compiled_updates
+from dlrm_app.kernels.install import replace_operators
+from dlrm_app.kernels.updates import _BAG, _sort
 
 ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 32, 4), (0, 1, 1, 2, 3)
 """Of four tables; the second is read by two features."""

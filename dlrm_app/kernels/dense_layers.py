@@ -1,0 +1,163 @@
+"""Linear layers and DCNv2's low-rank cross layers on CPU: products by the faster of torch's libraries, fewer passes over the memory.
+
+In place of torchrec's Perceptron with ReLU and its LowRankCrossNet.
+Shapes: B batch rows, I inputs, O outputs; N width of a cross layer.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+from torchrec.modules.crossnet import LowRankCrossNet
+from torchrec.modules.mlp import Perceptron
+
+# oneDNN multiplies with weights 5 to 15% faster than MKL, which torch takes for float32 products, but B rows with B rows
+# only where MKL leaves wide units idle (docs/experiments/index.md).
+_HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+_FEW = 32
+"""Inputs: as many as a model has dense features."""
+
+
+@cache
+def _leaves_units_idle() -> bool:
+    """Whether MKL does half of what the CPU can: it has AVX-512 products for Intel's alone, and AMD's are wide since Zen 5.
+
+    Zen 5 is the first of them that has both AVX-512 and AVX-VNNI.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    is_amd = "AMD" in str(capabilities.get("cpu_name"))
+    return is_amd and bool(capabilities.get("avx512_f")) and bool(capabilities.get("avx_vnni"))
+
+
+def is_for_onednn(inputs: torch.Tensor) -> bool:
+    """Whether ``multiply`` can take them; where not, plain operators do."""
+    return _HAS_ONEDNN and not is_traced(inputs) and inputs.device.type == "cpu"
+
+
+def product_dtype(inputs: torch.Tensor) -> torch.dtype:
+    """What is multiplied, as autocast says it."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
+
+
+def multiply(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """``inputs`` [B, I] · ``weight`` [O, I] transposed, + ``bias`` [O]; all of one type."""
+    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "none", [], "")
+
+
+def weights_gradient(gradient: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """``gradient`` [B, O] transposed · ``inputs`` [B, I]; for few inputs as its transpose, which takes half the time."""
+    if inputs.size(1) < _FEW:
+        return _multiply_rows(inputs, gradient).t().contiguous()
+    return _multiply_rows(gradient, inputs)
+
+
+def _multiply_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """``left`` [B, I] transposed · ``right`` [B, O]. In bfloat16 torch's own are oneDNN's, which sums no empty batch."""
+    if left.dtype == torch.float32 and len(left) and _leaves_units_idle():
+        return multiply(left.t(), right.t())
+    return left.t().mm(right)
+
+
+def is_traced(*inputs: object) -> bool:
+    """Whether ``inputs`` stand for tensors; then plain operators are what a reader understands."""
+    is_read = torch.compiler.is_compiling() or torch._C._is_tracing()
+    return is_read or not all(type(value) is torch.Tensor for value in inputs)
+
+
+class LinearRelu(nn.Module):
+    """``perceptron``, [B, I] → [B, O], with its own linear layer; ReLU in the same pass."""
+
+    def __init__(self, perceptron: Perceptron) -> None:
+        super().__init__()
+        self._linear = perceptron._linear
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """relu(inputs Wᵀ + b)."""
+        weight, bias = self._linear.weight, self._linear.bias
+        if not is_for_onednn(inputs):
+            return torch.relu(self._linear(inputs))
+        dtype = product_dtype(inputs)
+        return _LinearRelu.apply(inputs.to(dtype), weight.to(dtype), bias.to(dtype))  # type: ignore[no-untyped-call]
+
+
+class _LinearRelu(torch.autograd.Function):
+    # oneDNN's own ReLU makes 0 of nan, which must be seen: so that is left to torch
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        outputs = multiply(inputs, weight, bias).relu_()
+        ctx.save_for_backward(inputs, weight, outputs)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: FunctionCtx, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+        inputs, weight, outputs = ctx.saved_tensors  # type: ignore[attr-defined]
+        gradient = torch.ops.aten.threshold_backward(gradient, outputs, 0)
+        of_inputs = multiply(gradient, weight.t()) if ctx.needs_input_grad[0] else None  # type: ignore[attr-defined]
+        return of_inputs, weights_gradient(gradient, inputs), gradient.sum(0)
+
+
+class LowRankCross(LowRankCrossNet):
+    """``net``, [B, N] → [B, N], with its own weights: x ← x₀ · (W V x + b) + x, layer by layer.
+
+    Wang et al. 2021, arXiv:2008.13535.
+    """
+
+    def __init__(self, net: LowRankCrossNet) -> None:
+        nn.Module.__init__(self)  # no weights beside net's
+        self._num_layers = net._num_layers
+        self.W_kernels, self.V_kernels, self.bias = net.W_kernels, net.V_kernels, net.bias
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """x after the last layer; ``input`` is x₀."""
+        if not is_for_onednn(input):
+            return super().forward(input)
+        dtype = product_dtype(input)
+        layers = zip(self.V_kernels, self.W_kernels, self.bias, strict=True)
+        factors = [weight.to(dtype) for layer in layers for weight in layer]
+        crossed: torch.Tensor = _LowRankCross.apply(input, *factors)  # type: ignore[no-untyped-call]
+        return crossed
+
+
+class _LowRankCross(torch.autograd.Function):
+    """Products in the weights' type, all else in x₀'s."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, first: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        crossed, kept = first, []
+        for inner, outer, bias in _by_layer(weights):
+            factor = crossed.to(inner.dtype)
+            hidden = multiply(factor, inner)
+            scale = multiply(hidden, outer, bias)
+            kept += [factor, hidden, scale]
+            crossed = torch.addcmul(crossed, first, scale)
+        ctx.save_for_backward(first, *weights, *kept)
+        return crossed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, *saved = ctx.saved_tensors  # type: ignore[attr-defined]
+        layers = zip(_by_layer(saved[: len(saved) // 2]), _by_layer(saved[len(saved) // 2 :]), strict=True)
+        of_first: torch.Tensor = torch.zeros_like(first)
+        of_weights: list[torch.Tensor] = []
+        for (inner, outer, _), (factor, hidden, scale) in reversed(list(layers)):
+            of_first.addcmul_(gradient, scale)
+            of_scale = (gradient * first).to(outer.dtype)
+            of_hidden = multiply(of_scale, outer.t())
+            of_inner, of_outer = weights_gradient(of_hidden, factor), weights_gradient(of_scale, hidden)
+            of_weights = [of_inner, of_outer, of_scale.sum(0), *of_weights]
+            gradient = gradient + multiply(of_hidden, inner.t())
+        return of_first.add_(gradient), *of_weights
+
+
+def _by_layer(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+    """Three tensors a layer."""
+    return [tuple(tensors[k : k + 3]) for k in range(0, len(tensors), 3)]

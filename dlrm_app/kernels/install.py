@@ -1,0 +1,135 @@
+"""The one door to what is compiled for CPUs: puts it in the place of what fbgemm, torchrec and malloc do, or takes it out again.
+
+docs/kernels.md says what replaces what, and what happens with other versions of the libraries.
+"""
+
+import ctypes
+import logging
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+from torch import nn
+
+logger = logging.getLogger(__name__)
+
+WRITTEN_FOR = {"fbgemm": "1.8", "torchrec": "1.8"}
+"""The operators are called by the order of fbgemm's arguments, the layers read attributes of torchrec's."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
+_libraries: list[torch.library.Library] = []
+"""Our operators are in place as long as the library lives."""
+
+
+def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
+    """``model`` with the kernels of ``choice`` (trainer.kernels) on ``device``; its weights keep their names.
+
+    compiled: layers of the model are replaced, and on CPU fbgemm's operators in the whole process; libraries: neither.
+    """
+    if choice == "libraries":
+        restore_operators()
+        return model
+    keep_freed_memory()
+    if device.type != "cpu" or not _fit_libraries():
+        return model
+    from dlrm_app.kernels import openmp  # numba's kernels are loaded where they are used
+
+    if openmp.IS_AVAILABLE:
+        replace_operators()
+    return replace_layers(model, openmp.IS_AVAILABLE)
+
+
+@cache
+def _fit_libraries() -> bool:
+    """Whether fbgemm and torchrec are those that the kernels were written for; says so, once, where they are not."""
+    found = {"fbgemm": _version("fbgemm-gpu-cpu") or _version("fbgemm-gpu"), "torchrec": _version("torchrec")}
+    for name, wanted in WRITTEN_FOR.items():
+        if not f"{found[name]}.".startswith(f"{wanted}."):
+            logger.warning(
+                "trainer.kernels=compiled is written for %s %s, and %s is installed: the libraries' own code computes",
+                name,
+                wanted,
+                found[name] or "another build",
+            )
+            return False
+    return True
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def replace_operators() -> None:
+    """Puts our lookups and updates in the place of fbgemm's, in the whole process; what they cannot do is left to fbgemm's."""
+    if _libraries:
+        return
+    from dlrm_app.kernels.lookups import make_lookup
+    from dlrm_app.kernels.updates import make_adagrad, make_rowwise_adagrad, make_sgd
+
+    makers = {
+        "split_embedding_codegen_forward_cpu": make_lookup,
+        "split_embedding_backward_codegen_sgd_cpu": make_sgd,
+        "split_embedding_backward_codegen_adagrad_cpu": make_adagrad,
+        "split_embedding_backward_codegen_rowwise_adagrad_cpu": make_rowwise_adagrad,
+    }
+    library = torch.library.Library("fbgemm", "IMPL")  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that an operator is replaced
+        for name, make in makers.items():
+            of_fbgemm = torch.library.get_kernel(f"fbgemm::{name}", "CPU")
+            library.impl(name, make(of_fbgemm), "CPU", with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
+    _libraries.append(library)
+
+
+def restore_operators() -> None:
+    """Puts fbgemm's operators back, if they were replaced."""
+    while _libraries:
+        _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
+
+
+def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
+    """``model`` with every layer replaced that has a faster one here.
+
+    Both compute the same where they are traced or exported: there ours are made of plain operators too.
+    """
+    from torchrec.models.dlrm import InteractionArch
+    from torchrec.modules.crossnet import LowRankCrossNet
+    from torchrec.modules.mlp import Perceptron
+
+    from dlrm_app.kernels.dense_layers import LinearRelu, LowRankCross
+
+    for name, child in list(model.named_children()):
+        if type(child) is Perceptron and child._activation_fn is torch.relu:
+            setattr(model, name, LinearRelu(child))
+        elif type(child) is LowRankCrossNet:
+            setattr(model, name, LowRankCross(child))
+        elif type(child) is InteractionArch and has_openmp:
+            from dlrm_app.kernels.interaction import DotInteraction
+
+            setattr(model, name, DotInteraction(child.F))
+        else:
+            replace_layers(child, has_openmp)
+    return model
+
+
+def fastest_product(inputs: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """What multiplies matrices like ``inputs`` by square weights in the layers that ``install`` puts in place."""
+    from dlrm_app.kernels.dense_layers import is_for_onednn, multiply
+
+    return multiply if is_for_onednn(inputs) else torch.mm
+
+
+def keep_freed_memory() -> None:
+    """Lets malloc keep what a batch has freed, in this process.
+
+    Results between layers are megabytes, which glibc otherwise gives back to the system after each step and gets again, page
+    by page and filled with zeros, in the next (docs/experiments/index.md).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
+        mallopt(_TRIM_THRESHOLD, 1 << 30)
