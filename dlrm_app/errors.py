@@ -3,7 +3,7 @@
 A message names the key (or file and line), the value, the rule and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 NOT_GIVEN = object()
@@ -64,6 +64,18 @@ def refuse_if(problems: Sequence[Problem | str]) -> None:
     """Raises ConfigError with all ``problems``, if there are any."""
     if problems:
         raise ConfigError(problems)
+
+
+def refuse_all(problems: Sequence[Problem | str], *looks: Callable[[], object]) -> None:
+    """Raises one error with ``problems`` and what each of ``looks`` raises, if there is anything."""
+    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
+    for look in looks:
+        try:
+            look()
+        except DlrmError as error:
+            errors.append(error)
+    if errors:
+        raise joined(errors)
 
 
 def joined(errors: Sequence[DlrmError]) -> DlrmError:

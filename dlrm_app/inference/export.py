@@ -135,7 +135,7 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
     output.parent.mkdir(parents=True, exist_ok=True)
     lock = output.with_name(f".{output.name}.lock")
     with held_lock(lock, f"another dlrm-export makes output={output}: wait for it, or give another name"):
-        refuse_if(new_path_problems("output", output))  # made since this command began
+        refuse_if(new_path_problems("output", str(output)))  # made since this command began
         for left in output.parent.glob(f".{glob.escape(output.name)}.{'?' * 8}.tmp"):
             shutil.rmtree(left, ignore_errors=True)
         folder = temporary_name(output)

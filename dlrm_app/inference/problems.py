@@ -1,6 +1,5 @@
-"""What is refused of exports and predictions before any work and without torch."""
+"""Refuses exports, predictions and servers that cannot work, before any work and without torch."""
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from dlrm_app.config.predict import STANDARD_INPUT, PredictConfig
 from dlrm_app.config.serve import ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
-from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
+from dlrm_app.errors import ConfigError, DataError, refuse_all
 from dlrm_app.files import is_program, write_problems
 from dlrm_app.inference.record import is_export
 from dlrm_app.preprocess.units.source import find_files
@@ -20,7 +19,7 @@ from dlrm_app.text import setting
 
 def check_export(config: ExportConfig) -> None:
     """Raises one error with all that is wrong with dlrm-export's values and paths."""
-    problems = config.problems()
+    problems = [*config.problems(), *new_path_problems("output", config.output)]
     if "safetensors" in config.formats and find_spec("safetensors") is None:
         problems.append(
             f"format=safetensors needs the package safetensors, which is not installed: {install_command('inference')}"
@@ -29,8 +28,6 @@ def check_export(config: ExportConfig) -> None:
         problems.append(
             f"no program at cpp_program={config.cpp_program}: build it (dlrm_app/inference/cpp/README.md), or leave it out"
         )
-    if config.output:
-        problems += new_path_problems("output", Path(config.output))
     if num_started() > 1:
         problems.append(
             "dlrm-export is one process, whatever number of ranks trained: start it without torchrun"
@@ -40,14 +37,15 @@ def check_export(config: ExportConfig) -> None:
         if config.checkpoint:
             refuse_no_checkpoint(Path(config.checkpoint))
 
-    _refuse_with_errors_of(problems, look_at_checkpoint, lambda: _look_at_dataset(config.data.path))
+    refuse_all(problems, look_at_checkpoint, lambda: _look_at_dataset(config.data.path))
 
 
 def check_predict(config: PredictConfig) -> None:
     """Raises one error with all that is wrong with dlrm-predict's values and paths."""
-    problems = config.problems()
-    if config.output:
-        problems += _new_file_problems("output", Path(config.output))
+    problems = [*config.problems(), *new_path_problems("output", config.output)]
+    folder = Path(config.output).absolute().parent
+    if config.output and not folder.is_dir():
+        problems.append(f"output={config.output} needs the folder {folder}, which does not exist: make it")
     if config.input == STANDARD_INPUT and num_started() > 1:
         problems.append("input=- is read by one process: start it without torchrun, or give files")
 
@@ -56,7 +54,7 @@ def check_predict(config: PredictConfig) -> None:
         if config.input not in (None, STANDARD_INPUT) and not problems:
             find_files("input", config.input)
 
-    _refuse_with_errors_of(problems, lambda: _look_at_model(config.model), look_at_rows)
+    refuse_all(problems, lambda: _look_at_model(config.model), look_at_rows)
 
 
 def _look_at_model(path: str) -> None:
@@ -75,18 +73,6 @@ def _look_at_dataset(path: str | None) -> None:
         read_manifest(Path(path))
 
 
-def _refuse_with_errors_of(problems: list[str], *looks: Callable[[], None]) -> None:
-    """Raises one error with ``problems`` and what each of ``looks`` raises, if there are any."""
-    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    for look in looks:
-        try:
-            look()
-        except DlrmError as error:
-            errors.append(error)
-    if errors:
-        raise joined(errors)
-
-
 def check_serve(config: ServeConfig) -> None:
     """Raises one error with all that is wrong with dlrm-serve's values and paths."""
     problems = config.problems()
@@ -95,29 +81,20 @@ def check_serve(config: ServeConfig) -> None:
         problems.append(
             f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: {install_command('serve')}"
         )
-    if config.model and not is_export(Path(config.model)):
-        problems.append(_no_export(Path(config.model)))
-    refuse_if(problems)
+    path = config.model
+    if path and not is_export(Path(path)):
+        is_run = bool(list_checkpoints(Path(path) / "checkpoints"))
+        checkpoint, export = setting("checkpoint", path) if is_run else "checkpoint=RUN", f"{path}-export"
+        problems.append(
+            f"no export at model={path}: make one with dlrm-export {checkpoint} {setting('output', export)}, then "
+            f"{setting('model', export)}"
+        )
+    refuse_all(problems)
 
 
-def _no_export(path: Path) -> str:
-    if list_checkpoints(path / "checkpoints"):
-        export = f"{path}-export"
-        command = f"dlrm-export {setting('checkpoint', path)} {setting('output', export)}"
-        return f"model={path} is a run, no export: {command}, then {setting('model', export)}"
-    output = f"{path}-export" if path.exists() else path
-    return f"no export at model={path}: make one with dlrm-export checkpoint=RUN {setting('output', output)}"
-
-
-def _new_file_problems(key: str, path: Path) -> list[str]:
-    problems = new_path_problems(key, path)
-    if not problems and not path.absolute().parent.is_dir():
-        problems.append(f"{key}={path} needs the folder {path.parent}, which does not exist: make it")
-    return problems
-
-
-def new_path_problems(key: str, path: Path) -> list[str]:
+def new_path_problems(key: str, path: str) -> list[str]:
     """Why nothing new can be made at ``path``."""
-    if problems := write_problems(key, path):
-        return problems
-    return [f"{key}={path} exists: give another name, or delete it"] if path.exists() else []
+    problems = write_problems(key, Path(path)) if path else []
+    if path and not problems and Path(path).exists():
+        problems.append(f"{key}={path} exists: give another name, or delete it")
+    return problems

@@ -51,7 +51,7 @@ class ScoresFile:
         with held_lock(
             lock, f"another dlrm-predict makes output={self.output}: wait for it, or give another name"
         ):
-            refuse_if(new_path_problems("output", self.output))
+            refuse_if(new_path_problems("output", str(self.output)))
             yield
 
     def begin(self, identity: dict[str, Any], can_go_on: bool) -> bool:

@@ -43,7 +43,7 @@ def serve(config: ServeConfig) -> None:
     quiet_libraries()
     threads = config.threads or len(os.sched_getaffinity(0))
     pyarrow.set_cpu_count(threads)
-    # one thread scores, which OpenMP's are started by: they are counted for each thread that starts some
+    # OpenMP counts its threads for each thread that starts some: told to the one that scores
     thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
     capacity = max(config.batch.rows, config.limits.rows)
     export = thread.submit(open_served, Path(config.model), capacity).result()
@@ -81,7 +81,7 @@ def _end_well(*_: object) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Before anything is loaded, so that a port that is taken is told at once."""
+    """Before the export is loaded, so that a port that is taken is refused at once."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
