@@ -11,13 +11,13 @@ from dlrm_app.errors import DataError
 from dlrm_app.runs.checkpoint import load
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorWriter
-from tests.runs.checkpoint.test_marker import RUNTIME, write_marker
+from tests.runs.checkpoint.test_marker import RUNTIME, write_checkpoint
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_verified_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_marker(tmp_path, 10, 0.7)
+    folder = write_checkpoint(tmp_path, 10, 0.7)
     verify = load.verify_files
 
     def too_late(folder: Path, files: object) -> None:
@@ -33,7 +33,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_verified_is_told_as_that(
 def test_one_that_is_deleted_while_its_tensors_are_read_is_told_as_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    folder = write_marker(tmp_path, 10, 0.7)
+    folder = write_checkpoint(tmp_path, 10, 0.7)
     torch.distributed.checkpoint.save({"w": torch.ones(3)}, storage_writer=TensorWriter(folder, None))
     loaded = {"w": torch.zeros(3)}
     load_tensors(folder, loaded)
