@@ -28,9 +28,10 @@ from dlrm_app.evaluation.evaluate import Scored, SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.folder import open_run_folder
+from dlrm_app.training.loop import train_batches
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.state import TrainingRun
-from dlrm_app.training.train import prepare, train_batches
+from dlrm_app.training.train import prepare
 
 ROUNDS = 5
 SIZES = (1024, 2048, 4096, 8192, 16384, 65536)
@@ -104,7 +105,7 @@ def evaluate(run: TrainingRun, size: int, count: bool = False) -> float:
         world_size=runtime.world_size,
         loading=loading,
     )
-    on_batch = run.health.start_split() if count and run.health else None
+    on_batch = run.instruments.health.start_split() if count and run.instruments.health else None
     with batches:
         metrics = ClickMetrics("train")
         values = module.evaluate(run.trainable.model, batches, metrics, runtime, "train", on_batch)

@@ -6,6 +6,7 @@ from typing import Any
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
 
@@ -24,7 +25,7 @@ CLOCK = ("samples_per_second", "seconds", "step_ms", "time")
 def train_here(output: Path, *overrides: str) -> RunResult:
     """What ``dlrm-train`` does, in this process and on one thread."""
     keys = [*SMALL, "trainer.threads=1", "report.enabled=false", *overrides, f"output={output}"]
-    return train(compose_config("train", TrainConfig, keys))
+    return train(compose_config("train", TrainConfig, keys), write_report)
 
 
 def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:

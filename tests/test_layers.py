@@ -105,10 +105,7 @@ def may_import(part: str | None, other: str) -> bool:
 BY_NAME = {"compiled.py", "probes.py", "reference.py"}
 """Modules that import what they are told to."""
 
-KNOTS = {
-    ("runs", "evaluation"),
-    ("training", "reports"),
-}
+KNOTS = {}
 """TEMPORARY: (folder, folder) that still import up; each owner cuts its own, and this set ends empty and goes."""
 
 

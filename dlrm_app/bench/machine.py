@@ -28,10 +28,11 @@ from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.step_estimate import Loaded, Machine, StepShape, step_shape, step_work
 from dlrm_app.synthetic import generate
+from dlrm_app.training.loop import train_batches
 from dlrm_app.training.resume import with_lanes
 from dlrm_app.training.setup import epoch_batches, open_dataset
 from dlrm_app.training.state import TrainingRun
-from dlrm_app.training.train import prepare, train_batches
+from dlrm_app.training.train import prepare
 
 PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
 """Rows and width of a product of [rows, width] and [width, width], as an MLP's layers are; a GPU's fills all of it."""

@@ -12,8 +12,8 @@ from dlrm_app.bench.result import Section, line
 from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS, TITLES
+from dlrm_app.training.loop import train_batches
 from dlrm_app.training.state import TrainingRun
-from dlrm_app.training.train import train_batches
 
 REPEATS = 5
 NUM_BATCHES = 16
@@ -107,14 +107,14 @@ def time_steps(
     Ranks tell each other their times at the end: in training they do not meet after each step either. Every rank must
     call it.
     """
-    stream = run.parts.waiting(batches)
+    stream = run.instruments.parts.waiting(batches)
     times = []
     run.trainable.model.train()
     for _ in range(warm_up + steps):
         started = time.perf_counter()
-        with run.parts.step():
+        with run.instruments.parts.step():
             run.trainable.pipeline.progress(stream)
-        mine = run.parts.read()  # waits for the device
+        mine = run.instruments.parts.read()  # waits for the device
         times.append([time.perf_counter() - started, *(mine.get(part, 0.0) for part in PARTS)])
     run.trainable.pipeline.detach()
     seconds = torch.tensor(times[warm_up:], dtype=torch.float64, device=run.runtime.device)

@@ -13,9 +13,10 @@ def main() -> None:
 def _train(config: TrainConfig) -> float | None:
     """The best AUC on val, which a sweeper like Optuna maximises; None without a labelled val split."""
     with loading():
+        from dlrm_app.reports.run_page import write_report
         from dlrm_app.training.train import train
 
-    return train(config).best_val_auc
+    return train(config, write_report).best_val_auc
 
 
 def _validate(config: TrainConfig) -> None:

@@ -35,6 +35,7 @@ class Agreement:
 
     stop: bool = False
     save: bool = False
+    fail: bool = False
 
 
 class StopRequest:
@@ -45,7 +46,7 @@ class StopRequest:
         self._asked_at: float | None = None
         self.signal_name = "a signal to another rank"
         self._group = new_group()
-        self._flags = torch.zeros(2, dtype=torch.int32)
+        self._flags = torch.zeros(3, dtype=torch.int32)
         self._work: dist.Work | None = None
         self._saved_since = False
 
@@ -64,21 +65,22 @@ class StopRequest:
             os._exit(128 + number)
 
     def agreed(self, has_failed: bool = False, is_overdue: bool = False) -> Agreement:
-        """Whether a signal asked any rank to stop, or any ``has_failed``; and whether a checkpoint ``is_overdue`` on any.
+        """Whether a signal asked any rank to stop, a checkpoint ``is_overdue`` on any, and whether any ``has_failed``.
 
         To be called once a step by every rank; gives all of them the same answer.
         """
-        must_stop = has_failed or self._asked_at is not None
+        must_stop = self._asked_at is not None
         if self._group is None:
-            return Agreement(must_stop, is_overdue)
+            return Agreement(must_stop, is_overdue, has_failed)
         answer = Agreement()
         if self._work is not None:
             self._work.wait()
-            stop, save = self._flags.tolist()
-            answer = Agreement(bool(stop), bool(save) and not self._saved_since)
+            stop, save, fail = map(bool, self._flags.tolist())
+            answer = Agreement(stop, save and not self._saved_since, fail)
         self._saved_since = False
         # what is agreed on now is not asked for again
-        self._flags = torch.tensor([must_stop, is_overdue and not answer.save], dtype=torch.int32)
+        wishes = [must_stop, is_overdue and not answer.save, has_failed]
+        self._flags = torch.tensor(wishes, dtype=torch.int32)
         self._work = dist.all_reduce(self._flags, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return answer
 

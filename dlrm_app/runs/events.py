@@ -1,14 +1,33 @@
-"""What a run tells while it goes on, a line of metrics.jsonl each, and at its end in result.json."""
+"""What happens in a run and who is told: lines of metrics.jsonl, result.json, and the moments between them."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dlrm_app.errors import DataError
 from dlrm_app.records import from_json
 from dlrm_app.runs.checkpoint.marker import Evaluation
+
+PARTS = {
+    "data": "waiting for the next batch",
+    "copy": "the batch to the device",
+    "input_dist": "ids to the ranks that hold their rows",
+    "lookup": "rows read and pooled",
+    "output_dist": "pooled vectors to the ranks of their samples, side by side",
+    "mlps": "both MLPs, forward",
+    "interaction": "features meet, forward",
+    "mlps_backward": "both MLPs and the loss, backward",
+    "interaction_backward": "features meet, backward",
+    "gradient_exchange": "gradients of pooled vectors sent back; waiting for those of the dense part",
+    "table_update": "gradients into the tables, optimizer fused",
+    "optimizer": "the dense part's optimizer",
+    "other": "the loss, and what lies between",
+}
+"""The parts of a step in their order, and what each is."""
+TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "exchange") for part in PARTS}
+"""How they are called where people read."""
 
 
 @dataclass(frozen=True)
@@ -118,22 +137,79 @@ class RunResult:
         return cls(**{**value, "evals": evals})
 
 
-PARTS = {
-    "data": "waiting for the next batch",
-    "copy": "the batch to the device",
-    "input_dist": "ids to the ranks that hold their rows",
-    "lookup": "rows read and pooled",
-    "output_dist": "pooled vectors to the ranks of their samples, side by side",
-    "mlps": "both MLPs, forward",
-    "interaction": "features meet, forward",
-    "mlps_backward": "both MLPs and the loss, backward",
-    "interaction_backward": "features meet, backward",
-    "gradient_exchange": "gradients of pooled vectors sent back; waiting for those of the dense part",
-    "table_update": "gradients into the tables, optimizer fused",
-    "optimizer": "the dense part's optimizer",
-    "other": "the loss, and what lies between",
-}
-"""The parts of a step in their order, and what each is."""
+@dataclass(frozen=True)
+class RunStart:
+    """The model is built and loaded, and the first step comes next."""
 
-TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "exchange") for part in PARTS}
-"""How they are called where people read."""
+
+@dataclass(frozen=True)
+class EpochStart:
+    """``epoch``: counted from 0."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """The epoch's steps are done and val is evaluated."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class EvaluationStart:
+    """``epochs_trained``: as a fraction."""
+
+    split: str
+    epochs_trained: float
+
+
+@dataclass(frozen=True)
+class EvaluationEnd:
+    """``curves``: ROC, reliability and histogram as in curves.json; None without rows of both classes."""
+
+    evaluation: Evaluation
+    epochs_trained: float
+    curves: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class TrainingEnd:
+    """No step is left to take. ``has_reached_target``: evaluation.target_auc is the reason."""
+
+    has_reached_target: bool
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """All is done, the evaluation of test too."""
+
+    result: RunResult
+
+
+Happening = (
+    RunStart
+    | EpochStart
+    | EpochEnd
+    | EvaluationStart
+    | EvaluationEnd
+    | TrainingEnd
+    | RunEnd
+    | TrainEvent
+    | HealthEvent
+    | SkipEvent
+)
+
+
+class Observer(Protocol):
+    """Is told by the first rank what happens in a run, in its order."""
+
+    def tell(self, happening: Happening) -> None:
+        """Takes what concerns it."""
+
+
+def logged(happening: Happening) -> Event | None:
+    """The event of metrics.jsonl in ``happening``; None for a moment that is no event."""
+    if isinstance(happening, EvaluationEnd):
+        return happening.evaluation
+    return happening if isinstance(happening, TrainEvent | HealthEvent | SkipEvent) else None

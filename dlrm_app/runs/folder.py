@@ -17,7 +17,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -29,12 +29,10 @@ import torch
 import yaml
 
 from dlrm_app.config.saved import changed_keys
-from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.evaluation.curves import Curves
 from dlrm_app.files import (
     explained_disk_errors,
     held_lock,
@@ -51,8 +49,7 @@ from dlrm_app.runs.checkpoint.names import (
     other_run_problems,
     restore_replaced,
 )
-from dlrm_app.runs.events import Event, RunResult, event_to_json
-from dlrm_app.runs.loggers import FanOut, open_logs
+from dlrm_app.runs.events import EvaluationEnd, Happening, RunEnd, RunResult, event_to_json, logged
 
 logger = logging.getLogger(__name__)
 
@@ -67,34 +64,26 @@ class RunFolder:
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self.path = path
         self._writes = runtime.is_first
-        self._logs = FanOut()
 
-    def write_start(self, config: TrainConfig, manifest: Manifest, runtime: Runtime) -> None:
+    def write_start(self, config: Mapping[str, Any], manifest: Manifest, runtime: Runtime) -> None:
         """Writes config.yaml, environment.json and dataset.json."""
         if self._writes:
             write_json(self.path / "dataset.json", describe_dataset(manifest))
-            write_text(self.path / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
+            write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
             write_json(self.path / "environment.json", describe_environment(runtime))
 
-    def open_logs(self, config: TrainConfig, first_step: int) -> None:
-        """Passes every event from here on to the logs that ``config`` names. Raises DlrmError if one cannot be."""
-        if self._writes:
-            self._logs = open_logs(config.logging, self.path, first_step, asdict(config))
-
-    def log(self, event: Event) -> None:
-        """Appends one line, with the time in Unix seconds, to metrics.jsonl."""
-        if self._writes:
+    def tell(self, happening: Happening) -> None:
+        """Appends events to metrics.jsonl; puts an evaluation's curves into curves.json, the end into result.json."""
+        if event := logged(happening):
             values = {**event_to_json(event), "time": round(time.time(), 3)}
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
-            self._logs.log_event(**values)
-
-    def write_curves(self, split: str, epoch: int, step: int, curves: Curves | None) -> None:
-        """Puts the curves of the latest evaluation of ``split`` into curves.json."""
-        if self._writes:
-            path = self.path / "curves.json"
-            values = {"epoch": epoch, "step": step, **(asdict(curves) if curves else {})}
-            write_json(path, {**_curves_in(path), split: values})
+        if isinstance(happening, EvaluationEnd):
+            of, path = happening.evaluation, self.path / "curves.json"
+            curves = {"epoch": of.epoch, "step": of.step, **(happening.curves or {})}
+            write_json(path, {**_curves_in(path), of.split: curves})
+        if isinstance(happening, RunEnd):  # the mark of a run that reached its end
+            write_json(self.path / "result.json", happening.result.to_json())
 
     def metrics_bytes(self) -> int:
         """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run goes on."""
@@ -118,12 +107,12 @@ class RunFolder:
             with written_whole(self.path / "metrics.jsonl") as temporary:
                 temporary.write_bytes(kept)
 
-    def note_changes(self, before: TrainConfig, config: TrainConfig, step: int) -> None:
+    def note_changes(self, before: Mapping[str, Any], config: Mapping[str, Any], step: int) -> None:
         """Says what is changed from ``step`` on, and keeps the configuration of the steps before."""
-        if self._writes and (changes := changed_keys(asdict(before), asdict(config))):
+        if self._writes and (changes := changed_keys(before, config)):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
-            write_text(path, yaml.safe_dump(asdict(before), sort_keys=False))
+            write_text(path, yaml.safe_dump(dict(before), sort_keys=False))
 
     def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
         """The result of the run that ended at ``checkpoint`` of this folder, the same on every rank; None if none did."""
@@ -135,12 +124,6 @@ class RunFolder:
                 result = RunResult.from_json(json.loads((self.path / "result.json").read_text("utf-8")))
         result = broadcast_from_first(result)
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
-
-    def write_result(self, result: RunResult) -> None:
-        """Writes result.json, whole or not at all: the mark of a run that reached its end."""
-        if self._writes:
-            write_json(self.path / "result.json", result.to_json())
-            self._logs.close()
 
 
 @contextmanager

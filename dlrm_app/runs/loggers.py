@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from dlrm_app.config.logging import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_text
+from dlrm_app.runs.events import Happening, RunEnd, event_to_json, logged
 
 logger = logging.getLogger(__name__)
 
@@ -29,30 +31,24 @@ class EventLog(Protocol):
         """The run has come to its end."""
 
 
-class FanOut:
-    """Passes events on to ``logs``; one that fails is left out from then on, and said so, for the run is worth more."""
+class Loggers:
+    """Passes events on to ``logs``; one that fails is dropped with a warning, and the run goes on."""
 
-    def __init__(self, logs: Sequence[EventLog] = ()) -> None:
+    def __init__(self, logs: Sequence[EventLog]) -> None:
         self._logs = list(logs)
 
-    def log_event(self, event: str, **values: Any) -> None:
-        """Passes the event on."""
+    def tell(self, happening: Happening) -> None:
+        """Passes an event on with its time; closes every log at the run's end."""
         for log in list(self._logs):
             try:
-                log.log_event(event, **values)
+                if event := logged(happening):
+                    log.log_event(**event_to_json(event), time=time.time())
+                elif isinstance(happening, RunEnd):
+                    log.close()
             except Exception as error:  # whatever a client library raises
                 self._logs.remove(log)
-                logger.warning(
-                    "%s failed and gets no more events (metrics.jsonl does): %s", type(log).__name__, error
-                )
-
-    def close(self) -> None:
-        """Tells all that the run has ended."""
-        for log in self._logs:
-            try:
-                log.close()
-            except Exception as error:
-                logger.warning("%s could not be closed: %s", type(log).__name__, error)
+                name = type(log).__name__
+                logger.warning("%s failed and gets no more events (metrics.jsonl does): %s", name, error)
 
 
 class TensorBoardLog:
@@ -129,7 +125,7 @@ class MlflowLog:
         self._client.set_terminated(self._run_id)
 
 
-def open_logs(config: LoggingConfig, folder: Path, first_step: int, parameters: Mapping[str, Any]) -> FanOut:
+def open_logs(config: LoggingConfig, folder: Path, first_step: int, parameters: Mapping[str, Any]) -> Loggers:
     """The logs that ``config`` wants for the run in ``folder``, which goes on after ``first_step`` steps.
 
     ``parameters``: the run's configuration, as MLflow shows it.
@@ -139,7 +135,7 @@ def open_logs(config: LoggingConfig, folder: Path, first_step: int, parameters: 
         logs.append(TensorBoardLog(folder / "tensorboard", first_step))
     if config.mlflow:
         logs.append(MlflowLog(config.mlflow, folder, parameters))
-    return FanOut(logs)
+    return Loggers(logs)
 
 
 def scalars(event: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -1,7 +1,8 @@
-"""What a training run evaluates: a split, with its weights and with their average, told to everybody who listens."""
+"""Whole splits measured while training: evaluations with the weights and their average, and the fit of the last bias."""
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 
@@ -12,7 +13,7 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.events import HealthEvent
+from dlrm_app.runs.events import EvaluationEnd, EvaluationStart, HealthEvent
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
 
@@ -23,28 +24,24 @@ EMA_METRICS = ("auc", "logloss", "calibration")
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:
-    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
+    """Evaluates on ``split``, if the dataset has it with labels, and tells the observers."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
-    on_batch = run.health.start_split() if run.health else None
-    if split == "val":
-        run.mlperf.start_evaluation(run.epochs_trained)
+    health, ema, progress = run.instruments.health, run.state.ema, run.progress
+    on_batch = health.start_split() if health else None
+    run.tell(EvaluationStart(split, run.epochs_trained))
     scores = measure(run, split, metrics, f"evaluate {split}", on_batch)
-    if split == "val":
-        run.mlperf.end_evaluation(run.epochs_trained, scores["auc"])
     curves = measure_curves(*metrics.rows())
-    if run.ema:
-        with run.ema.in_place():
+    if ema:
+        with ema.in_place():
             averaged = measure(run, split, metrics, f"evaluate {split}, averaged")
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
-    epoch, step = run.progress.last_epoch, run.progress.step
-    evaluation = Evaluation(split, epoch, step, scores)
-    run.progress.evals.append(evaluation)
-    run.folder.log(evaluation)
-    if run.health:
-        run.folder.log(HealthEvent(split, epoch, step, run.health.measure()))
-    run.folder.write_curves(split, epoch, step, curves)
+    evaluation = Evaluation(split, progress.last_epoch, progress.step, scores)
+    progress.evals.append(evaluation)
+    run.tell(EvaluationEnd(evaluation, run.epochs_trained, asdict(curves) if curves else None))
+    if health:
+        run.tell(HealthEvent(split, progress.last_epoch, progress.step, health.measure()))
     log_evaluation(evaluation)
 
 

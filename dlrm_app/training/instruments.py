@@ -1,12 +1,10 @@
-"""The throughput between two lines of a run's log. That of a whole run is ``Progress.samples_per_second``.
-
-Both are of the time while training: of steps, not of the evaluations and saves between them.
-"""
+"""What measures the steps of a run: throughput, mean loss, advice on the largest part of a step, a profiler's trace."""
 
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -16,14 +14,17 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.files import written_whole
-from dlrm_app.runs.checkpoint.marker import LossSums
+from dlrm_app.runs.checkpoint.marker import LossSums, Progress
 from dlrm_app.runs.events import TITLES
 
 logger = logging.getLogger(__name__)
 
 
 class Throughput:
-    """Times steps of ``global_batch_size`` samples; to be read when the device has done them."""
+    """Times steps of ``global_batch_size`` samples; to be read when the device has done them.
+
+    Evaluations and saves between steps are left out, as in ``Progress.samples_per_second``, the throughput of a whole run.
+    """
 
     def __init__(self, global_batch_size: int) -> None:
         self._global_batch_size = global_batch_size
@@ -31,11 +32,19 @@ class Throughput:
 
     def restart(self) -> None:
         """Leaves the time since the last reading out of the next one, and the steps with it."""
-        self._started, self._num_steps = time.perf_counter(), 0
+        self._started = self._resumed = time.perf_counter()
+        self._num_steps = 0
 
-    def leave_out(self, seconds: float) -> None:
-        """Takes time just spent on something else, an evaluation or a save, out of the next reading."""
-        self._started += seconds
+    @contextmanager
+    def paused(self, progress: Progress) -> Iterator[None]:
+        """Leaves the time of the block out of the next reading; adds the time before it to ``progress.train_seconds``."""
+        paused = time.perf_counter()
+        progress.train_seconds += paused - self._resumed
+        try:
+            yield
+        finally:
+            self._resumed = time.perf_counter()
+            self._started += self._resumed - paused
 
     def add_step(self) -> None:
         """Counts a step."""
@@ -44,7 +53,7 @@ class Throughput:
     def read(self) -> tuple[float, float]:
         """(samples per second, seconds per step) since the last reading or restart."""
         seconds = (time.perf_counter() - self._started) / max(1, self._num_steps)
-        self.restart()
+        self._started, self._num_steps = time.perf_counter(), 0
         return self._global_batch_size / seconds, seconds
 
 

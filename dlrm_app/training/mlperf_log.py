@@ -4,6 +4,7 @@ Their text is that of mlperf_logging.mllog; a line each, written at once, so tha
 """
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +14,19 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.saved import changed_keys
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.events import (
+    EpochEnd,
+    EpochStart,
+    EvaluationEnd,
+    EvaluationStart,
+    Happening,
+    RunStart,
+    TrainingEnd,
+)
+from dlrm_app.text import first_lines
+
+logger = logging.getLogger(__name__)
 
 BENCHMARK, RECIPE = "dlrm_dcnv2", "mlperf_dcnv2"
 TRAIN_SAMPLES, EVAL_SAMPLES = 4_195_197_692, 89_137_319
@@ -49,24 +63,36 @@ def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
 
 
 class MlperfLog:
-    """Writes ``path``; None: nothing is written, and every call does nothing."""
+    """Writes ``path`` from the start of initialisation to the end of training."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._is_running = False
-        if path is not None:
-            path.unlink(missing_ok=True)
-            self._event("cache_clear", True)
-            self._start("init_start")
+    def __init__(self, path: Path, config: TrainConfig, manifest: Manifest) -> None:
+        self._path, self._config, self._manifest = path, config, manifest
+        path.unlink(missing_ok=True)
+        self._event("cache_clear", True)
+        self._start("init_start")
 
-    def start_run(self, config: TrainConfig, manifest: Manifest, reasons: Sequence[str]) -> None:
-        """The run's settings, the end of initialisation, and the start of the clock.
+    def tell(self, happening: Happening) -> None:
+        """Writes the lines of this moment."""
+        match happening:
+            case RunStart():
+                self._start_run()
+            case EpochStart(epoch):
+                self._start("epoch_start", epoch_num=epoch)
+            case EpochEnd(epoch):
+                self._end("epoch_stop", epoch_num=epoch)
+            case EvaluationStart("val", epochs):
+                self._start("eval_start", epoch_num=epochs)
+            case EvaluationEnd(Evaluation("val") as evaluation, epochs):
+                self._event("eval_accuracy", evaluation.metrics["auc"], epoch_num=epochs)
+                self._end("eval_stop", epoch_num=epochs)
+            case TrainingEnd(has_reached_target):
+                self._end("run_stop", status="success" if has_reached_target else "aborted")
 
-        ``reasons``: why it is of the open division; nothing: it is of the closed one.
-        """
-        if self._path is None:
-            return
+    def _start_run(self) -> None:
+        config, splits = self._config, self._manifest.splits
         submission = config.logging.mlperf
+        reasons = open_division_reasons(config, self._manifest)
+        _log_division(reasons)
         settings = {
             "submission_benchmark": BENCHMARK,
             "submission_org": submission.org,
@@ -76,38 +102,14 @@ class MlperfLog:
             "seed": config.trainer.seed,
             "global_batch_size": config.trainer.global_batch_size,
             "gradient_accumulation_steps": config.trainer.micro_batches,
-            "train_samples": manifest.splits["train"].rows,
-            "eval_samples": manifest.splits["val"].rows,
+            "train_samples": splits["train"].rows,
+            "eval_samples": splits["val"].rows,
             **_optimizer_settings(config),
         }
         for key, value in settings.items():
             self._event(key, value)
         self._end("init_stop")
         self._start("run_start")
-        self._is_running = True
-
-    def start_epoch(self, epoch: int) -> None:
-        """``epoch``: of which the first is 0."""
-        self._start("epoch_start", epoch_num=epoch)
-
-    def end_epoch(self, epoch: int) -> None:
-        """``epoch``: that which is done."""
-        self._end("epoch_stop", epoch_num=epoch)
-
-    def start_evaluation(self, epoch: float) -> None:
-        """``epoch``: how many were trained until now, 0.05 after a twentieth of the first."""
-        self._start("eval_start", epoch_num=epoch)
-
-    def end_evaluation(self, epoch: float, auc: float) -> None:
-        """``auc``: on all rows of val."""
-        self._event("eval_accuracy", auc, epoch_num=epoch)
-        self._end("eval_stop", epoch_num=epoch)
-
-    def end_run(self, has_reached_target: bool) -> None:
-        """Stops the clock."""
-        if self._is_running:
-            self._end("run_stop", status="success" if has_reached_target else "aborted")
-            self._is_running = False
 
     def _start(self, key: str, **metadata: float | str) -> None:
         self._write("INTERVAL_START", key, None, metadata)
@@ -119,8 +121,6 @@ class MlperfLog:
         self._write("POINT_IN_TIME", key, value, metadata)
 
     def _write(self, kind: str, key: str, value: object, metadata: dict[str, float | str]) -> None:
-        if self._path is None:
-            return
         line = {
             "namespace": "",
             "time_ms": int(1000 * time.time()),
@@ -131,6 +131,16 @@ class MlperfLog:
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f":::MLLOG {json.dumps(line)}\n")
+
+
+def _log_division(reasons: Sequence[str]) -> None:
+    """Logs which division of MLPerf a run is of, and what keeps it from the closed one."""
+    if not reasons:
+        logger.info("MLPerf's log: closed division")
+        return
+    logger.info("MLPerf's log: open division, for this is not experiment=%s on its dataset:", RECIPE)
+    for line in first_lines(reasons, 8):
+        logger.info("  %s", line)
 
 
 def _optimizer_settings(config: TrainConfig) -> dict[str, float | str]:

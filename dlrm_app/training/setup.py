@@ -1,11 +1,15 @@
-"""From a configuration and a dataset to a sharded model, its optimizer and its pipeline."""
+"""From a configuration and a dataset to a sharded model, its optimizer and its pipeline, with seeds and choices made.
+
+Each table draws its weights from (seed, table, row) in model/initial_weights.py, so that every sharding plan starts alike;
+model/build.py draws the dense part's; loader/batch_order.py shuffles by (manifest, seed, epoch, batch size).
+"""
 
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +30,7 @@ from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask
-from dlrm_app.model.precision import set_tf32
+from dlrm_app.model.precision import bf16_slowdown, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
@@ -35,6 +39,7 @@ from dlrm_app.training.pipelines import make_pipeline
 from dlrm_app.training.validation import check_training
 
 logger = logging.getLogger(__name__)
+C = TypeVar("C", bound=TrainConfig)
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,55 @@ def epoch_batches(
     )
 
 
+def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
+    """``config`` with trainer.precision and trainer.compile decided where they are ``auto``: once in a run's life.
+
+    They are those of the run ``before`` that is resumed, or chosen by what is computed and where, not by a clock: the same run
+    on the same kind of machine always has the same bits. Every rank must call it.
+    """
+    if config.trainer.precision == "bf16" and not multiplies_bf16(runtime.device):
+        logger.warning(
+            "trainer.precision=bf16: rank %d's %s has no units for bf16, whose products take %.0f times as long there as "
+            "fp32's: use trainer.precision=fp32, or auto",
+            runtime.rank,
+            _device_name(runtime),
+            bf16_slowdown(runtime.device),
+        )
+    for key, choose in (("precision", _choose_precision), ("compile", _choose_compile)):
+        if getattr(config.trainer, key) != "auto":
+            continue
+        if before is not None:
+            chosen, why = getattr(before.trainer, key), "as the run that is resumed"
+        else:
+            chosen, why = choose(config, runtime)
+        if runtime.is_first:
+            logger.info("trainer.%s=auto: %s, %s", key, str(chosen).lower(), why)
+        config = replace(config, trainer=replace(config.trainer, **{key: chosen}))
+    return config
+
+
+def _choose_precision(_: TrainConfig, runtime: Runtime) -> tuple[str, str]:
+    ranks = enumerate(all_gather_objects(multiplies_bf16(runtime.device)))
+    lacking = [rank for rank, has_units in ranks if not has_units]
+    if lacking:
+        return "fp32", f"rank {lacking[0]}'s {_device_name(runtime)} has no units for bf16"
+    return "bf16", f"every rank's {_device_name(runtime)} has units for it"
+
+
+def _choose_compile(config: TrainConfig, runtime: Runtime) -> tuple[bool, str]:
+    """By docs/experiments/training.md, "torch.compile in its place"; the precision is chosen already."""
+    kind, precision = config.model.kind, config.trainer.precision
+    if runtime.device.type == "cuda":
+        return False, "for it has not been measured on GPUs yet; try trainer.compile=true"
+    if kind == "dcn" and precision == "bf16":
+        return True, "which takes the sums of DCNv2's cross layers in bf16 together"
+    return False, f"for {kind} in {precision} is as fast without it on CPU"
+
+
+def _device_name(runtime: Runtime) -> str:
+    return "GPU" if runtime.device.type == "cuda" else "CPU"
+
+
 def set_seed(seed: int) -> None:
     """Seeds torch's generators, on every rank alike."""
     torch.manual_seed(seed)
@@ -161,10 +215,8 @@ def set_deterministic(wanted: bool) -> None:
     torch.use_deterministic_algorithms(wanted)
     # filling takes time, and nothing here reads such memory; a property of the module's class
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if wanted:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # or cuBLAS has no fixed order, and torch refuses it
+    if wanted:  # or cuBLAS has no fixed order, and torch refuses it
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def random_state() -> str:

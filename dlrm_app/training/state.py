@@ -1,8 +1,9 @@
-"""What the steps of a training run share, and how a checkpoint is made of it and it goes on from one."""
+"""The records of a training run: what is fixed, what a checkpoint holds with save and restore, and what measures."""
 
 import copy
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,13 +23,12 @@ from dlrm_app.runs.checkpoint.tensors import (
     create_states,
     set_step,
 )
+from dlrm_app.runs.events import Happening, Observer
 from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan_file import plan_to_dict
-from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.text import count
 from dlrm_app.training.decisions import reason_to_stop
 from dlrm_app.training.instruments import Adviser, LossMeter, Throughput, Trace
-from dlrm_app.training.mlperf_log import MlperfLog
 from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimizers import DenseEma
 from dlrm_app.training.schedules import LearningRates
@@ -40,33 +40,117 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class RunState:
+    """What a checkpoint holds of a run: weights, optimizer states and their average, progress, unread losses."""
+
+    trainable: Trainable
+    table_kinds: Mapping[str, str]
+    """Each table's optimizer kind."""
+    ema: DenseEma | None
+    """None without optimizer.dense.ema_decay."""
+    meter: LossMeter
+    runtime: Runtime
+    progress: Progress = field(default_factory=Progress)
+
+    def tensors(self) -> Tensors:
+        """Every tensor under names that no plan changes: views."""
+        tensors = collect_tensors(self.trainable.model, self.trainable.optimizer, self.table_kinds)
+        return tensors | self.ema.tensors() if self.ema else tensors
+
+    def save(self, checkpoints: Checkpoints, identity: Mapping[str, Any]) -> None:
+        """Saves, or begins to. ``identity``: the marker's fields that say which run it is.
+
+        Every rank must call it. Raises SharedError if the save before this one failed.
+        """
+        marker = Marker(
+            progress=copy.deepcopy(self.progress),  # training may go on while it is written
+            meter=self.meter.state(),
+            random_state=random_state(),
+            cuda_random_states=cuda_random_states(self.runtime),
+            **identity,
+        )
+        checkpoints.save(self.tensors(), marker)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Makes the run, before its first step, the saved one: to the bit where ranks and plan are the same."""
+        create_states(self.trainable.optimizer)
+        tensors, marker = self.tensors(), checkpoint.marker
+        begins_ema = self.ema is not None and not keeps_ema(marker.config)
+        if begins_ema:
+            tensors = _without_ema(tensors)
+        self.runtime.together(lambda: load_tensors(checkpoint.folder, tensors))
+        if self.ema is not None and begins_ema:
+            self.ema.start()
+        for name, value in vars(marker.progress).items():
+            setattr(self.progress, name, value)
+        set_step(self.trainable.optimizer, self.progress.counted_updates)
+        self.meter.load_state(marker.meter)
+        set_random_states(marker.random_state, marker.cuda_random_states, self.runtime)
+        epoch, step = self.progress.epoch + 1, self.progress.step
+        logger.info("resuming from %s: epoch %d, step %s", checkpoint.folder, epoch, f"{step:,}")
+
+    def begin_with(self, former: TrainedModel, with_optimizer: bool) -> None:
+        """Gives the run, before its first step, the weights of another and, if wanted, its optimizers' states."""
+        open_checkpoint(former.folder, self.runtime)
+        if with_optimizer:
+            create_states(self.trainable.optimizer)
+            tensors = _without_ema(self.tensors())
+            self.progress.earlier_updates = former.marker.progress.counted_updates
+        else:
+            tensors = collect_weights(self.trainable.model)
+        self.runtime.together(lambda: load_tensors(former.folder, tensors))
+        if with_optimizer:
+            set_step(self.trainable.optimizer, self.progress.counted_updates)
+        if self.ema is not None:
+            self.ema.start()
+        steps = count(former.marker.progress.step, "step")
+        path = former.config.data.path
+        logger.info("beginning with the weights of %s, trained on %s: %s", former.folder, path, steps)
+
+
+def _without_ema(tensors: Tensors) -> Tensors:
+    return {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What measures the steps of a run, and what guards them."""
+
+    guard: NonfiniteGuard
+    throughput: Throughput
+    parts: StepParts
+    adviser: Adviser
+    trace: Trace
+    health: TableHealth | None
+    """None with evaluation.table_health=false."""
+
+
+@dataclass(frozen=True)
 class TrainingRun:
-    """Everything that the steps of one run share; only ``progress`` and what measures steps change."""
+    """What is fixed in a run, beside its ``state``, its ``instruments`` and the ``observers`` of what happens."""
 
     config: TrainConfig
     runtime: Runtime
     manifest: Manifest
     trainable: Trainable
-    guard: NonfiniteGuard
-    folder: RunFolder
-    mlperf: MlperfLog
-    health: TableHealth | None
-    """None with evaluation.table_health=false."""
-    checkpoint: Checkpoint | None
-    """What it goes on from; ``before``: the configuration of the steps up to there."""
-    before: TrainConfig | None
-    ema: DenseEma | None
-    """None without optimizer.dense.ema_decay."""
+    learning_rates: LearningRates
     soft_labels: SoftLabels | None
     """None without distillation.scores."""
-    progress: Progress
-    meter: LossMeter
-    throughput: Throughput
-    parts: StepParts
-    adviser: Adviser
-    trace: Trace
+    folder: RunFolder
+    checkpoint: Checkpoint | None
+    """The checkpoint that it continues; ``before``: the configuration of the steps up to there."""
+    before: TrainConfig | None
+    state: RunState
+    instruments: Instruments
+    observers: list[Observer] = field(default_factory=list)
+    """Empty on all ranks but the first."""
     started: float = field(default_factory=time.perf_counter)
     """When this process began the run, by time.perf_counter."""
+
+    @property
+    def progress(self) -> Progress:
+        """Where the run is."""
+        return self.state.progress
 
     @property
     def why_done(self) -> str | None:
@@ -81,13 +165,8 @@ class TrainingRun:
         return None
 
     @property
-    def epoch_title(self) -> str:
-        """What the next step is a part of, for people."""
-        return f"epoch {self.progress.epoch + 1}/{self.config.trainer.epochs}"
-
-    @property
     def epochs_trained(self) -> float:
-        """0.05 after a twentieth of the first epoch."""
+        """Epochs trained so far, as a fraction: 0.05, 1.5."""
         return self.progress.step / self.batches_per_epoch
 
     @property
@@ -101,88 +180,23 @@ class TrainingRun:
         return self.manifest.splits["train"].rows // self.config.trainer.global_batch_size
 
     @cached_property
-    def learning_rates(self) -> LearningRates:
-        """What sets the learning rates before each step: a function of the step's number and the evaluations so far."""
-        config = self.config
-        return LearningRates(
-            self.trainable.optimizer,
-            self.trainable.tables,
-            config.optimizer,
-            config.schedule,
-            self.num_steps,
-            self.progress,
-        )
-
-    @cached_property
     def columns(self) -> dict[str, Any]:
-        """How the dataset is encoded, for whoever evaluates the model on other rows; read by the first rank alone."""
+        """How the dataset is encoded, for evaluating the model on other rows; read by the first rank alone."""
         return describe_columns(self.manifest) if self.runtime.is_first else {}
 
+    def tell(self, happening: Happening) -> None:
+        """Tells every observer."""
+        for observer in self.observers:
+            observer.tell(happening)
 
-def save(run: TrainingRun, checkpoints: Checkpoints) -> None:
-    """Saves ``run``, or begins to. Every rank must call it. Raises SharedError if the save before this one failed."""
-    marker = Marker(
-        progress=copy.deepcopy(run.progress),  # training may go on while it is written
-        meter=run.meter.state(),
-        random_state=random_state(),
-        dataset=run.manifest.fingerprint(),
-        columns=run.columns,
-        config=asdict(run.config),
-        world_size=run.runtime.world_size,
-        plan=plan_to_dict(run.trainable.plan),
-        metrics_bytes=run.folder.metrics_bytes(),
-        cuda_random_states=cuda_random_states(run.runtime),
-    )
-    checkpoints.save(run_tensors(run), marker)
-
-
-def restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
-    """Makes ``run``, before its first step, the one that was saved: to the bit where ranks and plan are the same."""
-    create_states(run.trainable.optimizer)
-    tensors, marker = run_tensors(run), checkpoint.marker
-    begins_ema = run.ema is not None and not keeps_ema(marker.config)
-    if begins_ema:
-        tensors = {name: value for name, value in tensors.items() if not name.startswith(f"{EMA}/")}
-    run.runtime.together(lambda: load_tensors(checkpoint.folder, tensors))
-    if run.ema is not None and begins_ema:
-        run.ema.start()
-    for name, value in vars(marker.progress).items():
-        setattr(run.progress, name, value)
-    set_step(run.trainable.optimizer, run.progress.counted_updates)
-    run.meter.load_state(marker.meter)
-    set_random_states(marker.random_state, marker.cuda_random_states, run.runtime)
-    logger.info(
-        "going on from %s: epoch %d, step %s",
-        checkpoint.folder,
-        run.progress.epoch + 1,
-        f"{run.progress.step:,}",
-    )
-
-
-def begin_with(run: TrainingRun, former: TrainedModel) -> None:
-    """Gives ``run``, before its first step, the weights of another one and, if they are wanted, its optimizers' states."""
-    open_checkpoint(former.folder, run.runtime)
-    if run.config.warm_start.optimizer:
-        create_states(run.trainable.optimizer)
-        tensors = {name: value for name, value in run_tensors(run).items() if not name.startswith(f"{EMA}/")}
-        run.progress.earlier_updates = former.marker.progress.counted_updates
-    else:
-        tensors = collect_weights(run.trainable.model)
-    run.runtime.together(lambda: load_tensors(former.folder, tensors))
-    if run.config.warm_start.optimizer:
-        set_step(run.trainable.optimizer, run.progress.counted_updates)
-    if run.ema is not None:
-        run.ema.start()
-    logger.info(
-        "beginning with the weights of %s, trained on %s: %s",
-        former.folder,
-        former.config.data.path,
-        count(former.marker.progress.step, "step"),
-    )
-
-
-def run_tensors(run: TrainingRun) -> Tensors:
-    """Every tensor of ``run`` under names that no plan changes."""
-    kinds = optimizer_kinds(run.trainable.tables, run.config.optimizer.sparse)
-    tensors = collect_tensors(run.trainable.model, run.trainable.optimizer, kinds)
-    return tensors | run.ema.tensors() if run.ema else tensors
+    def save(self, checkpoints: Checkpoints) -> None:
+        """Saves the run, or begins to. Every rank must call it. Raises SharedError if the save before it failed."""
+        identity = {
+            "dataset": self.manifest.fingerprint(),
+            "columns": self.columns,
+            "config": asdict(self.config),
+            "world_size": self.runtime.world_size,
+            "plan": plan_to_dict(self.trainable.plan),
+            "metrics_bytes": self.folder.metrics_bytes(),
+        }
+        self.state.save(checkpoints, identity)

@@ -9,13 +9,12 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.precision import describe_choice
-from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import RunResult, TrainEvent
 from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import duration, first_lines, setting
+from dlrm_app.text import duration, setting
 from dlrm_app.training.instruments import largest_part
 from dlrm_app.training.state import TrainingRun
 
@@ -50,12 +49,17 @@ def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runt
     log_dense_kernel(tables, config.optimizer.sparse, config.sharding, runtime.device.type)
 
 
+def epoch_title(run: TrainingRun) -> str:
+    """The epoch that the next step belongs to, for people."""
+    return f"epoch {run.progress.epoch + 1}/{run.config.trainer.epochs}"
+
+
 def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:
     """One line for the steps since the last; it stays where a progress bar does not, in a log file."""
     progress = run.progress
     logger.info(
         "%s, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
-        run.epoch_title,
+        epoch_title(run),
         f"{progress.step:,}",
         f"{run.num_steps:,}",
         event.loss,
@@ -83,18 +87,8 @@ def log_evaluation(evaluation: Evaluation) -> None:
         )
 
 
-def log_division(reasons: Sequence[str]) -> None:
-    """Which division of MLPerf a run is of, and what keeps it from the closed one."""
-    if not reasons:
-        logger.info("MLPerf's log: closed division")
-        return
-    logger.info("MLPerf's log: open division, for this is not experiment=mlperf_dcnv2 on its dataset:")
-    for line in first_lines(reasons, 8):
-        logger.info("  %s", line)
-
-
 def print_end(run: TrainingRun, result: RunResult) -> None:
-    """The table of epochs, what came of the run and what to type next; the report's path last."""
+    """The table of epochs, what came of the run and what to type next."""
     folder, evals = run.folder.path, run.progress.evals
     print(f"\n{format_summary(result.train_loss, evals, result.best_reachable)}\n")
     print(
@@ -106,8 +100,6 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     print(
         f"next: dlrm-evaluate {setting('checkpoint', folder)} split={evals[-1].split if evals else 'train'}"
     )
-    if run.config.report.enabled:
-        print(f"report: {write_report(folder)}")
 
 
 def format_summary(

@@ -102,7 +102,7 @@ def noted_run(dataset: str, output: str, *overrides: str) -> list[list[tuple[str
 
         return sent
 
-    from dlrm_app.training import train as loop
+    from dlrm_app.training import loop
 
     take_step = loop.take_step
 

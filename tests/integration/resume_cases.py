@@ -21,7 +21,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import Stopped
-from dlrm_app.training import train as loop
+from dlrm_app.training import loop
+from dlrm_app.training import train as job
 from dlrm_app.training.state import TrainingRun
 
 take_step = loop.take_step
@@ -42,7 +43,7 @@ def train(output: Path, overrides: list[str], stops: list[Any], runtime: Runtime
     loop.take_step = step_and_stop
     while not (output / "result.json").is_file():
         try:
-            loop.train(config)
+            job.train(config)
         except Stopped:
             print(f"{output} stopped", flush=True)
         dist.barrier()  # no rank looks for result.json before it is written
@@ -51,7 +52,7 @@ def train(output: Path, overrides: list[str], stops: list[Any], runtime: Runtime
 def main() -> None:
     cases, folder = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     with start_runtime(1) as runtime:
-        loop.start_runtime = lambda *_, **__: nullcontext(runtime)
+        job.start_runtime = lambda *_, **__: nullcontext(runtime)
         for case in cases:
             (folder / case["name"]).mkdir(exist_ok=True)
             train(folder / case["name"] / "whole", case["overrides"], [], runtime)

@@ -162,6 +162,6 @@ def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the
         assert f"rank {node} lost contact with another rank" in (cut / f"node-{node}.log").read_text()
 
     assert run_to_end(machines, cut, dataset, *every) == [0, 0], logs(cut)
-    assert "going on from" in (cut / "node-0.log").read_text()
+    assert "resuming from" in (cut / "node-0.log").read_text()
     assert events(cut / "run") == events(tmp_path / "whole/run")
     assert final_bytes(cut / "run") == final_bytes(tmp_path / "whole/run")

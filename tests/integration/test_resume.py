@@ -142,7 +142,7 @@ def test_damage_is_named_and_only_auto_goes_back_past_it(
     assert "checksum" in str(named.value)
     caplog.set_level("INFO")
     train_in(cut_run.parent, dataset, "resume=auto")
-    for words in ("step-000000040 is damaged", "is missing", "going on from", "step-000000020"):
+    for words in ("step-000000040 is damaged", "is missing", "resuming from", "step-000000020"):
         assert words in caplog.text
     assert losses(cut_run) == losses(undisturbed)
 

@@ -188,7 +188,7 @@ def train_stub(output: Path, resume: str, num_steps: int, auc: float | None, end
         write_text(output / "config.yaml", "trainer: {}")
         for _ in range(num_steps):
             progress.step += 1
-            folder.log(TrainEvent(0, progress.step, float(start), 1.0, {}))
+            folder.tell(TrainEvent(0, progress.step, float(start), 1.0, {}))
             if progress.step % 2 == 0:
                 rated = [] if auc is None else [Evaluation("val", 0, progress.step, {"auc": auc})]
                 save_stub(folder.metrics_bytes(), output, replace(progress, evals=rated), start)

@@ -150,7 +150,7 @@ def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_und
     assert not (tmp_path / "run/result.json").exists()
     start_now(cluster, job)
     wait_for_end(cluster, job, log)
-    assert "going on from" in log.read_text()
+    assert "resuming from" in log.read_text()
     assert_same_end(tmp_path / "run", undisturbed)
 
 

@@ -15,8 +15,9 @@ from dlrm_app.distributed.signals import Stopped
 from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.checkpoint.tensors import Tensors
+from dlrm_app.training.loop import take_step
 from dlrm_app.training.state import TrainingRun
-from dlrm_app.training.train import take_step, train
+from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import events as events_of
 
@@ -83,7 +84,7 @@ def test_patience_decides_as_if_the_run_had_not_been_stopped(
         if run.progress.step in stops:
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr("dlrm_app.training.train.take_step", step_and_stop)
+    monkeypatch.setattr("dlrm_app.training.loop.take_step", step_and_stop)
     config.resume = "auto"
     for stop in stops:
         # by its name, for a time limit around the tests sends SIGTERM
@@ -140,7 +141,7 @@ def test_a_signal_stops_a_run_whose_epochs_have_one_step(
         take_step(*arguments)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("dlrm_app.training.train.take_step", step_with_signal)
+    monkeypatch.setattr("dlrm_app.training.loop.take_step", step_with_signal)
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 1"):
         train(config)
     monkeypatch.undo()

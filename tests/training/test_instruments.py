@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.training.instruments import Adviser, Throughput, advise, largest_part
 from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
@@ -68,12 +69,13 @@ def test_what_is_left_out_neither_slows_the_steps_down_nor_drops_them(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    throughput = Throughput(512)
+    throughput, progress = Throughput(512), Progress()
     for _ in range(4):
         now[0] += 0.5
         throughput.add_step()
-    now[0] += 30  # a save
-    throughput.leave_out(30)
+    with throughput.paused(progress):
+        now[0] += 30  # a save
+    assert progress.train_seconds == 2
     now[0] += 0.5
     throughput.add_step()
     assert throughput.read() == (1024.0, 0.5)

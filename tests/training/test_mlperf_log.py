@@ -13,6 +13,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
+from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.events import EpochEnd, EpochStart, EvaluationEnd, EvaluationStart, RunStart, TrainingEnd
 from dlrm_app.training.mlperf_log import (
     EVAL_SAMPLES,
     TRAIN_SAMPLES,
@@ -118,14 +120,15 @@ def write_log(path: Path, folder: Path, config: TrainConfig, epochs_to_target: f
     manifest = read_manifest(folder / "dataset")
     rows = {"train": TRAIN_SAMPLES, "val": EVAL_SAMPLES}
     splits = {name: replace(manifest.splits[name], rows=count) for name, count in rows.items()}
-    log = MlperfLog(path)
-    log.start_run(config, replace(manifest, splits=splits), reasons=[])
-    log.start_epoch(0)
+    log = MlperfLog(path, config, replace(manifest, splits=splits))
+    log.tell(RunStart())
+    log.tell(EpochStart(0))
     for number in range(1, round(20 * epochs_to_target) + 1):
-        log.start_evaluation(number / 20)
-        log.end_evaluation(number / 20, 0.8028 if number / 20 >= epochs_to_target else 0.8)
-    log.end_epoch(0)
-    log.end_run(has_reached_target=True)
+        auc = 0.8028 if number / 20 >= epochs_to_target else 0.8
+        log.tell(EvaluationStart("val", number / 20))
+        log.tell(EvaluationEnd(Evaluation("val", 0, number, {"auc": auc}), number / 20, None))
+    log.tell(EpochEnd(0))
+    log.tell(TrainingEnd(has_reached_target=True))
 
 
 def test_ten_logs_of_the_closed_division_pass_the_rcp_checker(folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import checksum
+from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
@@ -120,7 +121,7 @@ def test_every_skipped_step_is_told_with_its_rows_and_columns(
         11,
         12,
     ]
-    assert "1 step skipped" in (tmp_path / "run" / "report.html").read_text()
+    assert "1 step skipped" in write_report(tmp_path / "run").read_text()
 
 
 @pytest.mark.parametrize("cut", [3, 4])

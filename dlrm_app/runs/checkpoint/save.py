@@ -180,7 +180,6 @@ class Writer:
             _fulfil(self._pending, work)
             self.finish()
 
-    @property
     def has_failed(self) -> bool:
         """Whether ``finish`` would raise, as far as this rank knows by now."""
         done = self._pending
@@ -231,14 +230,12 @@ class Checkpoints:
         else:
             self._writer.abandon(LAST_SECONDS)
 
-    @property
     def have_failed(self) -> bool:
-        """Whether this rank knows that a save in the background failed: the next ``save`` raises it everywhere."""
-        return self._writer.has_failed
+        """Whether this rank knows that a save in the background failed: ``wait`` raises it on every rank."""
+        return self._writer.has_failed()
 
-    @property
-    def are_none(self) -> bool:
-        """Whether there is nothing that the run could go on from."""
+    def agree_that_none(self) -> bool:
+        """Whether there is nothing to resume from. Every rank must call it."""
         return self._runtime.decide_first(not list_checkpoints(self._folder))
 
     def are_overdue(self) -> bool:

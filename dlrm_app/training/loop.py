@@ -1,0 +1,222 @@
+"""The training loop: step, decide, evaluate, save, until nothing is left to train."""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NoReturn
+
+from dlrm_app.distributed.signals import Stopped, StopRequest
+from dlrm_app.loader.batch import Batch, TrainBatches
+from dlrm_app.progress import progress_bar
+from dlrm_app.runs.checkpoint.names import resume_hint
+from dlrm_app.runs.checkpoint.save import Checkpoints
+from dlrm_app.runs.events import EpochEnd, EpochStart, SkipEvent, TrainEvent, TrainingEnd
+from dlrm_app.text import setting
+from dlrm_app.training.decisions import decide_after_step, has_reached_target, is_val_due, overfitting
+from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
+from dlrm_app.training.nonfinite import raise_if_nonfinite, raise_if_skips_are_useless, record_skip
+from dlrm_app.training.setup import epoch_batches, set_step_seed
+from dlrm_app.training.state import TrainingRun
+from dlrm_app.training.summary import epoch_title, log_step
+
+logger = logging.getLogger(__name__)
+
+
+def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
+    """Trains, evaluates and saves until nothing is left to train.
+
+    Raises Stopped, with a checkpoint behind it, when a signal asks for it, and SharedError for a save that failed.
+    """
+    progress = run.progress
+    while run.why_done is None:
+        run.tell(EpochStart(progress.epoch))
+        train_epoch(run, checkpoints, stop_request)
+        if not progress.has_evaluated("val"):
+            evaluate_split(run, "val")
+        run.tell(EpochEnd(progress.last_epoch))
+        end_epoch(run)
+        if run.why_done is not None:
+            run.tell(TrainingEnd(has_reached_target(run.config.evaluation, progress.evals)))
+        must_stop = stop_request.must_stop_now() and run.why_done is None
+        if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
+            run.save(checkpoints)
+        if must_stop:
+            leave_early(run, stop_request)
+
+
+def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
+    """Takes the steps left of the current epoch, in the row order of (manifest, seed, epoch, global batch size).
+
+    Ends early when an evaluation says that the run has trained enough.
+    """
+    run.trainable.model.train()
+    if is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch):  # the run stopped before it
+        without_pipeline(run, lambda: evaluate_split(run, "val"))
+    batches, throughput = train_batches(run), run.instruments.throughput
+    num_steps = steps_left(run, len(batches))
+    throughput.restart()
+    with batches, epoch_bar(run, num_steps) as bar:
+        # a pipeline that prefetches drains where the stream ends
+        stream = run.instruments.parts.waiting(islice(batches, num_steps))
+        for left in reversed(range(num_steps)):
+            take_step(run, stream, bar)
+            if run.instruments.guard.has_skipped:
+                skip_step(run, batches)
+            if run.progress.step % run.config.trainer.log_every_steps == 0 or left == 0:
+                check_finite(run, batches)
+                log_loss(run, bar)
+            with throughput.paused(run.progress):
+                is_enough = act_after_step(run, batches, checkpoints, stop_request, is_last=left == 0)
+            if is_enough:
+                break
+        log_loss(run, bar)
+    stop_request.settle()
+    run.trainable.pipeline.detach()  # evaluation runs the plain forward; the next step attaches again
+
+
+def steps_left(run: TrainingRun, num_batches: int) -> int:
+    """Steps that the current epoch still takes."""
+    if run.why_done is not None:
+        return 0
+    max_steps = run.config.trainer.max_steps
+    return num_batches if max_steps is None else min(num_batches, max_steps - run.progress.step)
+
+
+def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
+    """Forward, backward and update on the next global batch."""
+    progress, instruments, trainer = run.progress, run.instruments, run.config.trainer
+    run.learning_rates.apply(progress.step + 1)
+    if run.config.model.dropout or run.config.model.bottom_dropout:
+        set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
+    instruments.trace.before_step()
+    with instruments.parts.step():
+        loss, _, _ = run.trainable.pipeline.progress(stream)
+    instruments.trace.after_step()
+    progress.step += 1
+    progress.batch += 1
+    progress.samples += trainer.global_batch_size
+    if not instruments.guard.has_skipped:
+        if run.state.ema:
+            run.state.ema.update(progress.updates)
+        instruments.guard.watch(loss, progress.step)
+        run.state.meter.add(loss)
+        instruments.throughput.add_step()
+    bar.update(trainer.global_batch_size)
+
+
+def act_after_step(
+    run: TrainingRun,
+    batches: TrainBatches,
+    checkpoints: Checkpoints,
+    stop_request: StopRequest,
+    *,
+    is_last: bool,
+) -> bool:
+    """Does what follows a step: fits the last bias, evaluates, saves, leaves. ``is_last``: of the epoch's steps.
+
+    True if an evaluation says that the run has trained enough.
+    """
+    agreed = stop_request.agreed(checkpoints.have_failed(), checkpoints.are_overdue())
+    if agreed.fail:
+        checkpoints.wait()  # raises on every rank what the save in the background raised
+    after = decide_after_step(
+        run.config,
+        run.progress,
+        run.batches_per_epoch,
+        stop_requested=agreed.stop,
+        save_overdue=agreed.save,
+        is_last=is_last,
+    )
+    if run.config.trainer.calibrate and run.progress.step == run.num_steps:
+        without_pipeline(run, lambda: fit_final_bias(run))
+    if after.evaluate:
+        without_pipeline(run, lambda: evaluate_split(run, "val"))
+        if run.why_done is not None:
+            return True
+    # evaluating may have taken long
+    if after.save or (after.evaluate and run.runtime.decide_first(checkpoints.are_overdue())):
+        check_finite(run, batches)  # never save what cannot be resumed
+        run.save(checkpoints)
+        stop_request.has_saved()
+    if after.stop:
+        leave_early(run, stop_request)
+    return False
+
+
+def skip_step(run: TrainingRun, batches: TrainBatches) -> None:
+    """Counts the step that was just skipped. Raises SharedError if more skips would be useless."""
+    progress, config = run.progress, run.config
+    bad = record_skip(run.trainable.model, batches, progress)
+    run.tell(SkipEvent(bad.epoch, bad.step, bad.rows, bad.columns))
+    hint = resume_hint(run.folder.path / "checkpoints")
+    raise_if_skips_are_useless(bad, len(progress.skipped), config.trainer.max_skipped, config.optimizer, hint)
+
+
+def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
+    """Raises SharedError if the loss of any rank was NaN or inf. Every rank must call it."""
+    guard, model = run.instruments.guard, run.trainable.model
+    hint = resume_hint(run.folder.path / "checkpoints")
+    raise_if_nonfinite(guard, model, batches, run.progress, run.config.optimizer, hint)
+
+
+def without_pipeline(run: TrainingRun, work: Callable[[], None]) -> None:
+    """Does ``work``, which runs the plain forward, in the middle of an epoch.
+
+    The pipeline keeps the batches under way, whose ids are at their ranks already: training continues as without.
+    """
+    pipeline = run.trainable.pipeline
+    pipeline.detach()
+    work()
+    pipeline.attach(sparse_dist=False)  # the ids of the first batch under way are not sent again
+
+
+def end_epoch(run: TrainingRun) -> None:
+    """Turns to the next epoch, unless trainer.max_steps has cut this one short."""
+    progress, meter = run.progress, run.state.meter
+    if progress.batch == run.batches_per_epoch:
+        progress.train_loss.append(meter.mean_of_epoch())
+        progress.epoch, progress.batch = progress.epoch + 1, 0
+        meter.start_epoch()
+        if run.runtime.is_first and (advice := overfitting(progress.train_loss, progress.evals)):
+            logger.warning("%s", advice)
+
+
+def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
+    """Leaves a run that is saved, on every rank."""
+    stop_request.settle()
+    output = "" if run.config.output else f" {setting('output', run.folder.path)}"
+    raise Stopped(
+        f"stopped by {stop_request.signal_name} after step {run.progress.step:,}; {run.folder.path} holds a checkpoint\n"
+        f"next: the same command with resume=auto{output} goes on from there"
+    )
+
+
+def epoch_bar(run: TrainingRun, num_steps: int) -> Any:
+    """The progress bar of an epoch, in samples, which may begin in its middle."""
+    size, first = run.config.trainer.global_batch_size, run.progress.batch
+    total, is_first = (first + num_steps) * size, run.runtime.is_first
+    return progress_bar(epoch_title(run), total, is_first, "sample", scale=True, initial=first * size)
+
+
+def train_batches(run: TrainingRun) -> TrainBatches:
+    """This rank's batches left of the current epoch."""
+    features, progress = run.trainable.features, run.progress
+    return epoch_batches(
+        run.config, run.manifest, features, run.runtime, progress.epoch, progress.batch, run.soft_labels
+    )
+
+
+def log_loss(run: TrainingRun, bar: Any) -> None:
+    """Tells the losses since the last time, unless every step since was skipped."""
+    meter, instruments, progress = run.state.meter, run.instruments, run.progress
+    if not meter.has_unread:
+        return
+    loss = meter.read()
+    samples_per_second, seconds_per_step = instruments.throughput.read()
+    lr = run.learning_rates.at(progress.step)
+    step_ms = instruments.parts.mean_ms(run.runtime)
+    event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms)
+    run.tell(event)
+    bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
+    log_step(run, event, seconds_per_step)
+    instruments.adviser.look_at(step_ms)
