@@ -108,29 +108,30 @@ def room_problems(key: str, folder: Path, num_bytes: int) -> list[str]:
     return [f"{needed}: ask for less, or for an output on another disk"]
 
 
-def write_problems(key: str, path: Path) -> list[str]:
-    """Why nothing can be made at ``path``, whose folders may be missing yet; to be told before any work."""
+def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bool = False) -> list[str]:
+    """Why ``key`` cannot name the file, or the folder, that a job writes; to be asked before any work.
+
+    Folders above it need not be there: the job makes them. With ``is_new`` the path itself must not be there.
+    """
     try:
-        folder = _nearest_there(path.absolute())
+        nearest = _nearest_there(path.absolute())
     except OSError as error:  # a name that is too long, a link to itself
         return [f"{key}={path}: {error.strerror}: give another name"]
-    if folder == path.absolute() and not folder.is_dir():
-        folder = folder.parent
-    if not folder.is_dir():
-        return [f"{key}={path}: {folder} is no folder: give another name"]
-    if not os.access(folder, os.W_OK):
+    if nearest == path.absolute():
+        if is_new:
+            return [f"{key}={path} exists: give another name, or delete it"]
+        if is_folder and not nearest.is_dir():
+            return [f"{key}={path} is a file: give the name of a folder, which is made"]
+        if not is_folder and nearest.is_dir():
+            return [f"{key}={path} is a folder: give the name of a file"]
+        nearest = nearest if is_folder else nearest.parent
+    if not nearest.is_dir():
+        return [f"{key}={path}: {nearest} is no folder: give another name"]
+    if not os.access(nearest, os.W_OK):
         return [
-            f"{key}={path}: you may not write in {folder}: give a name in another folder, or have it opened to you"
+            f"{key}={path}: you may not write in {nearest}: give a name in another folder, or have it opened to you"
         ]
     return []
-
-
-def folder_problems(key: str, path: Path) -> list[str]:
-    """As ``write_problems``, where ``path`` is to be a folder, new or not."""
-    problems = write_problems(key, path)
-    if not problems and path.exists() and not path.is_dir():
-        problems.append(f"{key}={path} is a file: give the name of a folder, which is made")
-    return problems
 
 
 def is_file(path: Path) -> bool:

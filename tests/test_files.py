@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import ensure_room, explained_disk_errors, written_whole
+from dlrm_app.files import ensure_room, explained_disk_errors, output_problems, written_whole
 
 
 def test_a_full_disk_of_which_numpy_gives_no_number_is_called_so() -> None:
@@ -36,3 +36,18 @@ def test_a_writer_that_would_end_the_process_asks_for_room_first(tmp_path: Path)
         explained_disk_errors(Path("out"), "then export again"),
     ):
         ensure_room(tmp_path, 2**80)
+
+
+def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert output_problems("output", tmp_path / "new" / "deep" / "page.html") == []
+    assert output_problems("output", tmp_path / "file") == []
+    assert output_problems("output", tmp_path, is_folder=True) == []
+    for path, kind, said in (
+        (tmp_path, {}, "is a folder: give the name of a file"),
+        (tmp_path / "file", {"is_folder": True}, "is a file: give the name of a folder"),
+        (tmp_path / "file", {"is_new": True}, "exists: give another name, or delete it"),
+        (tmp_path / "file" / "page.html", {}, "file is no folder: give another name"),
+    ):
+        (problem,) = output_problems("output", path, **kind)
+        assert said in problem

@@ -7,7 +7,7 @@ from omegaconf import MISSING
 
 from dlrm_app.config.checks import at_least_zero, one_of, positive, threads_problems, within
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.files import folder_problems, write_problems
+from dlrm_app.files import output_problems
 
 FORMATS = ("criteo", "dataset")
 
@@ -53,13 +53,9 @@ class GenerateConfig:
 
     def _file_problems(self) -> list[str]:
         output = Path(self.output)
-        if problems := write_problems("output", output):
+        if problems := output_problems("output", output):
             return problems
         rules = [
-            (
-                self.output != "" and output.is_dir(),
-                f"output={output} is a folder: give the name of a file, such as {output}/clicks.tsv",
-            ),
             (
                 output.is_file() and not self.overwrite,
                 f"output={output} exists: choose another name, or overwrite=true to replace it",
@@ -83,4 +79,4 @@ class GenerateConfig:
             problems.append(
                 "format=dataset needs tables, whose rows it draws ids of: add tables=merlin_tiny, or another"
             )
-        return [*problems, *folder_problems("output", Path(self.output))]
+        return [*problems, *output_problems("output", Path(self.output), is_folder=True)]

@@ -84,6 +84,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             print(f"next: {next_command(config, manifest)}", flush=True)
             if config.output:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
+                    Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                     write_json(Path(config.output), asdict(result))
         return result
 

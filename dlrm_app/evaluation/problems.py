@@ -8,7 +8,7 @@ from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
-from dlrm_app.files import write_problems
+from dlrm_app.files import output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.tables.specs import Table
@@ -48,7 +48,7 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     problems = config.problems()
     for key, given in (("output", config.output), ("report", config.report)):
         if given is not None and is_first:
-            problems += _output_problems(key, Path(given))
+            problems += output_problems(key, Path(given))
     errors: list[DlrmError] = [ConfigError(problems)] if problems else []
     for path in filter(None, (config.checkpoint, config.against)):
         try:
@@ -84,14 +84,3 @@ def refuse_moved(path: Path, model: str) -> None:
         raise DataError(
             f"{path}, the dataset that {model} was trained on, is not there: if it was moved, add data.path=FOLDER"
         )
-
-
-def _output_problems(key: str, path: Path) -> list[str]:
-    folder = path.parent
-    if problems := write_problems(key, path):
-        return problems
-    if path.is_dir():
-        return [f"{key}={path} is a folder: give the name of a file"]
-    if not folder.is_dir():
-        return [f"{key}={path} needs the folder {folder}, which does not exist: make it, or choose another"]
-    return []

@@ -18,7 +18,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
-from dlrm_app.files import explained_disk_errors, held_lock, sync_folder, temporary_name
+from dlrm_app.files import explained_disk_errors, held_lock, output_problems, sync_folder, temporary_name
 from dlrm_app.inference.exported_model import write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
@@ -30,7 +30,6 @@ from dlrm_app.inference.formats import (
     write_torchscript,
 )
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
-from dlrm_app.inference.problems import new_path_problems
 from dlrm_app.inference.record import (
     ExportedFeature,
     ExportedTable,
@@ -135,7 +134,9 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
     output.parent.mkdir(parents=True, exist_ok=True)
     lock = output.with_name(f".{output.name}.lock")
     with held_lock(lock, f"another dlrm-export makes output={output}: wait for it, or give another name"):
-        refuse_if(new_path_problems("output", str(output)))  # made since this command began
+        refuse_if(
+            output_problems("output", output, is_folder=True, is_new=True)
+        )  # made since this command began
         for left in output.parent.glob(f".{glob.escape(output.name)}.{'?' * 8}.tmp"):
             shutil.rmtree(left, ignore_errors=True)
         folder = temporary_name(output)

@@ -10,7 +10,7 @@ from dlrm_app.config.serve import ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, refuse_all
-from dlrm_app.files import is_program, write_problems
+from dlrm_app.files import is_program, output_problems
 from dlrm_app.inference.record import is_export
 from dlrm_app.preprocess.units.source import find_files
 from dlrm_app.runs.checkpoint.names import list_checkpoints, refuse_no_checkpoint
@@ -19,7 +19,9 @@ from dlrm_app.text import setting
 
 def check_export(config: ExportConfig) -> None:
     """Raises one error with all that is wrong with dlrm-export's values and paths."""
-    problems = [*config.problems(), *new_path_problems("output", config.output)]
+    problems = config.problems()
+    if config.output:
+        problems += output_problems("output", Path(config.output), is_folder=True, is_new=True)
     if "safetensors" in config.formats and find_spec("safetensors") is None:
         problems.append(
             f"format=safetensors needs the package safetensors, which is not installed: {install_command('inference')}"
@@ -42,10 +44,9 @@ def check_export(config: ExportConfig) -> None:
 
 def check_predict(config: PredictConfig) -> None:
     """Raises one error with all that is wrong with dlrm-predict's values and paths."""
-    problems = [*config.problems(), *new_path_problems("output", config.output)]
-    folder = Path(config.output).absolute().parent
-    if config.output and not folder.is_dir():
-        problems.append(f"output={config.output} needs the folder {folder}, which does not exist: make it")
+    problems = config.problems()
+    if config.output:
+        problems += output_problems("output", Path(config.output), is_new=True)
     if config.input == STANDARD_INPUT and num_started() > 1:
         problems.append("input=- is read by one process: start it without torchrun, or give files")
 
@@ -90,11 +91,3 @@ def check_serve(config: ServeConfig) -> None:
             f"{setting('model', export)}"
         )
     refuse_all(problems)
-
-
-def new_path_problems(key: str, path: str) -> list[str]:
-    """Why nothing new can be made at ``path``."""
-    problems = write_problems(key, Path(path)) if path else []
-    if path and not problems and Path(path).exists():
-        problems.append(f"{key}={path} exists: give another name, or delete it")
-    return problems

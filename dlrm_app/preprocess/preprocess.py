@@ -17,7 +17,7 @@ from dlrm_app.config.preprocess import PreprocessConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
-from dlrm_app.files import explained_disk_errors, is_file, write_problems
+from dlrm_app.files import explained_disk_errors, is_file, output_problems
 from dlrm_app.kernels.compiled import compiling_seconds
 from dlrm_app.preprocess.encode.columns import (
     Encoding,
@@ -123,7 +123,7 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
     """The manifest if OUTPUT holds this very dataset; refuses to touch another one."""
     output = plan.output
     if not is_file(output / MANIFEST):
-        refuse_if(write_problems("output", output))
+        refuse_if(output_problems("output", output, is_folder=True))
         if output.exists() and (
             not output.is_dir() or (any(output.iterdir()) and not (output / WORK).is_dir())
         ):

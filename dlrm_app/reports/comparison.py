@@ -11,7 +11,7 @@ from typing import Any
 from dlrm_app.config.report import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.result import PairedTest
-from dlrm_app.files import write_problems, write_text
+from dlrm_app.files import output_problems, write_text
 from dlrm_app.reports.chart import Chart, Point, charts_html, linear_axis
 from dlrm_app.reports.page import page
 from dlrm_app.reports.run_charts import thin, without_peaks
@@ -58,18 +58,8 @@ def check_runs(config: ReportConfig) -> None:
         if not run_folders(Path(folder))
     ]
     if config.output is not None:
-        problems += _page_problems(Path(config.output))
+        problems += output_problems("output", Path(config.output))
     refuse_if(problems)
-
-
-def _page_problems(output: Path) -> list[str]:
-    if problems := write_problems("output", output):
-        return problems
-    if output.is_dir():
-        return [f"output={output} is a folder: give the name of a file"]
-    if not output.absolute().parent.is_dir():
-        return [f"output={output} needs the folder {output.parent}: make it first"]
-    return []
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -289,6 +279,7 @@ def write_comparison(
     """Writes the page on ``runs``, prints its main table and what to type next, and gives its path."""
     folder = common_folder([run.record.path.resolve() for run in runs])
     path = Path(output) if output else folder / "compare.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render(runs, split, tests, confidence, folder))
     print(f"{split}:\n{text_table(*results_table(runs, split, tests, confidence))}")
     best = max(runs, key=lambda run: run.final_auc(split))

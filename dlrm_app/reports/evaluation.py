@@ -36,6 +36,7 @@ def write_evaluation(result: EvaluationResult, path: Path, are_averaged: bool) -
             )
     summary = f"{escape(result.dataset)}, {escape(result.split)}"
     with explained_disk_errors(path, "then evaluate again"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, page(names, "evaluation", summary=summary, content="".join(parts)))
 
 

@@ -29,6 +29,7 @@ def write_report(run_folder: Path, path: Path | None = None) -> Path:
     Raises DataError if the folder holds no run, or a damaged one.
     """
     path = path or run_folder / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render(read_run(run_folder)))
     return path
 

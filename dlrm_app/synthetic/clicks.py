@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from dlrm_app.config.generate import GenerateConfig
 from dlrm_app.errors import refuse_if
-from dlrm_app.files import room_problems, write_json, write_problems, written_whole
+from dlrm_app.files import output_problems, room_problems, write_json, written_whole
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.distribution import (
@@ -73,7 +73,7 @@ def write_clicks(config: GenerateConfig) -> Best:
     Raises ConfigError if the disk has too little room.
     """
     output = Path(config.output)
-    refuse_if(write_problems("output", output))
+    refuse_if(output_problems("output", output))
     output.parent.mkdir(parents=True, exist_ok=True)
     source = make_source(config)
     sample_rows = 1000

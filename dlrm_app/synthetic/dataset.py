@@ -26,7 +26,7 @@ from dlrm_app.dataset.manifest import (
     write_manifest,
 )
 from dlrm_app.errors import refuse_if
-from dlrm_app.files import checksum, room_problems, sync_folder, write_problems
+from dlrm_app.files import checksum, output_problems, room_problems, sync_folder
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.tables.specs import resolve_tables
@@ -65,7 +65,7 @@ def write_inputs(config: GenerateConfig) -> Manifest:
     Raises ConfigError for tables that cannot be, if the output is in the way, or the disk has too little room.
     """
     output = Path(config.output)
-    refuse_if(write_problems("output", output) or _taken_problems(output, config.overwrite))
+    refuse_if(output_problems("output", output, is_folder=True) or _taken_problems(output, config.overwrite))
     inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
     sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
     output.parent.mkdir(parents=True, exist_ok=True)

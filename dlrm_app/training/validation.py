@@ -19,7 +19,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
 from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
-from dlrm_app.files import folder_problems, write_problems
+from dlrm_app.files import output_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.runs.checkpoint.names import goes_on, other_run_problems
@@ -93,7 +93,7 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
     """As ``check_training``, except for a dataset that is yet to be made where none is named, and a topology file."""
     checks = _Checks(config)
     if config.writes_topology:
-        checks.add(lambda: write_problems("output", Path(config.output or "")))
+        checks.add(lambda: output_problems("output", Path(config.output or "")))
         checks.refuse()
         return
     if config.data.path is not None:
@@ -256,7 +256,7 @@ class _Checks:
         path, resume = self._config.output, self._config.resume
         if not path:
             return
-        problems = folder_problems("output", Path(path))
+        problems = output_problems("output", Path(path), is_folder=True)
         if starts_run and not problems:  # else it cannot be looked into
             problems = other_run_problems(Path(path), resume)
         self.add(lambda: problems)

@@ -15,8 +15,9 @@ from tests.runs.checkpoint.test_marker import write_checkpoint
 
 
 def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
+    (tmp_path / "y.json").mkdir()
     wrong = ["checkpoint=nowhere", "against=neither", "data.path=nothing", "batch_size=0"]
-    config = compose_config("evaluate", EvaluateConfig, [*wrong, f"output={tmp_path}/missing/y.json"])
+    config = compose_config("evaluate", EvaluateConfig, [*wrong, f"output={tmp_path}/y.json"])
     with pytest.raises(ConfigError) as caught:
         check_paths(config, is_first=True)
     text = str(caught.value)
@@ -27,10 +28,10 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
         "batch_size must be",
     ):
         assert part in text
-    assert f"needs the folder {tmp_path}/missing" in text
+    assert f"output={tmp_path}/y.json is a folder" in text
     with pytest.raises(ConfigError) as caught:  # the first rank writes it, perhaps on another machine
         check_paths(config, is_first=False)
-    assert "needs the folder" not in str(caught.value)
+    assert "is a folder" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -249,11 +249,9 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     config = compose_config(
         "predict",
         PredictConfig,
-        [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/no/s.parquet"],
+        [f"model={tmp_path}", "data.path=x", "labels=true", f"output={tmp_path}/s.parquet"],
     )
-    with pytest.raises(
-        ConfigError, match=r"(?s)labels is for raw logs.*which does not exist.*no dataset at x"
-    ):
+    with pytest.raises(ConfigError, match=r"(?s)labels is for raw logs.*no dataset at x"):
         check_predict(config)
 
 

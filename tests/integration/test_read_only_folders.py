@@ -50,7 +50,10 @@ def as_anybody(folder: Path) -> list[str]:
 COMMANDS = pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("train", "data.path=data tables=dataset trainer.global_batch_size=64 output=closed/run"),
+        (
+            "train",
+            "experiment=null data.path=data tables=dataset trainer.global_batch_size=64 output=closed/run",
+        ),
         ("preprocess", "dataset=criteo_kaggle input.train=lines.tsv output=closed/new/data"),
         ("evaluate", "checkpoint=run data.path=data split=test output=closed/scores.json"),
         ("export", "checkpoint=run data.path=data output=closed/export"),
@@ -59,7 +62,10 @@ COMMANDS = pytest.mark.parametrize(
         ("generate", "rows=20 output=closed/clicks.tsv"),
         ("plan", "data.path=data tables=dataset topology=cpu_2 output=closed/plan"),
         ("bench", "output=closed/machine.yaml"),
-        ("bench", "data.path=data tables=dataset trainer.global_batch_size=64 output=closed/bench"),
+        (
+            "bench",
+            "experiment=null data.path=data tables=dataset trainer.global_batch_size=64 output=closed/bench",
+        ),
         ("bench", "tables=merlin_tiny model=concat output=closed/bench"),
     ],
 )

@@ -38,7 +38,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("input.val=empty.tsv", "the val split has no rows"),
         ("encoding.num_embeddings=[5,6]", "encoding.num_embeddings has 2 numbers, the dataset has 26"),
         ("encoding.num_embeddings=1", "must be a whole number from 2 to 2147483647, got 1"),
-        ("output=good.tsv", "output=good.tsv exists and is no dataset folder"),
+        ("output=good.tsv", "output=good.tsv is a file: give the name of a folder"),
         ("output=folder", "output=folder exists and is no dataset folder"),
     ],
 )

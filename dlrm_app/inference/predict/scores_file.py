@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.files import held_lock, write_json, written_whole
-from dlrm_app.inference.problems import new_path_problems
+from dlrm_app.files import held_lock, output_problems, write_json, written_whole
 
 _RUN = "run.json"
 _TALLY = b"tally"
@@ -47,11 +46,12 @@ class ScoresFile:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody else makes this file while the block runs. Raises DlrmError if somebody does, or has."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
         lock = self.output.with_name(f".{self.output.name}.lock")
         with held_lock(
             lock, f"another dlrm-predict makes output={self.output}: wait for it, or give another name"
         ):
-            refuse_if(new_path_problems("output", str(self.output)))
+            refuse_if(output_problems("output", self.output, is_new=True))
             yield
 
     def begin(self, identity: dict[str, Any], can_go_on: bool) -> bool:
