@@ -128,7 +128,7 @@ def _judge_operators(device: str, answer: Answer, fix: str) -> Finding:
     check = f"fbgemm on {device}"
     if answer.fault is not None:
         return Finding(check, State.WRONG, answer.fault, fix)
-    text = f"a step of two tables differs from nn.EmbeddingBag by {answer.facts['difference']:.0e}"
+    text = f"a step of a table differs from nn.EmbeddingBag by {answer.facts['difference']:.0e}"
     if answer.facts["is_right"]:
         return Finding(check, State.OK, text)
     return Finding(check, State.WRONG, text, fix)

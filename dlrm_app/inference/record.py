@@ -1,7 +1,12 @@
-"""export.json: what an export holds, what it needs, and how near it is to what was trained. Written last."""
+"""The record of an export, and the encoding of its rows.
+
+export.json: what an export holds, what it needs, and how near it is to what was trained. Written last. encoding/: a dataset
+folder without rows, enough to encode raw rows as those of training were.
+"""
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +17,7 @@ from dlrm_app.files import describe_files, differences, write_json
 from dlrm_app.records import from_json
 from dlrm_app.text import bullets
 
-RECORD = "export.json"
+RECORD, ENCODING = "export.json", "encoding"
 FORMAT = "dlrm-export"
 VERSION = 1
 
@@ -98,17 +103,9 @@ class ExportRecord:
 def installed() -> dict[str, str]:
     """The versions that a compiled model depends on, without a build's suffix (+cpu)."""
     versions = {}
-    for name, candidates in {
-        "torch": ["torch"],
-        "fbgemm-gpu": ["fbgemm-gpu", "fbgemm-gpu-cpu"],
-        "torchrec": ["torchrec"],
-        "dlrm-app": ["dlrm-app"],
-    }.items():
-        for candidate in candidates:
-            try:
-                versions[name] = version(candidate).split("+")[0]
-            except PackageNotFoundError:
-                continue
+    for name in ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec", "dlrm-app"):
+        with suppress(PackageNotFoundError):
+            versions[name.removesuffix("-cpu")] = version(name).split("+")[0]
     return versions
 
 
@@ -132,12 +129,8 @@ def is_export(folder: Path) -> bool:
 def read_record(folder: Path) -> ExportRecord:
     """What FOLDER/export.json tells. Raises DataError if it is missing, damaged or of another version."""
     path = folder / RECORD
-    if not folder.is_dir():
-        raise DataError(
-            f"no export at {folder}: the folder does not exist; make one with dlrm-export output={folder}"
-        )
     if not path.is_file():
-        raise DataError(f"{folder} is no export: it has no {RECORD}; name a folder that dlrm-export wrote")
+        raise DataError(f"no export at {folder}: it has no {RECORD}; name a folder that dlrm-export wrote")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
@@ -155,9 +148,6 @@ def check_files(folder: Path, files: dict[str, FileMark]) -> None:
         raise DataError(
             f"export {folder} is damaged or was changed; copy it again, or export again:\n{bullets(problems)}"
         )
-
-
-ENCODING = "encoding"
 
 
 def write_encoding(folder: Path, manifest: Manifest) -> None:

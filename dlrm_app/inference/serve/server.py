@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dlrm_app.config.serve import ServeConfig, ServeLimitsConfig
+from dlrm_app.config.serve import ServeBatchConfig, ServeConfig, ServeLimitsConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.request import RequestError, parse_body, request_schema
@@ -47,21 +47,8 @@ def serve(config: ServeConfig) -> None:
     thread = ThreadPoolExecutor(1, initializer=partial(torch.set_num_threads, threads))
     capacity = max(config.batch.rows, config.limits.rows)
     export = thread.submit(open_served, Path(config.model), capacity).result()
-    metrics = ServerMetrics(export.identity)
-
-    async def score(requests: Sequence[list[str]]) -> list[Answer]:
-        return await asyncio.get_running_loop().run_in_executor(thread, export.score, requests)
-
-    batcher = Batcher(
-        score,
-        max_rows=config.batch.rows,
-        max_wait=config.batch.wait_ms / 1000,
-        max_queued=config.limits.queued_rows,
-        on_batch=metrics.batch_rows.observe,
-    )
-    metrics.queued_rows.set_function(lambda: batcher.queued_rows)
     settings = uvicorn.Config(
-        Server(export, batcher, config.limits, metrics).application(),
+        Server(export, thread, config.batch, config.limits).application(),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -100,33 +87,43 @@ def _announce(host: str, port: int, export: ServedExport) -> None:
     print(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'", flush=True)
 
 
-class ServerMetrics:
-    """What Prometheus is told: requests by status and their time, rows by batch, the queue, the export, the process."""
-
-    def __init__(self, identity: str) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self.requests = Counter("dlrm_requests", "Requests, by status", ["status"], registry=self.registry)
-        self.seconds = self._histogram("dlrm_request_seconds", "Time to an answer", _SECONDS)
-        self.batch_rows = self._histogram("dlrm_batch_rows", "Rows scored at once", _ROWS)
-        self.queued_rows = Gauge("dlrm_queued_rows", "Rows that wait", registry=self.registry)
-        export = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=self.registry)
-        export.labels(identity).set(1)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self.registry)
-
-
 class Server:
-    """The endpoints. The columns of a row change with the export, so /schema tells them, in place of /openapi.json."""
+    """The endpoints, behind which ``thread`` scores with ``export``.
+
+    The columns of a row change with the export, so /schema tells them, in place of /openapi.json.
+    """
 
     def __init__(
-        self, export: ServedExport, batcher: Batcher, limits: ServeLimitsConfig, metrics: ServerMetrics
+        self,
+        export: ServedExport,
+        thread: ThreadPoolExecutor,
+        batch: ServeBatchConfig,
+        limits: ServeLimitsConfig,
     ) -> None:
         self._export = export
-        self._batcher = batcher
         self._limits = limits
-        self._metrics = metrics
+        self._registry = told = CollectorRegistry()
+        ProcessCollector(registry=told)
+        self._requests = Counter("dlrm_requests", "Requests, by status", ["status"], registry=told)
+        self._seconds = Histogram(
+            "dlrm_request_seconds", "Time to an answer", buckets=_SECONDS, registry=told
+        )
+        rows = Histogram("dlrm_batch_rows", "Rows scored at once", buckets=_ROWS, registry=told)
+        identity = Gauge("dlrm_export", "1 for the export that is served", ["identity"], registry=told)
+        identity.labels(export.identity).set(1)
+
+        async def score(requests: Sequence[list[str]]) -> list[Answer]:
+            return await asyncio.get_running_loop().run_in_executor(thread, export.score, requests)
+
+        self._batcher = batcher = Batcher(
+            score,
+            max_rows=batch.rows,
+            max_wait=batch.wait_ms / 1000,
+            max_queued=limits.queued_rows,
+            on_batch=rows.observe,
+        )
+        queued = Gauge("dlrm_queued_rows", "Rows that wait", registry=told)
+        queued.set_function(lambda: batcher.queued_rows)
 
     def application(self) -> Starlette:
         """The ASGI application; the batcher runs while it does."""
@@ -159,8 +156,8 @@ class Server:
         except Exception:
             logger.exception("a request failed")
             response = _json(500, {"error": "the server failed; its log says why"})
-        self._metrics.requests.labels(response.status_code).inc()
-        self._metrics.seconds.observe(time.monotonic() - started)
+        self._requests.labels(response.status_code).inc()
+        self._seconds.observe(time.monotonic() - started)
         return response
 
     async def _score(self, request: Request) -> Response:
@@ -201,7 +198,7 @@ class Server:
         return _json(200 if is_ready else 503, {"ready": is_ready})
 
     async def _page(self, _: Request) -> Response:
-        return Response(generate_latest(self._metrics.registry), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
 
 def _json(status: int, value: dict[str, object]) -> Response:
