@@ -1,29 +1,24 @@
 """Rows that occur more than once: within the training split, and in it and in another one.
 
-Every row becomes one number of 64 bits: 61 of a hash of all its values but the label, then its split and its label.
-Sorted, equal rows lie side by side. Where the numbers of all rows do not fit in memory they go to files by their
-highest bits, and each file is sorted by itself. Two different rows have one hash with a chance of 2^-61.
+Every row becomes one number of 64 bits: 61 of a hash of all its values except the label, then its split and its label.
+Sorted, equal rows lie side by side. Two different rows have one hash with a chance of 2^-61. Where memory does not hold
+the numbers of all rows, those of a share of all hashes are kept: equal rows are all in this sample, or none is.
 """
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.check.row_groups import Values
+from dlrm_app.check.shards import Values
+from dlrm_app.dataset.column_rules import Bags
 from dlrm_app.dataset.manifest import SPLITS, Manifest
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.units.hashing import mix
 
-FOLDER_PREFIX = ".check-"
 _TAG_BITS = 3
-_FILE_BUFFER = 1 << 18
 
 
 def hash_rows(values: Values, manifest: Manifest, num_rows: int) -> NDArray[np.uint64] | None:
@@ -32,17 +27,17 @@ def hash_rows(values: Values, manifest: Manifest, num_rows: int) -> NDArray[np.u
     Target columns are left out: equal rows of train, in different folds, and of val differ in them.
     """
     dense = [column.name for column in manifest.dense if not is_target(column)]
-    names = dense, [column.name for column in manifest.sparse]
-    if any(name not in values.dense for name in names[0]) or any(name not in values.ids for name in names[1]):
+    if any(name not in values.dense for name in dense) or len(values.ids) < len(manifest.sparse):
         return None
     hashes = np.zeros(num_rows, np.uint64)
-    for name in names[0]:
+    for name in dense:
         _mix_in(hashes, values.dense[name].view(np.uint32))
-    for name in names[1]:
-        if name in values.offsets:
-            _mix_lists_in(hashes, values.ids[name].view(np.uint32), values.offsets[name])
+    for column in manifest.sparse:
+        ids = values.ids[column.name]
+        if isinstance(ids, Bags):
+            _mix_lists_in(hashes, ids.values.view(np.uint32), ids.offsets)
         else:
-            _mix_in(hashes, values.ids[name].view(np.uint32))
+            _mix_in(hashes, ids.view(np.uint32))
     return hashes
 
 
@@ -67,12 +62,14 @@ class Overlap:
 
     ``same_label``: those where the label is equal too, None without labels. ``expected``: as many as if the split's
     rows were drawn like the training rows, of which this share occur more than once; None for train itself.
+    ``is_estimate``: counted in a sample.
     """
 
     rows: int
     repeated: int
     same_label: int | None
     expected: float | None
+    is_estimate: bool = False
 
     @property
     def share(self) -> float:
@@ -85,63 +82,66 @@ class Overlap:
 
 
 class RowNumbers:
-    """Takes the rows' hashes, ``total`` at most, and counts the equal ones; keeps files in ``folder`` if it must."""
+    """The numbers of rows, of ``total`` at most, and of a smaller sample each time that memory is full."""
 
-    def __init__(self, total: int, memory_bytes: int, folder: Path) -> None:
-        self._bits = 0
-        while (8 * total) >> self._bits > memory_bytes and self._bits < 10:
-            self._bits += 1
-        self._numbers = np.empty(total if self._bits == 0 else 0, np.uint64)
+    def __init__(self, total: int, memory_bytes: int) -> None:
+        self._numbers = np.empty(min(total, memory_bytes // 8), np.uint64)
         self._filled = 0
-        self._folder: Path | None = None
-        self._files: list[BinaryIO] = []
-        if self._bits:
-            self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=folder))
-            self._files = [
-                (self._folder / f"{part:04d}").open("wb", buffering=_FILE_BUFFER)
-                for part in range(1 << self._bits)
-            ]
+        self._sample_bits = 0
 
     def add(self, split: str, hashes: NDArray[np.uint64], labels: NDArray[np.uint8] | None) -> None:
         tags = np.full(len(hashes), SPLITS.index(split) << 1, np.uint64)
         if labels is not None:
             tags |= labels
-        numbers = (hashes >> np.uint64(_TAG_BITS) << np.uint64(_TAG_BITS)) | tags
-        if not self._bits:
-            self._numbers[self._filled : self._filled + len(numbers)] = numbers
-            self._filled += len(numbers)
-            return
-        numbers.sort()
-        starts = np.arange(1, len(self._files), dtype=np.uint64) << np.uint64(64 - self._bits)
-        for file, part in zip(self._files, np.split(numbers, np.searchsorted(numbers, starts)), strict=True):
-            file.write(part.tobytes())
+        numbers = self._sample((hashes >> np.uint64(_TAG_BITS) << np.uint64(_TAG_BITS)) | tags)
+        while self._filled + len(numbers) > len(self._numbers):
+            self._sample_bits += 1
+            kept = self._sample(self._numbers[: self._filled])
+            self._filled = len(kept)
+            self._numbers[: self._filled] = kept
+            numbers = self._sample(numbers)
+        self._numbers[self._filled : self._filled + len(numbers)] = numbers
+        self._filled += len(numbers)
 
-    def count(self) -> NDArray[np.int64]:
-        """[splits, 2]: rows of each split that are repeated, label left out and label included (see ``Overlap``)."""
+    def _sample(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The numbers whose highest bits are 0."""
+        return numbers[numbers <= np.uint64((1 << 64 - self._sample_bits) - 1)]
+
+    def overlaps(self, rows: Mapping[str, int], labelled: Sequence[str]) -> dict[str, Overlap]:
+        """The overlap of each split; ``rows`` were added of each, ``labelled`` have labels.
+
+        Empty without a training split to compare with.
+        """
+        if not rows.get("train"):
+            return {}
         repeats = np.zeros((len(SPLITS), 2), np.int64)
-        if not self._bits:
-            numbers = self._numbers[: self._filled]
-            numbers.sort()
-            _count_repeats(numbers, repeats)
-            return repeats
-        for file in self._files:
-            file.close()
-            numbers = np.fromfile(file.name, np.uint64)
-            numbers.sort()
-            _count_repeats(numbers, repeats)
-            Path(file.name).unlink()
-        return repeats
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        numbers = self._numbers[: self._filled]
+        numbers.sort()
+        _count_repeats(numbers, repeats)
+        counts = {
+            split: [min(count << self._sample_bits, rows[split]) for count in repeats[place].tolist()]
+            for place, split in enumerate(SPLITS)
+            if split in rows
+        }
+        train_share = counts["train"][0] / rows["train"]
+        return {
+            split: Overlap(
+                rows=count,
+                repeated=counts[split][0],
+                same_label=counts[split][1] if {split, "train"} <= set(labelled) else None,
+                expected=None if split == "train" else train_share * count,
+                is_estimate=self._sample_bits > 0,
+            )
+            for split, count in rows.items()
+        }
 
 
 @njit(nogil=True, cache=True)
 def _count_repeats(numbers, repeats):  # type: ignore[no-untyped-def]  # compiled
-    """Adds to ``repeats`` the repeats among sorted ``numbers``; tags are 2 * split + label, split 0 is train."""
+    """Adds to ``repeats`` the repeats among sorted ``numbers``; tags are 2 * split + label, split 0 is train.
+
+    [splits, 2]: rows of each split that are repeated, label left out and label included (see ``Overlap``).
+    """
     start = 0
     rows = np.zeros((3, 2), np.int64)
     while start < len(numbers):
@@ -160,26 +160,3 @@ def _count_repeats(numbers, repeats):  # type: ignore[no-untyped-def]  # compile
                 if rows[0, label] > others:
                     repeats[split, 1] += rows[split, label]
         start = stop
-
-
-def overlaps(
-    repeats: NDArray[np.int64], rows: Mapping[str, int], labelled: Sequence[str]
-) -> dict[str, Overlap]:
-    """``repeats`` of ``RowNumbers.count``, by split; ``rows`` were added of each, ``labelled`` have labels.
-
-    Empty without a training split to compare with.
-    """
-    if not rows.get("train"):
-        return {}
-    train_share = repeats[0, 0] / rows["train"]
-    return {
-        split: Overlap(
-            rows=count,
-            repeated=int(repeats[SPLITS.index(split), 0]),
-            same_label=int(repeats[SPLITS.index(split), 1])
-            if split in labelled and "train" in labelled
-            else None,
-            expected=None if split == "train" else float(train_share * count),
-        )
-        for split, count in rows.items()
-    }

@@ -1,32 +1,47 @@
-"""What a check says of splits and features, as tables: for the log and for the page."""
+"""The figures of splits and features as tables, for the log and for the page."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
-from dlrm_app.check.scan import Findings
-from dlrm_app.dataset.manifest import Manifest, SparseColumn
-from dlrm_app.table import Cell, Column, Columns, integer, share
+from dlrm_app.check.check_dataset import Findings
+from dlrm_app.check.distributions import Popularity
+from dlrm_app.dataset.manifest import SparseColumn
+from dlrm_app.table import Cell, Column, Columns, Rows, integer, share, text_table
 from dlrm_app.text import NONE, bytes_text, fixed, percent, short
 
-SPLIT_COLUMNS: Columns = (
-    *("split", "rows", "click rate", "rejected lines", "shards", "size"),
-    Column(
-        "also in train", "rows with the same values as a training row; for train, as another training row"
-    ),
-    Column("expected", "if the split's rows were drawn like the training rows"),
-    Column("same label too", "those of them whose label is the same as well"),
-)
-DENSE_COLUMNS: Columns = (
-    *("dense feature", "missing"),
-    *(Column(name, "after the transform, missing ones included") for name in ("zero", "min", "mean", "max")),
-    Column("transform", is_words=True),
-)
+logger = logging.getLogger(__name__)
+
+Table = tuple[Columns, Rows]
 
 
-def split_rows(manifest: Manifest, findings: Findings) -> list[list[str | Cell]]:
-    """A row of SPLIT_COLUMNS for every split."""
-    total = max(sum(split.rows for split in manifest.splits.values()), 1)
-    return [
+def log_tables(findings: Findings) -> None:
+    """Logs the splits, then every feature."""
+    parts = [text_table(*split_table(findings))]
+    if findings.overlap:
+        parts.append("(also in train: the same values except the label; of train itself: more than once)")
+    if note := overlap_note(findings):
+        parts.append(note)
+    parts += ["", text_table(*sparse_table(findings))]
+    if findings.manifest.dense:
+        parts += ["", text_table(*dense_table(findings))]
+    logger.info("\n".join([*parts, ""]))
+
+
+def split_table(findings: Findings) -> Table:
+    """A row for every split."""
+    columns = (
+        *("split", "rows", "click rate", "rejected lines", "shards", "size"),
+        Column(
+            "also in train",
+            "rows with the same values as a training row; for train, as another training row",
+        ),
+        Column("expected", "if the split's rows were drawn like the training rows"),
+        Column("same label too", "those of them whose label is the same as well"),
+    )
+    splits = findings.manifest.splits
+    total = max(sum(split.rows for split in splits.values()), 1)
+    rows = [
         [
             name,
             Cell(f"{split.rows:,}", split.rows, split.rows / total),
@@ -36,16 +51,17 @@ def split_rows(manifest: Manifest, findings: Findings) -> list[list[str | Cell]]
             bytes_text(sum(shard.bytes for shard in split.shards)),
             *_overlap_cells(findings, name),
         ]
-        for name, split in manifest.splits.items()
+        for name, split in splits.items()
     ]
+    return columns, rows
 
 
 def _overlap_cells(findings: Findings, split: str) -> list[str | Cell]:
-    """Rows also in train, how many are expected, those with the same label."""
+    """Rows also in train, the number expected, those with the same label."""
     overlap = findings.overlap.get(split)
     if overlap is None:
         return [NONE, NONE, NONE]
-    repeated = f"{overlap.repeated:,} ({percent(overlap.share)})"
+    repeated = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.share)})"
     return [repeated, fixed(overlap.expected, 0), integer(overlap.same_label)]
 
 
@@ -60,9 +76,10 @@ def overlap_note(findings: Findings) -> str:
     )
 
 
-def sparse_columns(manifest: Manifest, findings: Findings) -> Columns:
-    """The headings of ``sparse_rows``."""
-    return (
+def sparse_table(findings: Findings) -> Table:
+    """A row for every sparse feature."""
+    others = [name for name in findings.manifest.splits if name not in findings.studied]
+    columns: Columns = (
         *("sparse feature", "table rows"),
         Column("ids used", f"different ids in {' and '.join(findings.studied)}"),
         Column("values", "different raw values"),
@@ -70,46 +87,45 @@ def sparse_columns(manifest: Manifest, findings: Findings) -> Columns:
         "missing",
         Column("top 1", "share of lookups that go to the most frequent id"),
         Column("top 10", "share of lookups that go to the ten most frequent ids"),
-        *(
-            Column(f"unseen in {name}", "share of lookups of ids that train does not have")
-            for name in _other_splits(manifest, findings)
-        ),
+        *(Column(f"unseen in {name}", "share of lookups of ids that train does not have") for name in others),
     )
-
-
-def sparse_rows(manifest: Manifest, findings: Findings) -> list[list[str | Cell]]:
-    """A row for every sparse feature."""
     rows: list[list[str | Cell]] = []
-    for column in manifest.sparse:
-        popularity = findings.sparse[column.name]
-        unseen = [
-            share(findings.unseen_share(column.name, name)) for name in _other_splits(manifest, findings)
-        ]
-        rows.append(
-            [
-                column.name,
-                integer(column.num_embeddings),
-                integer(popularity.ids_used),
-                _count(column, column.distinct),
-                _count(column, column.collisions),
-                share(column.missing_rate),
-                share(popularity.top_share(1)),
-                share(popularity.top_share(10)),
-                *unseen,
-            ]
-        )
-    return rows
+    for column in findings.manifest.sparse:
+        used, *top = _popularity_cells(findings.sparse.get(column.name))
+        counted = [_count(column, column.distinct), _count(column, column.collisions)]
+        unseen = [share(findings.unseen_share(column.name, name)) for name in others]
+        missing = share(column.missing_rate)
+        rows.append([column.name, integer(column.num_embeddings), used, *counted, missing, *top, *unseen])
+    return columns, rows
 
 
-def dense_rows(manifest: Manifest, findings: Findings) -> list[list[str | Cell]]:
-    """A row of DENSE_COLUMNS for every dense feature."""
+def _popularity_cells(popularity: Popularity | None) -> list[Cell]:
+    """The ids used, and the shares of the most frequent one and ten; dashes where they were not counted."""
+    if popularity is None:
+        return [integer(None), share(None), share(None)]
+    one, ten = popularity.covered([1, 10]).tolist()
+    return [integer(popularity.ids_used), share(one), share(ten)]
+
+
+def _count(column: SparseColumn, number: int | None) -> str:
+    return NONE if number is None else f"{'≈' * column.estimated}{number:,}"
+
+
+def dense_table(findings: Findings) -> Table:
+    """A row for every dense feature."""
+    figures = ("zero", "min", "mean", "max")
+    columns: Columns = (
+        *("dense feature", "missing"),
+        *(Column(name, "after the transform, missing ones included") for name in figures),
+        Column("transform", is_words=True),
+    )
     rows: list[list[str | Cell]] = []
-    for column in manifest.dense:
+    for column in findings.manifest.dense:
         values = findings.dense[column.name]
         numbers = [short(v) if values.count else NONE for v in (values.low, values.mean, values.high)]
         zeros = share(values.zeros / max(values.count, 1))
         rows.append([column.name, share(column.missing_rate), zeros, *numbers, recipe(column.transform)])
-    return rows
+    return columns, rows
 
 
 def recipe(value: Mapping[str, Any], is_list: bool = False) -> str:
@@ -123,11 +139,3 @@ def recipe(value: Mapping[str, Any], is_list: bool = False) -> str:
     if "multi_hot" in value:
         words.append(f"{value['multi_hot'].get('size')} ids by {value['multi_hot'].get('rule')}")
     return ", ".join(words)
-
-
-def _other_splits(manifest: Manifest, findings: Findings) -> list[str]:
-    return [name for name in manifest.splits if name not in findings.studied]
-
-
-def _count(column: SparseColumn, number: int | None) -> str:
-    return NONE if number is None else f"{'≈' * column.estimated}{number:,}"
