@@ -23,7 +23,7 @@ from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import fastest_product
-from dlrm_app.model.precision import set_tf32
+from dlrm_app.model.loss import set_tf32
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.step_estimate import Loaded, Machine, StepShape, step_shape, step_work

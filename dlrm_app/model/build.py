@@ -11,7 +11,7 @@ from torch import nn
 
 from dlrm_app.config.model import ModelConfig
 from dlrm_app.errors import refuse_if
-from dlrm_app.model import concat, dcn, dcn_parallel, dlrm, projection
+from dlrm_app.model import concat, dcn_parallel, dlrm
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
@@ -19,10 +19,10 @@ from dlrm_app.tables.bag_configs import meta_bags
 from dlrm_app.tables.specs import Table
 
 BUILDERS = {
-    "dlrm": dlrm.build,
-    "dcn": dcn.build,
+    "dlrm": dlrm.build_dlrm,
+    "dcn": dlrm.build_dcn,
     "dcn_parallel": dcn_parallel.build,
-    "projection": projection.build,
+    "projection": dlrm.build_projection,
     "concat": concat.build,
 }
 """(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""

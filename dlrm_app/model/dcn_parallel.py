@@ -13,7 +13,7 @@ from torchrec.modules.mlp import MLP
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.sparse_arch import OrderedSparseArch
+from dlrm_app.model.dlrm import OrderedSparseArch
 
 
 class DenseVectors(nn.Module):

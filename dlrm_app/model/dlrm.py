@@ -1,18 +1,152 @@
-"""DLRM: pairwise dot products of the features' vectors (Naumov et al. 2019, arXiv:1906.00091)."""
+"""torchrec's DLRM, DCNv2 and projection model, with their tables looked up first, and their embeddings as one tensor.
 
-from torch import nn
-from torchrec.models.dlrm import DLRM
+Embeddings are looked up, and on their way from the other ranks, while the bottom MLP is computed; in the backward pass, which
+goes the other way round, their gradients travel while the bottom MLP's are. B batch rows, F sparse features, D width.
+"""
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.autograd.function import FunctionCtx
+from torchrec.distributed.types import LazyAwaitable
+from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection, SparseArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.sparse_arch import SparseFirst
+
+
+class OrderedSparseArch(SparseArch):
+    """torchrec's, whose result [B, F, D] is a view of what was looked up where that is in the features' order."""
+
+    def __init__(self, bags: EmbeddingBagCollection) -> None:
+        super().__init__(bags)
+        self.stack = _Stack(self.sparse_feature_names, self.D)
+
+    def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
+        """Ids of F features → [B, F, D], or what will be that: ``Arrival`` waits for it."""
+        pooled = self.embedding_bag_collection(features)
+        return (
+            _PendingEmbeddings(pooled, self.stack)
+            if isinstance(pooled, LazyAwaitable)
+            else self.stack(pooled)
+        )
+
+
+class SparseFirst(nn.Module):
+    """Stands before one of torchrec's models among a class's parents: the tables come before the bottom MLP."""
+
+    dense_arch: nn.Module
+    inter_arch: nn.Module
+    over_arch: nn.Module
+
+    def __init__(self, bags: EmbeddingBagCollection, *arguments: object) -> None:
+        super().__init__(bags, *arguments)
+        self.sparse_arch = OrderedSparseArch(bags)
+        self.arrival = Arrival()
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+        """Logits [B, 1]."""
+        embedded_sparse = self.sparse_arch(sparse_features)
+        embedded_dense = self.dense_arch(dense_features)
+        crossed = self.inter_arch(embedded_dense, self.arrival(embedded_sparse))
+        logits: torch.Tensor = self.over_arch(crossed)
+        return logits
+
+
+class Arrival(nn.Module):
+    """Waits for embeddings; a module of its own, so that the wait can be measured."""
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        """[B, F, D]."""
+        return embedded.wait() if isinstance(embedded, LazyAwaitable) else embedded
+
+
+class _PendingEmbeddings(LazyAwaitable[torch.Tensor]):
+    def __init__(self, pooled: KeyedTensor, stack: nn.Module) -> None:
+        super().__init__()
+        self._pooled = pooled
+        self._stack = stack
+
+    def _wait_impl(self) -> torch.Tensor:
+        stacked: torch.Tensor = self._stack(self._pooled)
+        return stacked
+
+
+class _Stack(nn.Module):
+    """A module, so that the pipelines, which trace the model, take it as a whole."""
+
+    def __init__(self, features: list[str], dim: int) -> None:
+        super().__init__()
+        self._features = features
+        self._dim = dim
+        self._order: torch.Tensor | None = None
+
+    def forward(self, pooled: KeyedTensor) -> torch.Tensor:
+        if isinstance(pooled, fx.Proxy):
+            by_name: Any = pooled.to_dict()
+            traced: torch.Tensor = torch.cat([by_name[name] for name in self._features], dim=1)
+            return traced.reshape(-1, len(self._features), self._dim)
+        keys: list[str] = pooled.keys()
+        values = pooled.values().view(-1, len(self._features), self._dim)
+        if keys == self._features:
+            return values
+        # once, for the sharding decides it: a copy to a GPU in every step would wait for it
+        if self._order is None:
+            self._order = torch.tensor([keys.index(name) for name in self._features], device=values.device)
+        ordered: torch.Tensor = _Ordered.apply(values, self._order)  # type: ignore[no-untyped-call]
+        return ordered
+
+
+class _Ordered(torch.autograd.Function):
+    """``values`` [B, F, D] with its F in another order, one operation each way."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(order)
+        return values.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (order,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return gradient.index_select(1, order.argsort()), None
 
 
 class DotModel(SparseFirst, DLRM):
-    """torchrec's, whose tables come before its bottom MLP."""
+    """Pairwise dot products of the features' vectors (Naumov et al. 2019, arXiv:1906.00091)."""
 
 
-def build(
+class CrossModel(SparseFirst, DLRM_DCN):
+    """Low-rank cross layers (Wang et al. 2021, arXiv:2008.13535), as MLPerf's DLRM-DCNv2 has them."""
+
+
+class ProjectionModel(SparseFirst, DLRM_Projection):
+    """Dot products between two learned mixtures of the features' vectors."""
+
+
+def build_dlrm(
     config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
 ) -> nn.Module:
     return DotModel(bags, num_dense, bottom, top)
+
+
+def build_dcn(
+    config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
+) -> nn.Module:
+    assert config.dcn_num_layers is not None
+    assert config.dcn_low_rank_dim is not None
+    return CrossModel(bags, num_dense, bottom, top, config.dcn_num_layers, config.dcn_low_rank_dim)
+
+
+def build_projection(
+    config: ModelConfig, bags: EmbeddingBagCollection, num_dense: int, bottom: list[int], top: list[int]
+) -> nn.Module:
+    """``projection_branch1`` and ``2`` end with how many vectors, as wide as the tables, each mixture has."""
+    assert config.projection_branch1 is not None
+    assert config.projection_branch2 is not None
+    dim = bags.embedding_bag_configs()[0].embedding_dim
+    *hidden1, num_vectors1 = config.projection_branch1
+    *hidden2, num_vectors2 = config.projection_branch2
+    branches = [*hidden1, num_vectors1 * dim], [*hidden2, num_vectors2 * dim]
+    return ProjectionModel(bags, num_dense, bottom, top, *branches)

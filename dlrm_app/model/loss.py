@@ -1,12 +1,22 @@
-"""What a training step computes: logits and their binary cross-entropy."""
+"""What a training step computes: logits and their binary cross-entropy, in fp32 or bf16, at once or in pieces.
+
+Shapes: B batch rows of this rank, N dense features.
+"""
+
+import copy
+import logging
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from dlrm_app.loader.batch import Batch
-from dlrm_app.model.micro_batches import MicroBatches
-from dlrm_app.model.precision import dense_autocast
 
+logger = logging.getLogger(__name__)
+
+BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
+"""torch's names of what a CPU multiplies bfloat16 by: of x86, and of Arm."""
 StepOutput = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -46,3 +56,45 @@ class ClickTask(nn.Module):
         logits = logits.float().squeeze(-1)
         loss = self.loss(logits, batch.labels)
         return self.guard(loss), (loss.detach(), logits.detach(), batch.labels.detach())
+
+
+class MicroBatches(nn.Module):
+    """The dense part of ``model`` in ``count`` pieces, for batches whose activations have no room all at once.
+
+    Keeps the inputs of each piece, and computes it again in the backward pass (Chen et al. 2016, arXiv:1604.06174). The tables
+    are read once for the whole batch, and one backward pass goes through all pieces: a step adds up the same gradients as
+    without, whatever optimizer and kernel. Several backward passes would not, where tables are updated inside each. A module, so that the pipelines, which trace the model, take it as a whole; its parameters stay those of ``model``.
+    """
+
+    def __init__(self, model: nn.Module, count: int) -> None:
+        super().__init__()
+        dense_part = copy.copy(model)
+        dense_part._modules = {**model._modules, "sparse_arch": nn.Identity()}  # it is handed its embeddings
+        self._dense_part = [dense_part]  # in a list, where torch does not look for parameters
+        self._count = count
+
+    def forward(self, dense_features: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        """([B, N], the sparse_arch's result [B, …]) → logits [B, 1]."""
+        (dense_part,) = self._dense_part
+        pieces = zip(dense_features.chunk(self._count), embedded.chunk(self._count), strict=True)
+        return torch.cat([checkpoint(dense_part, *piece, use_reentrant=False) for piece in pieces])
+
+
+def dense_autocast(device: torch.device, is_on: bool) -> AbstractContextManager[None]:
+    """Where the dense part's products run in bfloat16, if ``is_on``; tables and their updates are not touched."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=is_on)
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether ``device`` has units for products in bfloat16; without them they are emulated, many times slower."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(unit) for unit in BF16_UNITS)
+
+
+def set_tf32(is_on: bool, device: torch.device) -> None:
+    """Lets CUDA's fp32 matrix products round their factors to TF32, or not."""
+    torch.backends.cuda.matmul.allow_tf32 = is_on
+    if is_on and device.type != "cuda":
+        logger.warning("trainer.tf32=true has no effect on %s: TF32 is a format of NVIDIA GPUs", device.type)

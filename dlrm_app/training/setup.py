@@ -29,8 +29,7 @@ from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
-from dlrm_app.model.loss import ClickTask
-from dlrm_app.model.precision import bf16_slowdown, multiplies_bf16, set_tf32
+from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
 from dlrm_app.tables.specs import Table
@@ -151,11 +150,10 @@ def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
     """
     if config.trainer.precision == "bf16" and not multiplies_bf16(runtime.device):
         logger.warning(
-            "trainer.precision=bf16: rank %d's %s has no units for bf16, whose products take %.0f times as long there as "
-            "fp32's: use trainer.precision=fp32, or auto",
+            "trainer.precision=bf16: rank %d's %s has no units for bf16 and emulates it, many times slower than fp32: "
+            "use trainer.precision=fp32, or auto",
             runtime.rank,
             _device_name(runtime),
-            bf16_slowdown(runtime.device),
         )
     for key, choose in (("precision", _choose_precision), ("compile", _choose_compile)):
         if getattr(config.trainer, key) != "auto":

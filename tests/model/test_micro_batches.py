@@ -21,7 +21,7 @@ def test_pieces_train_as_plain_torch_trains_on_the_whole_batch(keys: list[str]) 
 
 def test_dropout_draws_the_same_masks_again_in_the_backward_pass() -> None:
     """Else the gradient would be that of another model."""
-    from dlrm_app.model.micro_batches import MicroBatches
+    from dlrm_app.model.loss import MicroBatches
 
     torch.manual_seed(0)
 

@@ -12,7 +12,7 @@ from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.model.precision import describe_choice, set_tf32
+from dlrm_app.model.loss import set_tf32
 from dlrm_app.sharding.constraints import table_problems
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train, plain_copy, train_both
@@ -105,29 +105,6 @@ def test_tf32_is_set_for_cuda_and_said_to_do_nothing_elsewhere(caplog: pytest.Lo
     assert not torch.backends.cuda.matmul.allow_tf32
     set_tf32(True, CPU)
     assert "trainer.tf32=true has no effect on cpu" in caplog.text
-
-
-def test_fp32_on_an_a100_is_told_to_be_eight_times_slower_than_tf32() -> None:
-    told = describe_choice("fp32", False, (8, 0))
-    assert told.startswith(
-        "the dense part multiplies in fp32: trainer.tf32=true allows 8.0× as fast products"
-    )
-    assert "trainer.precision=bf16 allows 16.0×" in told
-
-
-def test_the_others_are_compared_with_the_one_chosen() -> None:
-    told = describe_choice("fp32", True, (9, 0))
-    assert (
-        "multiplies in TF32: trainer.tf32=false 7.4× slower ones and trainer.precision=bf16 allows 2.0×"
-        in told
-    )
-    assert "in bf16: " in describe_choice("bf16", True, (9, 0))
-
-
-def test_a_gpu_whose_figures_are_not_known_gets_none() -> None:
-    told = describe_choice("fp32", False, (8, 9))
-    assert "×" not in told
-    assert "trainer.tf32=true" in told
 
 
 def test_the_mlperf_and_merlin_recipes_choose_tf32_and_the_others_do_not() -> None:

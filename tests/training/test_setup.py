@@ -14,7 +14,7 @@ import torch
 from dlrm_app.config.train import TrainerConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.model import precision
+from dlrm_app.model.loss import multiplies_bf16
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.training import setup
 from dlrm_app.training.setup import (
@@ -135,20 +135,18 @@ def test_a_resumed_run_keeps_what_was_chosen_and_takes_what_is_asked_for(
     key: str, values: tuple[Any, Any], has_units: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(setup, "multiplies_bf16", lambda _: has_units)
-    monkeypatch.setattr(setup, "bf16_slowdown", lambda _: 17.2)
     for kept, other in (values, reversed(values)):
         before = f"trainer.{key}={str(kept).lower()}"
         assert getattr(choose(*DCN, f"trainer.{key}=auto", before=before), key) == kept
         assert getattr(choose(f"trainer.{key}={str(other).lower()}", before=before), key) == other
 
 
-def test_bf16_without_units_is_warned_of_with_what_it_costs(
+def test_bf16_without_units_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(setup, "multiplies_bf16", lambda _: False)
-    monkeypatch.setattr(setup, "bf16_slowdown", lambda _: 17.2)
     assert choose("trainer.precision=bf16").precision == "bf16"
-    assert "no units for bf16, whose products take 17 times as long there as fp32's" in caplog.text
+    assert "no units for bf16 and emulates it" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["yes_please", "null", "3"])
@@ -161,10 +159,6 @@ def test_another_word_for_compile_is_refused(value: str) -> None:
 def test_units_are_told_by_what_the_cpu_can(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: True, "avx2": True})
-    assert precision.multiplies_bf16(cpu)
+    assert multiplies_bf16(cpu)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {unit: False, "avx2": True})
-    assert not precision.multiplies_bf16(cpu)
-
-
-def test_the_slowdown_is_a_ratio_of_times() -> None:
-    assert 0 < precision.bf16_slowdown(torch.device("cpu")) < 1000
+    assert not multiplies_bf16(cpu)

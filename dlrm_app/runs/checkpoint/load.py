@@ -18,8 +18,7 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
 from dlrm_app.kernels.install import install
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
-from dlrm_app.model.loss import ClickTask
-from dlrm_app.model.precision import set_tf32
+from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (
     EMA,
     MARKER,

@@ -1,7 +1,5 @@
 """Embeddings as one tensor in the features' order, whatever order they were looked up in."""
 
-from importlib import import_module
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +9,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from dlrm_app.config.model import ModelConfig
-from dlrm_app.model.sparse_arch import OrderedSparseArch
+from dlrm_app.model.build import BUILDERS
+from dlrm_app.model.dlrm import OrderedSparseArch
 
 TABLES = [
     EmbeddingBagConfig(name=f"t{n}", embedding_dim=4, num_embeddings=3, feature_names=[f"f{n}"])
@@ -61,7 +60,7 @@ KEYS = {
 def test_embeddings_travel_while_the_bottom_mlp_is_computed(kind: str) -> None:
     bags, events = EmbeddingBagCollection(tables=TABLES), []
     config = ModelConfig(kind=kind, bottom_mlp=[4], top_mlp=[1], **KEYS[kind])
-    model = import_module(f"dlrm_app.model.{kind}").build(config, bags, 5, [4], [3, 1])
+    model = BUILDERS[kind](config, bags, 5, [4], [3, 1])
     model.sparse_arch.embedding_bag_collection = Lookup(events)
     model.dense_arch.register_forward_hook(lambda *_: events.append("bottom MLP"))
     assert model(torch.ones(2, 5), KeyedJaggedTensor.empty()).shape == (2, 1)
