@@ -1,4 +1,4 @@
-"""What this machine can do, measured, and what a training step makes of it: a topology file that dlrm-plan reads.
+"""Measures what this machine can do, and how near a training step comes to that: a topology file for dlrm-plan.
 
 Two small models are trained for some steps on batches in memory, with the configuration's kind of model, optimizers and
 precision. Through both goes a line for each part of a step: what it takes for no rows at all, and the share that it reaches
@@ -164,7 +164,7 @@ def shape_of(run: TrainingRun) -> StepShape:
 
 
 def fit(machine: Machine, small: Reading, large: Reading) -> Machine:
-    """``machine`` with the line of each part through both probes; none goes below nothing."""
+    """``machine`` with the line of each part through both probes; none goes below zero."""
     efficiency, fixed = {}, {}
     for part, ms in large[1].items():
         floors = [probe[0].get(part, 0.0) for probe in (small, large)]
@@ -187,7 +187,7 @@ def measure_loader_rates(config: BenchConfig, runtime: Runtime) -> tuple[float, 
 
 
 def read_epoch(config: BenchConfig, features: Sequence[str], runtime: Runtime) -> tuple[Loaded, float]:
-    """What an epoch holds, and the seconds for which it took all of this rank's cores, or of a GPU's clock.
+    """Reads an epoch: its rows and ids, and the seconds for which it took all of this rank's cores, or passed beside a GPU.
 
     Beside a step on CPU other threads read while one waits, so only what they work counts.
     """

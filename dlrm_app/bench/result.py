@@ -41,7 +41,7 @@ class Section:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """What ``machine`` the figures are of, in words, and the sections in the order of measuring."""
+    """The machine in words, and the sections in the order of measuring."""
 
     machine: dict[str, str]
     sections: tuple[Section, ...]

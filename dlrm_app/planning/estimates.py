@@ -1,4 +1,4 @@
-"""What dlrm-plan estimates of a run: a whole step, part by part, and what a rank keeps in memory beside its tables.
+"""Estimates of a run by dlrm-plan: a whole step, part by part, and a rank's memory beside its tables.
 
 What the tables' own exchanges need is the plan's "inputs and outputs".
 """
@@ -43,7 +43,7 @@ def estimate_step(
 
 
 def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], num_dense: int) -> str:
-    """The estimate as a table, or why there is none: what a model lacks does not keep tables from being planned."""
+    """The estimate as a table, or why there is none: tables can be planned without a model that fits them."""
     try:
         times = estimate_step(config, plan, tables, num_dense)
     except ConfigError as error:
@@ -55,7 +55,7 @@ def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], 
     basis = (
         "rates measured by dlrm-bench"
         if config.topology.efficiency
-        else ("half of the rates that topology gives, which nobody measured")
+        else "half of the rates that topology gives, which were not measured"
     )
     return (
         f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps\n"
@@ -65,13 +65,13 @@ def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], 
 
 META = torch.device("meta")
 BATCHES = {"base": 2, "sparse_dist": 3, "prefetch": 4}
-"""How many batches a pipeline holds on the device."""
+"""Number of batches that a pipeline holds on the device."""
 SORT_BYTES = 48
 """A looked-up id in fbgemm's backward pass: it and its place, 8 bytes each, before and after sorting, and runs of both."""
 CONTEXT = 600 << 20
-"""Of CUDA, with the libraries' kernels; not measured here."""
+"""Bytes of CUDA, with the libraries' kernels; not measured here."""
 NCCL_BUFFERS = 400 << 20
-"""Of NCCL, on more than one rank; not measured here."""
+"""Bytes of NCCL, on more than one rank; not measured here."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class RunMemory:
 def estimate_run(
     spec: ModelSpec, trainer: TrainerConfig, dense: DenseSettings, num_ranks: int, device_type: str
 ) -> RunMemory:
-    """What a rank of ``num_ranks`` needs for training steps; of bf16 an upper bound. Raises ConfigError."""
+    """Memory that a rank of ``num_ranks`` needs for training steps; of bf16 an upper bound. Raises ConfigError."""
     tables, num_dense = spec.tables, spec.num_dense
     rows = -(-trainer.global_batch_size // num_ranks) * spec.config.ensemble_size
     model = build_model(spec, META)
@@ -120,7 +120,7 @@ def estimate_run(
 
 
 def shortage(needed: RunMemory, cluster: Cluster) -> str | None:
-    """What to do where that is more than what the plan keeps from the tables; None where it is not."""
+    """The cure where that is more than what the plan keeps from the tables; None where it is not."""
     kept = cluster.memory - cluster.usable
     if needed.total <= kept:
         return None
@@ -132,7 +132,7 @@ def shortage(needed: RunMemory, cluster: Cluster) -> str | None:
 
 
 class _Pooled(nn.Module):
-    """In the tables' place: their pooled vectors, on the meta device."""
+    """Stands in for the tables: their pooled vectors, on the meta device."""
 
     def __init__(self, tables: Sequence[Table], rows: int) -> None:
         super().__init__()
@@ -146,9 +146,9 @@ class _Pooled(nn.Module):
 
 
 def _activation_bytes(model: nn.Module, rows: int, num_dense: int) -> int:
-    """What the forward pass keeps for the backward one, counted on the meta device, and twice the largest of it:
+    """Bytes kept for the backward pass, counted on the meta device, and twice the largest of it.
 
-    a gradient and what it is made of.
+    That is a gradient and what it is made of.
     """
     kept = {parameter.untyped_storage()._cdata: 0 for parameter in model.parameters()}
 

@@ -1,4 +1,4 @@
-"""dlrm-plan: where the tables of a model would lie on a cluster that need not be there."""
+"""dlrm-plan: places the tables of a model on a cluster that need not be there."""
 
 import time
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def plan_cluster(config: PlanConfig, write_page: PageWriter | None = None) -> Es
 
 
 def train_command(config: PlanConfig, cluster: Cluster) -> str:
-    """What trains with the plan in ``output`` on the cluster that it is for."""
+    """The command that trains with the plan in ``output`` on its cluster."""
     meet = "--standalone"
     if cluster.nodes > 1:
         meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
@@ -71,7 +71,7 @@ def train_command(config: PlanConfig, cluster: Cluster) -> str:
 
 
 def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, cluster: Cluster) -> None:
-    """What the run needs beside its tables, if the model fits them: a plan may be asked for without it."""
+    """Prints the memory beside the tables, if the model fits them: tables can be planned without it."""
     spec = ModelSpec(config.model, tables, num_dense)
     if model_problems(config.model) or model_table_problems(spec):
         return

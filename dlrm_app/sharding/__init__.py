@@ -1,1 +1,1 @@
-"""Where every table lives: topology, planner, plans on disk."""
+"""Places tables on ranks: cluster, constraints, cost, planner, plan files, the sharded model."""

@@ -1,4 +1,4 @@
-"""What tables are placed on: a described cluster, or the ranks that were started."""
+"""The cluster that tables are placed on: described by topology, or the ranks that were started."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 GIB = 2**30
 STEP_BYTES = 2**28
 SHARED_SHARE = 0.9
-"""Of a GPU: with less than that free somebody else is on it; a context takes half a GiB."""
+"""Share of a GPU: with less than that free somebody else is on it; a context takes half a GiB."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Cluster:
     reserved_share: float
     bandwidths: Bandwidths = field(default_factory=Bandwidths)
     is_described: bool = True
-    """By topology's keys; else it is what was started."""
+    """True: by topology's keys; False: the ranks that were started."""
 
     @property
     def num_ranks(self) -> int:
@@ -105,7 +105,7 @@ CPU_BANDWIDTHS = Bandwidths(memory=Bandwidths.host_memory, intra_node=10e6, inte
 
 
 def described_cluster(config: TopologyConfig) -> Cluster:
-    """The cluster that ``config``, which describes one and has no problems, tells of."""
+    """The cluster that ``config`` describes, which has no problems."""
     assert config.nodes is not None
     assert config.devices_per_node is not None
     assert config.device is not None
@@ -171,7 +171,7 @@ def device_bytes(ranks: Ranks) -> int:
 
 
 def free_gpu_bytes(gpu: int) -> int:
-    """What this process may still allocate: free on the GPU, its context made, or held by its own allocator for reuse.
+    """Bytes that this process may still allocate: free on the GPU, or held by its own allocator for reuse.
 
     In whole STEP_BYTES, so that what other programs take and leave from one start to the next changes no plan.
     """

@@ -1,4 +1,4 @@
-"""What may be done with each table: sharding types and compute kernels, from the configuration and the specs.
+"""Constraints of each table: sharding types and compute kernels, from the configuration and the specs.
 
 A table's own spec is asked first, then the patterns of ``sharding.tables`` (the last one that fits), then ``sharding``
 itself: key by key. Under the dense kernel a table's gradient is as large as the table, and an optimizer beside the backward
@@ -27,14 +27,14 @@ DEFAULT_TYPES = ["table_wise", "row_wise"]
 
 
 def constraints_of(table: Table, sharding: ShardingConfig) -> dict[str, Any]:
-    """What is asked for ``table``, by its spec, a pattern or all tables; null and what nobody asks for is left out."""
+    """Constraints of ``table`` by its spec, a pattern or all tables; those that are null are left out."""
     for_all = {"types": sharding.types, "kernels": sharding.kernels}
     sources = [for_all, sharding.pattern_constraints(table.name), table.sharding]
     return {key: value for source in sources for key, value in source.items() if value is not None}
 
 
 def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_type: str) -> list[str]:
-    """What ``device_type`` or the tables do not allow of the constraints, one problem a cause."""
+    """Constraints that ``device_type`` or the tables do not allow, one problem a cause."""
     names = [table.name for table in tables]
     problems = [
         f"sharding.tables.{pattern} fits no table: they are {listed(names, 8)}"
@@ -46,7 +46,7 @@ def sharding_problems(tables: Sequence[Table], sharding: ShardingConfig, device_
 
 
 def by_cause(causes: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """(table name, what is to be said of it) as one line for each cause: ``tables a, b: cause``."""
+    """(table name, its causes) as one line for each cause: ``tables a, b: cause``."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, of_table in causes:
         for cause in of_table:
@@ -58,12 +58,12 @@ def _causes(table: Table, constraints: Mapping[str, Any], device_type: str) -> l
     kernels, causes = constraints.get("kernels", []), []
     if device_type == "cpu" and (uvm := [kernel for kernel in kernels if "uvm" in kernel]):
         causes.append(
-            f"sharding kernel {uvm[0]} keeps weights in the host's memory for a GPU to read, and there is no GPU: on CPU "
-            "they lie there anyway, leave kernels out or use fused"
+            f"sharding kernel {uvm[0]} keeps weights in the host's memory for a GPU to read, and there is no GPU: "
+            "leave kernels out or use fused"
         )
     if "cache_load_factor" in constraints and "fused_uvm_caching" not in kernels:
         causes.append(
-            "cache_load_factor is of kernel fused_uvm_caching alone: add kernels: [fused_uvm_caching]"
+            "cache_load_factor needs the kernel fused_uvm_caching: add kernels: [fused_uvm_caching]"
         )
     width = constraints.get("min_partition", table.dim)
     if width > table.dim:
@@ -79,7 +79,7 @@ def table_names(names: Sequence[str]) -> str:
 def dense_kernel_tables(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> dict[str, str]:
-    """The tables that take the dense kernel wherever their shards lie, and why: table name → reason.
+    """Tables that take the dense kernel wherever their shards lie: table name → reason.
 
     A table that the planner replicates takes it as well, there is no other for data_parallel.
     """
@@ -95,7 +95,7 @@ def dense_kernel_tables(
 def dense_kernel_reason(
     settings: SparseSettings, kernels: Sequence[str] | None, device_type: str
 ) -> str | None:
-    """Why a table with these settings and ``kernels`` allowed takes the dense kernel; None: a fused one."""
+    """The reason why a table with these settings and ``kernels`` takes the dense kernel; None: it takes a fused one."""
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
     if settings.updated_rows == "all":
         return f"{settings.kind} with updated_rows=all is not fused"
@@ -113,7 +113,7 @@ def dense_kernel_reason(
 def log_dense_kernel(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> None:
-    """Says which tables pay for a pass over all their rows in every step."""
+    """Logs which tables need a pass over all their rows in every step."""
     reasons = dense_kernel_tables(tables, settings, sharding, device_type)
     for line in by_cause((name, [reason]) for name, reason in reasons.items()):
         logger.info("%s, so every step passes over the whole table", line)
@@ -122,7 +122,7 @@ def log_dense_kernel(
 def table_problems(
     tables: Sequence[Table], settings: SparseSettings, sharding: ShardingConfig, device_type: str
 ) -> list[str]:
-    """What the device or the tables' own settings do not allow of sparse optimizers, one problem a cause."""
+    """Sparse optimizers that the device or the tables' own settings do not allow, one problem a cause."""
     if unknown := one_of("optimizer.sparse.kind", settings.kind, tuple(SPARSE_OPTIMIZERS)):
         return unknown
     return by_cause((table.name, _table_problems(table, settings, sharding, device_type)) for table in tables)
@@ -158,7 +158,7 @@ def _table_problems(
 
 
 def _data_type_problems(table: Table, is_fused: bool, wants_rounding: bool, device_type: str) -> list[str]:
-    """Why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is asked for."""
+    """Reasons why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is asked for."""
     if table.data_type == "bf16":
         return ["fbgemm 1.8 trains no bf16 tables, on CPU or CUDA: use data_type fp16 or fp32"]
     if table.data_type == "fp32":

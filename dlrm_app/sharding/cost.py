@@ -1,4 +1,4 @@
-"""What each sharding option of a table costs: memory by kind and time, by torchrec's own estimators.
+"""The cost of each sharding option of a table: memory by kind and time, by torchrec's own estimators.
 
 Tables that are alike (rows, width, pooling factors, precision, optimizer, constraints) form a class, estimated once:
 a thousand tables of ten classes cost as much as ten.
@@ -33,18 +33,18 @@ from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 from dlrm_app.text import listed
 
 KINDS = ("weights", "optimizer", "inputs and outputs", "cache")
-"""What a shard keeps in its rank's memory, in the order of ``Option.memory``'s columns."""
+"""Kinds of memory that a shard takes on its rank, in the order of ``Option.memory``'s columns."""
 
 WEIGHT_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 SLOT_BYTES, ROW_BYTES = 16, 4
-"""Of fbgemm's cache: id and time of last use per row it can hold, and its place per row of the table."""
+"""Bytes of fbgemm's cache: id and time of last use per row it can hold, and its place per row of the table."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is planned: tables by name with what may be done with them, and how they are trained.
+    """The input of a plan: tables by name, their constraints, and how they are trained.
 
-    ``dense_kernel``: names of the tables that take the dense kernel, see ``kernels``.
+    ``dense_kernel``: names of the tables that take the dense kernel, see ``constraints``.
     """
 
     tables: Mapping[str, Table]
@@ -54,7 +54,7 @@ class Workload:
     global_batch_size: int
 
     def constraints(self, cluster: Cluster) -> dict[str, ParameterConstraints]:
-        """What may be done with each table on ``cluster``: its own constraints, or else the defaults."""
+        """Constraints of each table on ``cluster``: its own, or else the defaults."""
         sharding = self.sharding
         if sharding.types is None and cluster.nodes > 1:
             # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
@@ -65,7 +65,7 @@ class Workload:
 def planner_constraints(
     tables: Sequence[Table], sharding: ShardingConfig, dense_kernel: Collection[str], world_size: int
 ) -> dict[str, ParameterConstraints]:
-    """What the planner may do with each table, by name. ``dense_kernel``: the tables that must take that kernel."""
+    """torchrec's constraints of each table, by name. ``dense_kernel``: the tables that must take that kernel."""
     types = DEFAULT_TYPES if world_size > 1 else ["table_wise"]
     by_name = {}
     for table in tables:
@@ -196,7 +196,7 @@ class Scale:
         self.topology = topology
         self.sharder = AnyShardingSharder(qcomm_codecs_registry=quantized_collectives(collectives))
         self.module = EmbeddingBagCollection([])
-        """Of what kind of module the tables are."""
+        """The kind of module that the tables are in."""
         self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self.sharder})
         given = dict(constraints)
         self._estimators = (

@@ -1,4 +1,4 @@
-"""Putting shards on ranks: longest first onto the least loaded rank, within everyone's memory. Then tables change places
+"""Puts shards on ranks: longest first onto the least loaded rank, within everyone's memory. Then tables change places
 until no exchange lowers the largest load.
 """
 
@@ -28,7 +28,7 @@ Assignment = Mapping[str, Placed]
 
 @dataclass(frozen=True)
 class Loads:
-    """What lies on each of W ranks: memory in bytes by KINDS [W, 4], host bytes [W], milliseconds a step [W]."""
+    """Loads of W ranks: memory in bytes by KINDS [W, 4], host bytes [W], milliseconds a step [W]."""
 
     memory: np.ndarray
     host: np.ndarray
@@ -168,7 +168,7 @@ def place_tables(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_w
 MAX_EXCHANGES = 20_000
 MAX_PAIR_EXCHANGES = 300
 NUM_PARTNERS = 48
-"""With how many of the emptiest ranks pairs are exchanged."""
+"""Number of the emptiest ranks with which pairs are exchanged."""
 TOLERANCE = 1e-9
 TIME, MEMORY, HOST = range(3)
 
@@ -198,7 +198,7 @@ class Pieces:
 
 @dataclass
 class State:
-    """The loads of W ranks [3, W], and what they may not exceed [3]."""
+    """The loads of W ranks [3, W], and their limits [3]."""
 
     pieces: Pieces
     loads: np.ndarray

@@ -42,7 +42,7 @@ class EstimatedPlan(ShardingPlan):
     assignment: Assignment
     work: Workload
     options: Options
-    """What the planner chose from; none if the plan is from a file."""
+    """Options that the planner chose from; none if the plan is from a file."""
 
     @property
     def loads(self) -> Loads:
@@ -63,7 +63,7 @@ def module_paths(model: nn.Module) -> dict[str, str]:
 def to_plan(
     assignment: Assignment, options: Options, paths: Mapping[str, str], work: Workload, cluster: Cluster
 ) -> EstimatedPlan:
-    """``assignment`` in torchrec's words; what the tables' constraints say of caches and rounding goes with it."""
+    """``assignment`` as torchrec's plan, with the caches and rounding of the tables' constraints."""
     constraints = work.constraints(cluster)
     plan: dict[str, EmbeddingModuleShardingPlan] = {}
     for name, path in paths.items():
@@ -100,7 +100,7 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
 
 
 def to_assignment(plan: ShardingPlan, options: Options) -> Assignment:
-    """What a ShardingPlan of torchrec's planner assigns, in terms of ``options``."""
+    """The assignment of a ShardingPlan by torchrec's planner, in terms of ``options``."""
     assignment: dict[str, Placed] = {}
     for module_plan in plan.plan.values():
         assert isinstance(module_plan, EmbeddingModuleShardingPlan)
@@ -132,7 +132,7 @@ def log_plan(plan: EstimatedPlan) -> None:
 
 
 def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
-    """What ranks carry, the balance, and how tables are sharded: those of one shape in a line.
+    """The loads of ranks, the balance, and how tables are sharded: those of one shape in a line.
 
     If that takes more than ``max_table_rows``, all tables sharded for one reason stand in a line.
     """

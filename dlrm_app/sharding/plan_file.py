@@ -1,6 +1,5 @@
 """A sharding plan as a file that people read and compare: plan.yaml."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import Option, Workload, estimate_options
 from dlrm_app.sharding.placement import ON_NODES, Assignment, Placed
 from dlrm_app.sharding.plan import EstimatedPlan
-from dlrm_app.tables.specs import Table
 from dlrm_app.text import first_lines, listed
 
 KEYS = ("sharding_type", "compute_kernel", "ranks", "shards", "cache_load_factor")
@@ -57,20 +55,18 @@ def write_plan(path: Path, plan: EstimatedPlan) -> None:
 def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     """The plan of ``path``, for these tables on this cluster.
 
-    Raises ConfigError with every reason why it is not one: other tables, other ranks, rows or columns that lie
-    nowhere or twice, an unknown kernel.
+    Raises ConfigError with the reasons why it is not one: other ranks, or else other tables, an unknown kernel, rows or
+    columns that lie nowhere or twice.
     """
     content = _read(path)
-    problems = _rank_problems(content, cluster)
-    num_ranks = math.inf if problems else cluster.num_ranks  # once is enough
     entries: Mapping[str, Any] = content["tables"]
-    problems += _named("it places what is no table here", [n for n in entries if n not in work.tables])
-    problems += _named("it does not place", [n for n in work.tables if n not in entries])
-    problems += by_cause(
-        (name, _entry_faults(entry, work.tables[name], cluster.device, num_ranks))
-        for name, entry in entries.items()
-        if name in work.tables
-    )
+    problems = _rank_problems(content, cluster)
+    if not problems:
+        problems += _named(
+            "it has entries for tables that are not here", [n for n in entries if n not in work.tables]
+        )
+        problems += _named("it has no entry for", [n for n in work.tables if n not in entries])
+        problems += by_cause((name, _entry_faults(entry, cluster)) for name, entry in entries.items())
     if not problems:
         assignment, faults = _assign(entries, work, cluster)
         problems = by_cause(faults)
@@ -122,16 +118,15 @@ def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
     return []
 
 
-def _entry_faults(entry: Any, table: Table, device: str, num_ranks: float) -> list[str]:
-    if not isinstance(entry, Mapping) or not {"sharding_type", "compute_kernel", "ranks", "shards"} <= set(
-        entry
-    ):
+def _entry_faults(entry: Any, cluster: Cluster) -> list[str]:
+    """Errors of an entry by itself; whether its shards are those of the table is seen in ``_assign``."""
+    if not isinstance(entry, Mapping) or not set(KEYS[:4]) <= set(entry):
         return [f"an entry has the keys {', '.join(KEYS[:4])}, got {entry!r:.80}"]
     faults = [f"{key} is not known: use {', '.join(KEYS)}" for key in entry if key not in KEYS]
     for key, choices in (("sharding_type", SHARDING_TYPES), ("compute_kernel", KERNELS)):
         if entry[key] not in choices:
             faults.append(f"{key} must be one of {', '.join(choices)}, got {entry[key]!r}")
-    if "uvm" in str(entry["compute_kernel"]) and device == "cpu":
+    if "uvm" in str(entry["compute_kernel"]) and cluster.device == "cpu":
         faults.append(f"the kernel {entry['compute_kernel']} needs CUDA, these ranks compute on CPU")
     share = entry.get("cache_load_factor", 1)
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
@@ -141,28 +136,16 @@ def _entry_faults(entry: Any, table: Table, device: str, num_ranks: float) -> li
     shards = entry["shards"]
     if not isinstance(shards, list) or not shards or not all(_is_shard(shard) for shard in shards):
         return ["shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0"]
-    outside = sorted({shard[4] for shard in shards if shard[4] >= num_ranks})
+    outside = [shard[4] for shard in shards if shard[4] >= cluster.num_ranks]
     if outside:
-        faults.append(f"it lies on rank {outside[0]}, the last rank here is {num_ranks - 1}")
+        faults.append(f"it lies on rank {min(outside)}, the last rank here is {cluster.num_ranks - 1}")
     if entry["ranks"] != [shard[4] for shard in shards]:
         faults.append("ranks must be the last numbers of its shards, in their order")
-    return faults + _size_faults(np.array(shards, dtype=np.int64), table)
+    return faults
 
 
 def _is_shard(shard: Any) -> bool:
-    return (
-        isinstance(shard, list)
-        and len(shard) == 5
-        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shard)
-    )
-
-
-def _size_faults(shards: np.ndarray, table: Table) -> list[str]:
-    """``shards`` [S, 5] of a table of another size; whether they lap over or leave gaps is seen in ``_assign``."""
-    rows, columns = ((shards[:, k] + shards[:, k + 2]).max() for k in (0, 1))
-    if (rows, columns) == (table.rows, table.dim):
-        return []
-    return [f"it is made for {rows:,} × {columns}, the table has {table.rows:,} × {table.dim}: plan again"]
+    return isinstance(shard, list) and len(shard) == 5 and all(type(n) is int and n >= 0 for n in shard)
 
 
 def _assign(
@@ -179,7 +162,11 @@ def _assign(
         is_copied = option.sharding_type == "data_parallel"
         expected = np.hstack([option.offsets, option.sizes])
         given = expected if is_copied else np.array(entry["shards"])[:, :4]
-        if not np.array_equal(expected, given):
+        extent, table = (given[:, :2] + given[:, 2:]).max(0), work.tables[name]
+        if extent.tolist() != [table.rows, table.dim]:
+            made_for = f"{extent[0]:,} × {extent[1]}"
+            wrong = [f"it is made for {made_for}, the table has {table.rows:,} × {table.dim}: plan again"]
+        elif not np.array_equal(expected, given):
             wrong = [
                 f"{option.sharding_type} on these ranks cuts it into {expected[:2].tolist()}…, "
                 f"not {given[:2].tolist()}…: plan again"
@@ -195,7 +182,7 @@ def _assign(
 
 
 def _as_constraints(entry: Mapping[str, Any], constraints: ParameterConstraints) -> ParameterConstraints:
-    """What the entry leaves open: nothing."""
+    """Constraints that leave the planner nothing but the entry."""
     widths = {shard[3] for shard in entry["shards"]}
     cache = constraints.cache_params
     if "cache_load_factor" in entry:

@@ -1,4 +1,4 @@
-"""Which rank holds which part of which table: from a file, by our own planner, or by torchrec's."""
+"""Finds which rank holds which part of which table: from a file, by our own planner, or by torchrec's."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ def make_workload(
     global_batch_size: int,
     device_type: str,
 ) -> Workload:
-    """What is planned, for ranks that compute on ``device_type``."""
+    """The input of a plan, for ranks that compute on ``device_type``."""
     return Workload(
         {table.name: table for table in tables},
         sharding,
@@ -74,9 +74,9 @@ def make_workload(
 def find_assignment(
     work: Workload, cluster: Cluster, model: Callable[[], nn.Module]
 ) -> tuple[Assignment, Options]:
-    """What ``sharding.plan`` says, or else what the planner finds, and what it chose from (none for a file).
+    """The assignment of ``sharding.plan``'s file, or else the planner's, and the options that it chose from (none for a file).
 
-    ``model`` makes what torchrec's planner asks for: tables on the meta device, their optimizers attached.
+    ``model`` makes the tables that torchrec's planner reads: on the meta device, their optimizers attached.
     Raises DlrmError if there is no plan, or the file's is for something else or for more memory.
     """
     sharding = work.sharding
@@ -153,7 +153,7 @@ def _least_of_all(cluster: Cluster) -> Cluster:
 
 
 def _decided_by_first(work: Callable[[], T], runtime: Runtime) -> T:
-    """What ``work`` gives on the first rank, on every rank: sums of another order would give another plan."""
+    """The result of ``work`` on the first rank, for every rank: sums of another order would give another plan."""
     outcome: T | DlrmError | None = None
     if runtime.is_first:
         try:

@@ -15,13 +15,13 @@ from dlrm_app.sharding.cost import Option, Options
 from dlrm_app.sharding.placement import Assignment, Board, improve, place_tables
 
 TIME_LEVELS = (np.inf, 4.0, 2.0, 1.4, 1.0, 0.7, 0.5, 0.25, 0.1)
-"""Of the time that each rank would take if the cheapest options were spread evenly."""
+"""Limits of time, in units of a rank's time if the cheapest options were spread evenly."""
 MEMORY_LEVELS = (1.0, 0.5, 0.25, 0.1)
-"""Of the memory that tables may take on a rank."""
+"""Limits of memory, as shares of what tables may take on a rank."""
 TIME_WEIGHTS = (1.0, 0.5, 0.0)
-"""How much the order of placing looks at time, and how much at memory."""
+"""Weights of time in the order of placing; the rest is memory's."""
 NUM_IMPROVED = 6
-"""How many of the best placements are worth improving."""
+"""Number of the best placements that are improved."""
 Choices = Sequence[tuple[str, Option]]
 """An option for each table, by name."""
 
@@ -38,7 +38,7 @@ def search(options: Options, cluster: Cluster) -> Assignment | None:
 
 
 def fits(options: Options, cluster: Cluster) -> bool:
-    """Whether ``search`` would find a plan, found out sooner."""
+    """True if ``search`` would find a plan; takes less time."""
     least = sum(min(float(option.device.sum()) for option in of_table) for of_table in options.values())
     if least > cluster.usable * cluster.num_ranks:
         return False
@@ -105,14 +105,14 @@ def _most_frugal(of_table: Sequence[Option], cluster: Cluster) -> Option:
 
 
 def largest_share(option: Option, cluster: Cluster) -> float:
-    """Of the memory that tables may take on a rank or in its host, what the largest shard takes."""
+    """Share of the memory that tables may take on a rank or in its host, of the largest shard."""
     return max(
         float(option.device.max()) / cluster.usable, float(option.host.max()) / max(cluster.usable_host, 1)
     )
 
 
 def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
-    """Where memory is short in all: tables change to the option that takes least, cheapest per byte saved first.
+    """Placements where memory is short: tables change to the option that takes least, cheapest per byte saved first.
 
     As few change as it takes (the greedy of the multiple-choice knapsack), found by bisection.
     """

@@ -42,7 +42,7 @@ def plan_model(
     batch_size: int,
     runtime: Runtime,
 ) -> EstimatedPlan:
-    """Where the tables of ``task``, on the meta device, are to lie. Raises DlrmError if they do not fit.
+    """Plans the tables of ``task``, which are on the meta device. Raises DlrmError if they do not fit.
 
     ``batch_size``: rows that all ranks together look up in a step.
     """
@@ -79,7 +79,7 @@ def shard_model(
 
 
 def _replicated_dense_part(world_size: int) -> DataParallelWrapper:
-    """What averages the dense part's gradients over the ranks; one rank's are their own average."""
+    """The wrapper that averages the dense part's gradients over the ranks; one rank needs none."""
     if world_size == 1:
         return AsItIs()
     # Otherwise DDP reorders its gradients after the first step, also after the first one of a resumed run,
@@ -103,7 +103,7 @@ def make_sharder(collectives: CollectivesConfig, prefetches: bool) -> AnyShardin
 
 
 def warn_of_other_algorithms(assignment: Assignment, optimizers: Mapping[str, str]) -> None:
-    """Says where rows are split whose optimizer (table name → kind) reduces over whole rows elsewhere."""
+    """Warns of split rows whose optimizer (table name → kind) reduces over whole rows."""
     split: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, placed in assignment.items():
         kind, optimizer = placed.option.sharding_type, optimizers[name]
@@ -112,8 +112,8 @@ def warn_of_other_algorithms(assignment: Assignment, optimizers: Mapping[str, st
             split[kind, optimizer].append(name)
     for (kind, optimizer), names in split.items():
         logger.warning(
-            "%s: %s reduces over the part of a row that a rank holds under %s, so this trains otherwise than unsplit "
-            "rows would: choose table_wise or row_wise, or an optimizer without row statistics (docs/how-to/sharding.md)",
+            "%s: %s reduces over the part of a row that a rank holds under %s, so training differs from unsplit "
+            "rows: choose table_wise or row_wise, or an optimizer without row statistics (docs/how-to/sharding.md)",
             table_names(names),
             optimizer,
             kind,

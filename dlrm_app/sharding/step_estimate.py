@@ -1,5 +1,5 @@
-"""How long a training step takes: its work part by part (arithmetic, bytes of memory touched, bytes sent to other ranks),
-and the rates at which a machine does that.
+"""Estimates a training step: its work part by part (arithmetic, bytes of memory touched, bytes sent to other ranks), and the
+rates at which a machine does that.
 
 Shapes: B a rank's rows, F sparse features, V vectors that meet (F and the dense one), D embedding width.
 """
@@ -26,7 +26,7 @@ VALUE, INDEX = 4, 8
 
 @dataclass(frozen=True)
 class Work:
-    """Of one part, on the rank that has most of it."""
+    """Work of one part, on the rank that has most of it."""
 
     flops: float = 0.0
     bytes: float = 0.0
@@ -35,7 +35,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a rank reads from the dataset for a step."""
+    """Rows and ids that a rank reads from the dataset for a step."""
 
     rows: float
     ids: float
@@ -54,7 +54,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class StepShape:
-    """What decides on a step's work.
+    """The quantities that a step's work depends on.
 
     batch: rows of a rank, of each model of an ensemble. lookup_share: of all lookups, by bytes, the busiest rank's;
     pooled_share: of all pooled vectors, those that the busiest rank makes, whole or in part.
@@ -171,7 +171,7 @@ def _products(shape: StepShape, part: str) -> tuple[Work, float]:
 
 
 def _interaction(shape: StepShape) -> Work:
-    """What features do with each other beside the interaction's own weights."""
+    """Work of features with each other, without the interaction's own weights."""
     model, batch, count = shape.model, shape.batch, shape.model.ensemble_size
     vectors = 1 + sum(len(table.features) for table in shape.tables)
     width = shape.tables[0].dim // count
@@ -210,9 +210,9 @@ def step_shape(
 
 
 EFFICIENCY = 0.5
-"""Of a part that nobody measured: half of what products and memory reach on large blocks."""
+"""Of a part that was not measured: half of what products and memory reach on large blocks."""
 FIXED_MS = {"cpu": 0.3, "cuda": 0.1}
-"""And what it takes for no rows at all: calls, and kernels to start."""
+"""Milliseconds that a part takes for no rows at all: calls, and kernels to start."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class Machine:
     loader_ids: float = inf
 
     def floor_ms(self, work: Work, precision: str) -> float:
-        """What ``work`` takes at least: its products or its bytes, whichever is more, and then what is sent."""
+        """The least milliseconds of ``work``: its products or its bytes, whichever is more, and then what is sent."""
         products = work.flops / self.flops.get(precision, self.flops["fp32"])
         return 1000 * (max(products, work.bytes / self.memory) + work.sent / self.exchange)
 
@@ -251,11 +251,11 @@ class Machine:
         return times | {part: ms for part, ms in self.fixed_ms.items() if part not in work}
 
     def loader_ms(self, what: Loaded) -> float:
-        """What it takes to make a batch of the rows and ids of a dataset, without anything beside it."""
+        """Milliseconds to read these rows and ids, with nothing else running."""
         return 1000 * (what.rows / self.loader_rows + what.ids / self.loader_ids)
 
     def beside_loader(self, parts_ms: Mapping[str, float], what: Loaded) -> dict[str, float]:
-        """``parts_ms`` with what the loader adds to a step, as ``data``.
+        """``parts_ms`` with the loader's time added, as ``data``.
 
         On CPU it takes cores from the step and adds all its time. A GPU works meanwhile, and waits for what is left.
         """
@@ -271,7 +271,7 @@ DATASHEETS = {
 """fp32 and bf16 flops a second where topology gives none: an A100's, and two AVX2 cores'."""
 
 LOADER_ROWS, LOADER_IDS = 5e6, 5e7
-"""Of a core a second, where topology gives none."""
+"""A core's rates a second, where topology gives none."""
 LOADER_CORES = {"cuda": 8, "cpu": 2}
 """The most decoding threads that a rank starts; and the cores whose flops stand above."""
 

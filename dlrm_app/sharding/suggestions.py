@@ -74,8 +74,7 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
         lines += ["  each of these was tried with the planner and makes it fit, estimated:", *working]
     else:
         lines.append(
-            "  tried without success: UVM caching, fp16 weights, more ranks; what is left is fewer rows or a "
-            "smaller width"
+            "  no cache, fp16 weights or up to 128 nodes made it fit: use fewer rows or a smaller width"
         )
     return "\n".join(lines)
 
@@ -127,7 +126,7 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
 
 
 def _suggestions(work: Workload, cluster: Cluster) -> Iterator[Suggestion]:
-    """What is worth trying; of caches the one that makes the fastest plan."""
+    """Settings worth trying; of caches the one that makes the fastest plan."""
     if cluster.device == "cuda":
         cached = [_cached(work, cluster, share) for share in LOAD_FACTORS]
         working = [(slowest, each) for each in cached if (slowest := each.slowest()) is not None]

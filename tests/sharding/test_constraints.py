@@ -104,7 +104,7 @@ def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any,
     ("constraints", "device", "words"),
     [
         ({"kernels": ["fused_uvm"]}, "cpu", "there is no GPU"),
-        ({"cache_load_factor": 0.2}, "cuda", "is of kernel fused_uvm_caching alone"),
+        ({"cache_load_factor": 0.2}, "cuda", "needs the kernel fused_uvm_caching"),
         ({"min_partition": 64}, "cuda", "wider than the table, 32 columns"),
     ],
 )
