@@ -1,11 +1,21 @@
-"""Records: frozen dataclasses that are kept as JSON."""
+"""Records kept as JSON: frozen dataclasses read back, and the values of nested mappings by dotted keys."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+
+def leaves(values: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(``section.key``, value) of everything in nested mappings, in their order."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, separator, f"{prefix}{key}{separator}")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def from_json(kind: type[T], value: Any) -> T:

@@ -4,7 +4,7 @@ A run that begins with another's weights takes that run's settings instead.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -14,6 +14,7 @@ from dlrm_app.config.overrides import plain_values
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
+from dlrm_app.records import leaves
 from dlrm_app.text import count
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def recipe_words(manifest: Manifest, num_ranks: int) -> list[str]:
     recipe: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / "experiment" / f"{name}.yaml"))
     groups = dict(next(iter(group.items())) for group in recipe.pop("defaults"))
     taken = {key.removeprefix("override /"): value for key, value in groups.items()}
-    taken |= {**dict(_leaves(recipe)), "trainer.global_batch_size": batch}
+    taken |= {**dict(leaves(recipe)), "trainer.global_batch_size": batch}
     settings = " ".join(f"{key}={value}" for key, value in taken.items())
     logger.info(
         "experiment=auto takes %s for %s: %s; experiment=null: none", name, count(rows, "row"), settings
@@ -123,14 +124,6 @@ def _batch_size(recipes: int, rows: int, num_ranks: int) -> int:
 
     lanes = enough_lanes(num_ranks)
     return max(1, min(recipes, rows // MIN_STEPS) // lanes) * lanes
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _with_settings_of(former: str, typed: Sequence[str], overrides: list[str]) -> list[str]:

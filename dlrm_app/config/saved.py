@@ -11,6 +11,7 @@ from dlrm_app.config.keys import GONE, RENAMED, RENAMED_IN_SPECS
 from dlrm_app.config.schema import build
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError, Problem
+from dlrm_app.records import leaves
 
 
 def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
@@ -33,16 +34,14 @@ def read_saved_config(values: dict[str, Any], folder: Path) -> TrainConfig:
     return config
 
 
-def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """``trainer.epochs 1 → 2`` for every key in which two configurations differ, but for resume and output."""
-    lines = []
-    for key in [*before, *(key for key in after if key not in before)]:
-        then, now = before.get(key), after.get(key)
-        if isinstance(then, Mapping) and isinstance(now, Mapping):
-            lines += changed_keys(then, now, f"{prefix}{key}.")
-        elif then != now and f"{prefix}{key}" not in ("resume", "output"):
-            lines.append(f"{prefix}{key} {then} → {now}")
-    return lines
+def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """``trainer.epochs 1 → 2`` for every key in which two configurations differ, except resume and output."""
+    then, now = dict(leaves(before)), dict(leaves(after))
+    return [
+        f"{key} {then.get(key)} → {now.get(key)}"
+        for key in dict.fromkeys([*then, *now])
+        if then.get(key) != now.get(key) and key not in ("resume", "output")
+    ]
 
 
 def _with_new_names(values: dict[str, Any]) -> DictConfig:

@@ -45,6 +45,7 @@ from dlrm_app.preprocess.units.journal import (
 )
 from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
 from dlrm_app.preprocess.units.unit_text import PADDING, beginning_of, first_line
+from dlrm_app.records import leaves
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +188,7 @@ def _refuse_other_config(
 
     ``open_keys``, and the keys under them, may differ.
     """
-    old, new = _flat(before), _flat(now)
+    old, new = dict(leaves(before)), dict(leaves(now))
     problems = [
         f"{key} is {new.get(key)!r}, it was {old.get(key)!r}"
         for key in sorted(old.keys() | new.keys())
@@ -196,14 +197,6 @@ def _refuse_other_config(
     if problems:
         hint = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
         raise ConfigError([*problems, hint])
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {prefix.rstrip("."): value}
-    return {
-        key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{prefix}{name}.").items()
-    }
 
 
 def check_first_lines(plan: Plan) -> None:

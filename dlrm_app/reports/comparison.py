@@ -12,6 +12,7 @@ from dlrm_app.config.report import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.result import PairedTest
 from dlrm_app.files import output_problems, write_text
+from dlrm_app.records import leaves
 from dlrm_app.reports.chart import Chart, Point, charts_html, linear_axis
 from dlrm_app.reports.page import page
 from dlrm_app.reports.run_charts import thin, without_peaks
@@ -95,7 +96,11 @@ def differences(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
 
 def _described(record: RunRecord) -> dict[str, str]:
     """A run's configuration by dotted keys, and what it ran on."""
-    described = {key: text for key, text in _flat(record.config).items() if key not in OF_THE_FOLDER}
+    described = {
+        key: "null" if value is None else str(value)
+        for key, value in leaves(_named(record.config))
+        if key not in OF_THE_FOLDER
+    }
     for key, name in (("world_size", "ranks"), ("device", "device"), ("threads_per_rank", "threads a rank")):
         if key in record.environment:
             described[name] = str(record.environment[key])
@@ -104,22 +109,14 @@ def _described(record: RunRecord) -> dict[str, str]:
     return described
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            flat |= _flat(
-                {_item_name(item, index): item for index, item in enumerate(value)}, f"{prefix}{key}."
-            )
-        else:
-            flat[f"{prefix}{key}"] = "null" if value is None else str(value)
-    return flat
-
-
-def _item_name(item: object, index: int) -> str:
-    return str(item.get("name", index)) if isinstance(item, Mapping) else str(index)
+def _named(value: Any) -> Any:
+    """``value`` with every list of mappings as a mapping by the items' names."""
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        value = {
+            item.get("name", index) if isinstance(item, Mapping) else index: item
+            for index, item in enumerate(value)
+        }
+    return {key: _named(part) for key, part in value.items()} if isinstance(value, Mapping) else value
 
 
 STYLES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from dlrm_app.config.logging import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_text
+from dlrm_app.records import leaves
 from dlrm_app.runs.events import Happening, RunEnd, event_to_json, logged
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class MlflowLog:
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
         run_id = str(self._client.create_run(experiment_id, run_name=folder.name).info.run_id)
-        for key, value in _leaves(parameters, "."):
+        for key, value in leaves(parameters):
             self._client.log_param(run_id, _allowed(key), value)
         write_text(note, f"{run_id}\n")
         return run_id
@@ -142,17 +143,9 @@ def scalars(event: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]
     """(name, number) of every number among ``values``: ``train/lr/sparse``, ``eval/val/auc``."""
     prefix = "/".join([event, values["split"]] if "split" in values else [event])
     measured = {key: value for key, value in values.items() if key not in NO_METRICS}
-    for name, value in _leaves(measured, "/"):
+    for name, value in leaves(measured, "/"):
         if isinstance(value, int | float) and not isinstance(value, bool):
             yield f"{prefix}/{name}", float(value)
-
-
-def _leaves(values: Mapping[str, Any], separator: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, separator, f"{prefix}{key}{separator}")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _allowed(name: str) -> str:
