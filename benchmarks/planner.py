@@ -32,7 +32,7 @@ from dlrm_app.sharding.planner import make_workload
 from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.suggestions import smallest_cluster
-from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import resolve_tables
 
 CASES = (

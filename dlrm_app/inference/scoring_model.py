@@ -17,8 +17,7 @@ from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
 from dlrm_app.runs.checkpoint.marker import TrainedModel
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
-from dlrm_app.tables.names import table_of
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from dlrm_app.model import concat, dcn_parallel, dlrm
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
-from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import Table
 
 BUILDERS = {

@@ -13,8 +13,7 @@ from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from dlrm_app.loader.prefetch import map_in_order
-from dlrm_app.tables.names import table_of
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
 
 BLOCK_ROWS = 8192
 

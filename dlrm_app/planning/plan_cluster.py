@@ -18,8 +18,7 @@ from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.suggestions import smallest_cluster
-from dlrm_app.tables.bag_configs import meta_bags
-from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
+from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload

@@ -24,7 +24,7 @@ from dlrm_app.sharding.placement import Assignment
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
-from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
+from dlrm_app.tables.bags import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
 

@@ -287,3 +287,12 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
                     "or preprocess with a smaller encoding.num_embeddings"
                 )
     return problems
+
+
+def table_of(parameter: str) -> str | None:
+    """The table whose weights ``parameter`` (its dotted name in a model) is; None for the dense part's.
+
+    torchrec names them ``….embedding_bags.<table>.weight``, sharded or not.
+    """
+    parts = parameter.split(".")
+    return parts[-2] if "embedding_bags" in parts else None

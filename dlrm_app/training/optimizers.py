@@ -16,9 +16,8 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from dlrm_app.config.optimizer import DenseSettings, OptimizerConfig, SparseSettings
 from dlrm_app.runs.checkpoint.marker import EMA
 from dlrm_app.runs.checkpoint.tensors import Tensors
-from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, WEIGHT, table_settings
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
 
 
 class TouchedRows(torch.optim.Optimizer):

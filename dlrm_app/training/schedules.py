@@ -10,9 +10,8 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig, ScheduleSettings
 from dlrm_app.runs.checkpoint.marker import Evaluation, Progress
-from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import table_settings
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
 
 
 def lr_factor(step: int, schedule: ScheduleSettings, evals: Sequence[Evaluation] = ()) -> float:

@@ -19,8 +19,7 @@ from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.sharded_model import make_sharder
-from dlrm_app.tables.bag_configs import meta_bags
-from dlrm_app.tables.fused_optimizers import attach_fused_optimizers
+from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.validation import check_plan, plan_workload
 

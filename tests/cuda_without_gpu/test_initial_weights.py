@@ -6,7 +6,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.model.initial_weights import init_tables
-from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.training import table_health as changed_rows
 from dlrm_app.training.table_health import InitialWeights, hash_chunks

@@ -27,7 +27,7 @@ from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
 from dlrm_app.sharding.plan import to_assignment
 from dlrm_app.sharding.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.tables.bag_configs import meta_bags
+from dlrm_app.tables.bags import meta_bags
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
 from tests.sharding.clusters import cluster, merlin, one_hot, workload

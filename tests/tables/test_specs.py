@@ -11,7 +11,7 @@ from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cost import planner_constraints
-from dlrm_app.tables.bag_configs import to_bag_config
+from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.specs import resolve_tables
 
 ROWS = {"item": 100, "last_items": 80, "user": 50}

@@ -22,8 +22,8 @@ from torch.distributed._shard.sharded_tensor.shard import Shard
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.runs.checkpoint.marker import MODEL
-from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+from dlrm_app.tables.specs import table_of
 
 Tensors = dict[str, Any]
 

@@ -1,18 +1,46 @@
-"""fbgemm's fused optimizers, as torchrec attaches them to tables."""
+"""Tables as torchrec takes them: an EmbeddingBagCollection on the meta device, with fbgemm's fused optimizers attached."""
 
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torchrec.optim
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
 from torch import nn
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.tables.names import table_of
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, table_of
+
+POOLINGS = {"sum": PoolingType.SUM, "mean": PoolingType.MEAN}
+DATA_TYPES = {"fp32": DataType.FP32, "fp16": DataType.FP16, "bf16": DataType.BF16}
+
+
+def meta_bags(tables: Sequence[Table]) -> EmbeddingBagCollection:
+    """``tables`` on the meta device; the weights' values are set once they are sharded, see model/initial_weights."""
+    return EmbeddingBagCollection([to_bag_config(table) for table in tables], device=torch.device("meta"))
+
+
+def to_bag_config(table: Table) -> EmbeddingBagConfig:
+    """torchrec's description of ``table``."""
+    return EmbeddingBagConfig(
+        name=table.name,
+        num_embeddings=table.rows,
+        embedding_dim=table.dim,
+        feature_names=list(table.features),
+        pooling=POOLINGS[table.pooling],
+        data_type=DATA_TYPES[table.data_type],
+        init_fn=leave_as_allocated,
+    )
+
+
+def leave_as_allocated(weights: Any) -> Any:
+    """An ``init_fn`` that does nothing."""
+    return weights
 
 
 def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings: SparseSettings) -> None:
