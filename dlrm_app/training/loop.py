@@ -219,4 +219,3 @@ def log_loss(run: TrainingRun, bar: Any) -> None:
     run.tell(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)
-    instruments.adviser.look_at(step_ms)

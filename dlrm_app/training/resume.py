@@ -128,21 +128,14 @@ def _model_problems(former: TrainedModel, config: TrainConfig) -> list[str]:
 
 def _table_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
     known, given = ({table.name: table for table in each} for each in (former.tables, tables))
-    problems = []
-    if new := [name for name in given if name not in known]:
-        problems.append(f"tables: {listed(new)} not in {former.folder}")
-    if missing := [name for name in known if name not in given]:
-        problems.append(f"tables: {listed(missing)} of {former.folder} missing")
-    for key in ("rows", "dim", "pooling", "features"):
-        differences: dict[tuple[Any, Any], list[str]] = {}
-        for name in given.keys() & known.keys():
-            values = getattr(given[name], key), getattr(known[name], key)
-            if values[0] != values[1]:
-                differences.setdefault(values, []).append(name)
-        problems += [
-            f"tables: {key} is {now} for {listed(sorted(names))}, in {former.folder} {then}"
-            for (now, then), names in differences.items()
-        ]
+    if lone := sorted(known.keys() ^ given.keys()):
+        return [f"tables: {listed(lone)} are not in both, this run and {former.folder}"]
+    problems = [
+        f"tables: {key} of {name} is {now}, in {former.folder} {then}"
+        for key in ("rows", "dim", "pooling", "features")
+        for name in given
+        if (now := getattr(given[name], key)) != (then := getattr(known[name], key))
+    ]
     if config.warm_start.optimizer and not problems:
         problems += _optimizer_problems(former, config, tables)
     return problems

@@ -28,7 +28,7 @@ from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.text import count
 from dlrm_app.training.decisions import reason_to_stop
-from dlrm_app.training.instruments import Adviser, LossMeter, Throughput, Trace
+from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimizers import DenseEma
 from dlrm_app.training.schedules import LearningRates
@@ -119,7 +119,6 @@ class Instruments:
     guard: NonfiniteGuard
     throughput: Throughput
     parts: StepParts
-    adviser: Adviser
     trace: Trace
     health: TableHealth | None
     """None with evaluation.table_health=false."""

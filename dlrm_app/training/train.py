@@ -22,7 +22,7 @@ from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.evaluation import evaluate_split
-from dlrm_app.training.instruments import Adviser, LossMeter, Throughput, Trace
+from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
 from dlrm_app.training.mlperf_log import MlperfLog
 from dlrm_app.training.nonfinite import NonfiniteGuard
@@ -153,7 +153,6 @@ def make_instruments(
         guard,
         Throughput(config.trainer.global_batch_size),
         StepParts(model, trainable.optimizer, trainable.pipeline, runtime.device, is_alone),
-        Adviser(config, runtime.world_size),
         Trace(config.profiler, folder, runtime),
         health,
     )

@@ -79,11 +79,11 @@ def test_what_is_typed_wrongly_is_told_with_what_to_type(line: str, said: str, t
         ("predict model=empty input=x", "model=empty is no folder that dlrm-export wrote, and empty is no"),
         (
             "export checkpoint=empty",
-            "empty is no checkpoint and no run folder: name one that dlrm-train wrote",
+            "empty is no complete checkpoint and no run folder that holds one",
         ),
         (
             "evaluate checkpoint=run",
-            "the run in run has no whole checkpoint: train it until it has saved one",
+            "run is no complete checkpoint and no run folder that holds one",
         ),
     ],
 )

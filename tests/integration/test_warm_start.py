@@ -139,7 +139,7 @@ def test_another_model_is_refused_with_all_that_differs(former: Path, dataset: P
     assert re.search(
         r"model\.bottom_mlp is \[32\], in .*/step-\d+ \[16\]: give model\.bottom_mlp=\[16\]", problems
     )
-    assert re.search(r"tables: dim is 4 for t_c0, t_c1, t_m0, in .*/step-\d+ 8\n", problems)
+    assert re.search(r"tables: dim of t_c0 is 4, in .*/step-\d+ 8\n", problems)
     assert "trainer.global_batch_size must be a multiple of data.lanes (8), got 7" in problems
     assert not (tmp_path / "run").exists()
 

@@ -1,11 +1,9 @@
 """Opening a checkpoint, verifying its files and loading its tensors, on all ranks together."""
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -14,14 +12,13 @@ from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.errors import ConfigError, DataError, DlrmError, SharedError
+from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.kernels.install import install
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (
     EMA,
-    MARKER,
     MODEL,
     Checkpoint,
     TrainedModel,
@@ -29,7 +26,7 @@ from dlrm_app.runs.checkpoint.marker import (
     read_marker,
     verify_files,
 )
-from dlrm_app.runs.checkpoint.names import best_checkpoints, choose_checkpoint, list_checkpoints, looks_whole
+from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
 from dlrm_app.sharding.sharded_model import plan_model, shard_model
@@ -46,9 +43,7 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     marker = runtime.together(lambda: read_marker(folder))
     names = sorted(marker.files)[runtime.rank :: runtime.world_size]
     files = {name: marker.files[name] for name in names}
-    runtime.together(
-        lambda: while_others_wait(lambda: _unless_deleted(folder, lambda: verify_files(folder, files)))
-    )
+    runtime.together(lambda: while_others_wait(lambda: verify_files(folder, files)))
     return Checkpoint(folder, marker)
 
 
@@ -57,7 +52,23 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
 
     Raises DataError naming every tensor that it lacks or holds in another size.
     """
-    _unless_deleted(folder, lambda: _load(folder, tensors))
+    reader = TensorReader(folder)
+    stored = reader.read_metadata().state_dict_metadata
+    problems = []
+    for name, tensor in tensors.items():
+        entry = stored.get(name)
+        if not isinstance(entry, TensorStorageMetadata):
+            problems.append(f"{name} is not in it")
+        elif entry.size != tensor.size():
+            problems.append(
+                f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
+            )
+    if problems:
+        raise DataError(
+            f"checkpoint {folder} is of another model or optimizer: give the settings that it was "
+            f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
+        )
+    load(tensors, storage_reader=reader)
 
 
 def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkpoint | None:
@@ -84,39 +95,6 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
     return open_checkpoint(folder, runtime)
 
 
-def _unless_deleted(folder: Path, work: Callable[[], None]) -> None:
-    """Does ``work``; raises DataError if that fails because the run, which still trains, has deleted ``folder``."""
-    try:
-        work()
-    except (DlrmError, OSError, CheckpointException) as error:
-        if (folder / MARKER).is_file():
-            raise
-        raise DataError(
-            f"checkpoint {folder} was deleted while it was read: its run still trains and keeps only the newest and "
-            "the best. Type the command again, or train with a larger checkpoint.keep_last"
-        ) from error
-
-
-def _load(folder: Path, tensors: Tensors) -> None:
-    reader = TensorReader(folder)
-    stored = reader.read_metadata().state_dict_metadata
-    problems = []
-    for name, tensor in tensors.items():
-        entry = stored.get(name)
-        if not isinstance(entry, TensorStorageMetadata):
-            problems.append(f"{name} is not in it")
-        elif entry.size != tensor.size():
-            problems.append(
-                f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
-            )
-    if problems:
-        raise DataError(
-            f"checkpoint {folder} is of another model or optimizer: give the settings that it was "
-            f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
-        )
-    load(tensors, storage_reader=reader)
-
-
 NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)
 """SGD keeps no state, and is fused on every device: a model that is only read needs the memory of its weights."""
 
@@ -128,13 +106,7 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     of its dense weights.
     """
     folder = runtime.together(lambda: choose_checkpoint(path, which))
-    try:
-        marker = open_checkpoint(folder, runtime).marker
-    except DlrmError as error:  # the same on every rank
-        another = _another(path, which, folder)
-        if another is None:
-            raise
-        raise SharedError(f"{error}\n  {another}", error.exit_code) from error
+    marker = open_checkpoint(folder, runtime).marker
     trained = describe_trained(folder, marker, EMA if ema else MODEL)
     if ema and trained.config.optimizer.dense.ema_decay is None:
         raise ConfigError(
@@ -144,13 +116,6 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
             ]
         )
     return trained
-
-
-def _another(path: Path, which: str, damaged: Path) -> str | None:
-    """What to type in place of a damaged checkpoint, if the run has another."""
-    ranked = best_checkpoints if which == "best" else list_checkpoints
-    others = [each for each in ranked(path / "checkpoints") if each != damaged and looks_whole(each)]
-    return f"the next {which} is {others[0].name}: name {others[0]}" if others else None
 
 
 def load_trained(

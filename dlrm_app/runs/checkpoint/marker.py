@@ -6,7 +6,7 @@ Needs no torch.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dlrm_app.dataset.columns import refuse_other_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
+from dlrm_app.records import from_json
 from dlrm_app.tables.specs import Table, resolve_tables
 from dlrm_app.text import bullets, setting
 
@@ -109,11 +110,9 @@ class Progress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
-        """What ``to_json`` gave. Raises KeyError or TypeError."""
-        for key in ("epoch", "batch", "step", "samples", "earlier_updates"):
-            if not isinstance(value.get(key, 0), int):
-                raise TypeError(f"{key} must be a whole number, got {value[key]!r}")
-        return cls(**{**value, "evals": [Evaluation.from_json(each) for each in value["evals"]]})
+        """What ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
+        evals = [Evaluation.from_json(each) for each in value["evals"]]
+        return replace(from_json(cls, {**value, "evals": []}), evals=evals)
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,8 @@ class Marker:
     """Of torch's CPU generator."""
     dataset: str
     """Its fingerprint."""
-    columns: dict[str, Any] | None
-    """How the dataset is encoded, by ``describe_columns``; None in checkpoints of early versions."""
+    columns: dict[str, Any]
+    """How the dataset is encoded, by ``describe_columns``."""
     config: dict[str, Any]
     world_size: int
     plan: dict[str, Any]
@@ -184,7 +183,10 @@ def read_marker(folder: Path) -> Marker:
     if not folder.is_dir():
         raise DataError(f"no checkpoint at {folder}: the folder does not exist")
     if not path.is_file():
-        raise DataError(_what_it_is(folder))
+        raise DataError(
+            f"{folder} is no complete checkpoint and no run folder that holds one: name a folder that dlrm-train wrote, once it "
+            "has saved"
+        )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         written = (value.pop("format"), value.pop("version"))
@@ -198,25 +200,11 @@ def read_marker(folder: Path) -> Marker:
     )
 
 
-def _what_it_is(folder: Path) -> str:
-    """Of a folder that is no complete checkpoint; ``step-*`` is the name that ``checkpoint_name`` gives."""
-    if any(folder.glob("step-*")):
-        return (
-            f"{folder} is no checkpoint but holds some: name the run folder {folder.parent}, or one of them"
-        )
-    if (folder / "config.yaml").is_file():
-        return f"the run in {folder} has no whole checkpoint: train it until it has saved one"
-    if folder.name.startswith("step-"):
-        return f"{folder} is no complete checkpoint: it has no {MARKER} (its saving was interrupted)"
-    return f"{folder} is no checkpoint and no run folder: name one that dlrm-train wrote"
-
-
 def _parse(value: dict[str, Any]) -> Marker:
     progress, meter = Progress.from_json(value.pop("progress")), LossSums(**value.pop("meter"))
     files = {name: (size, digest) for name, (size, digest) in value.pop("files").items()}
-    columns = value.pop("columns", None)
     value.pop("calibration", None)  # what early versions kept with trainer.calibrate
-    return Marker(progress=progress, meter=meter, columns=columns, files=files, **value)
+    return Marker(progress=progress, meter=meter, files=files, **value)
 
 
 def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
@@ -254,16 +242,11 @@ class TrainedModel:
 
 
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
-    """What ``marker``, of the checkpoint at ``folder``, tells of its model. Raises DataError where it does not tell all."""
-    columns = marker.columns
-    if columns is None:
-        raise DataError(
-            f"checkpoint {folder} was saved by an early dlrm-app and does not say how its dataset is encoded: save it "
-            "again with the same dlrm-train command, resume=auto and a higher trainer.epochs or trainer.max_steps"
-        )
+    """What ``marker``, of the checkpoint at ``folder``, tells of its model. Raises DataError for an unknown configuration."""
     config = read_saved_config(marker.config, folder)
-    feature_rows = {column["name"]: column["num_embeddings"] for column in columns["sparse"]}
-    return TrainedModel(folder, marker, columns, config, resolve_tables(config.tables, feature_rows), dense)
+    feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
+    tables = resolve_tables(config.tables, feature_rows)
+    return TrainedModel(folder, marker, marker.columns, config, tables, dense)
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
