@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.kernels.install import keep_freed_memory
 from dlrm_app.loader.batch import Loading, TrainBatches

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from dlrm_app.check.distributions import DenseValues, Popularity, fitting
 from dlrm_app.check.overlap import Overlap, RowNumbers, hash_rows
 from dlrm_app.check.shards import RowGroup, Values, check_files, read_row_group
-from dlrm_app.dataset.column_rules import Bags, ColumnError
+from dlrm_app.dataset.arrow import Bags, ColumnError
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import SUGGESTION
 from dlrm_app.errors import DataError

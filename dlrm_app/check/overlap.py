@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.check.shards import Values
-from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import SPLITS, Manifest
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.dense import is_target

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.dataset.column_rules import Bags, ColumnError, read_column, read_ids, refuse_wrong
+from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
 from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn
 from dlrm_app.dataset.shard_files import file_difference, row_group_difference
 from dlrm_app.loader.prefetch import map_in_order

@@ -1,14 +1,18 @@
-"""NumPy arrays ↔ Arrow arrays, without pandas.
+"""NumPy arrays ↔ Arrow arrays, without pandas; columns read from shards, and the rules that they must keep.
 
 pyarrow's own conversions, ``pa.array`` of a NumPy array and ``to_numpy``, import pandas wherever it is installed: a seventh
-of a second of a command's start, for nothing.
+of a second of a command's start, for nothing. Reading raises the first ColumnError; a check of the dataset collects all.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import SparseColumn
 
 
 def array_of(values: NDArray[Any]) -> pa.Array:
@@ -30,3 +34,80 @@ def numbers_of(array: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     if not len(array):
         return np.empty(0, kind)
     return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """A multi-hot feature: row i holds ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+
+
+@dataclass(eq=False)
+class ColumnError(Exception):
+    """``count`` values of a column break a rule, 0 where all of it does; ``example`` is one of them."""
+
+    column: str
+    rule: str
+    count: int = 0
+    example: str = ""
+
+    def __str__(self) -> str:
+        number = f"{self.count:,} " if self.count else ""
+        return f"column {self.column}: {number}{self.rule}" + f", such as {self.example}" * bool(self.example)
+
+
+def read_column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
+    """The column as one Arrow array of exactly ``kind``, without missing values."""
+    if table.schema.get_field_index(name) < 0:
+        raise ColumnError(name, "it is missing")
+    column = table.column(name)
+    stored = column.type
+    if pa.types.is_list(stored):
+        stored = pa.list_(stored.value_type)  # writers differ in the name that they give to a list's items
+    if stored != kind:
+        raise ColumnError(name, f"it is {stored}, the manifest promises {kind}")
+    if column.null_count:
+        raise ColumnError(name, "values are missing", column.null_count)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def read_features(
+    table: pa.Table, dense: Sequence[str], sparse: Sequence[SparseColumn]
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.int32] | Bags]]:
+    """The columns ``dense`` and ``sparse`` of encoded rows."""
+    return (
+        [numbers_of(read_column(table, name, pa.float32())) for name in dense],
+        [read_ids(table, column) for column in sparse],
+    )
+
+
+def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
+    """The ids [R] of a column, or its Bags if it is multi-hot, all within its table."""
+    ids: NDArray[np.int32]
+    if not column.multi_hot:
+        ids = numbers_of(read_column(table, column.name, pa.int32()))
+        _check_ids(ids, column)
+        return ids
+    array = read_column(table, column.name, pa.list_(pa.int32()))
+    if missing := array.flatten().null_count:
+        raise ColumnError(column.name, "ids inside lists are missing", missing)
+    offsets = numbers_of(array.offsets)
+    ids = numbers_of(array.values)[offsets[0] : offsets[-1]]
+    _check_ids(ids, column)
+    return Bags(ids, offsets - offsets[0])
+
+
+def _check_ids(ids: NDArray[np.int32], column: SparseColumn) -> None:
+    # seen as unsigned a negative id is a huge one: a single pass over the ids finds both
+    if ids.size == 0 or int(ids.view(np.uint32).max()) < column.num_embeddings:
+        return
+    outside = ids[(ids < 0) | (ids >= column.num_embeddings)]
+    refuse_wrong(outside, column.name, f"ids are outside its table of {column.num_embeddings:,} rows")
+
+
+def refuse_wrong(wrong: NDArray[Any], name: str, rule: str) -> None:
+    """Raises ColumnError if there are ``wrong`` values."""
+    if len(wrong):
+        raise ColumnError(name, rule, len(wrong), str(wrong[0]))

@@ -1,4 +1,4 @@
-"""How a dataset's columns are encoded, as a checkpoint records it, and what keeps a model from reading others."""
+"""The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
-    """What decides which number a raw value becomes; of a vocabulary, the checksum of its file (None: not there)."""
+    """All that decides which number a raw value becomes; of a vocabulary, the checksum of its file (None: not there)."""
     return {
         "dense": [{"name": c.name, "transform": c.transform} for c in manifest.dense],
         "sparse": [
@@ -52,7 +52,7 @@ def refuse_other_columns(
 
 
 def column_problems(known: dict[str, Any], manifest: Manifest, features: Collection[str]) -> list[str]:
-    """Why rows of ``manifest`` do not mean what rows of a model's own dataset, ``known``, meant to it.
+    """Reasons why rows of ``manifest`` do not mean the same as those of a model's own dataset, ``known``.
 
     ``features``: the sparse columns that it reads. Warns of vocabularies that are not there to compare.
     """
@@ -87,7 +87,7 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
 
 
 def _name_differences(known: Sequence[str], given: Sequence[str]) -> list[str]:
-    """How the dense columns ``given`` are others than those that a model knows."""
+    """The differences of the dense columns ``given`` from those that a model knows."""
     missing = [name for name in known if name not in given]
     new = [name for name in given if name not in known]
     problems = [f"it has no dense column {listed(missing)}"] if missing else []

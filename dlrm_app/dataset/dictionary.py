@@ -69,7 +69,7 @@ class Indexed:
     num_missing: NDArray[np.int64]
 
     def has(self, column: int) -> bool:
-        """Whether the column is numbered."""
+        """True if the column is numbered."""
         return bool(self.distinct.begins[column] < self.distinct.ends[column])
 
 

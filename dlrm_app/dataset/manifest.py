@@ -165,7 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise DataError(
             f"{folder} holds no {MANIFEST}: it is no dataset, or its preprocessing has not finished; "
-            "then run the same dlrm-preprocess command again, it goes on where it stopped"
+            "then run the same dlrm-preprocess command again, it resumes where it stopped"
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -189,7 +189,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _faults(manifest: Manifest) -> list[str]:
-    """What types don't tell: how columns are encoded, whether all files are in the folder, and whether counts add up."""
+    """Checks beyond types: columns have encodings, all files are in the folder, counts add up."""
     rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
     faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
     names = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]

@@ -125,7 +125,7 @@ def _words(array: pa.Array) -> NDArray[np.uint32]:
 
 
 def _levels(array: pa.Array) -> tuple[int, bytes]:
-    """How many levels lists have, and the levels as a page wants them."""
+    """(the number of levels of lists, the levels as a page wants them)."""
     room = len(array.flatten()) + len(array)
     repetition, definition = np.empty(room, np.uint16), np.empty(room, np.uint16)
     count = _list_levels(numbers_of(array.offsets), repetition, definition)
@@ -174,7 +174,7 @@ class _Chunk:
         self.size += len(head) + stored
 
     def metadata(self, forms: dict[int, Value], start: int) -> bytes:
-        """What the footer says of the chunk, which stands at ``start``."""
+        """The footer's entry for the chunk, which stands at ``start``."""
         codec = CODECS["none"] if self._codec is None else self._codec[0]
         offsets = [start + offset for offset in reversed(self._offsets)]
         numbers = (start, codec, self._count, self._raw_size, self.size, *offsets)
@@ -182,7 +182,7 @@ class _Chunk:
 
 
 class _ColumnWriter:
-    """What the row groups of a column have settled on."""
+    """A column's encoding and codec, which its first row groups settle."""
 
     def __init__(self, dictionary_codec: _Codec | None, split_codec: _Codec | None) -> None:
         self._codecs = {RLE_DICTIONARY: dictionary_codec, BYTE_STREAM_SPLIT: split_codec}
@@ -234,7 +234,7 @@ def _joined_pages(indexed: Indexed) -> list[_DictionaryPages | None]:
 def _dictionary_pages(
     codes: Columns, distinct: Columns, numbers: Columns | None
 ) -> list[_DictionaryPages | None]:
-    """The pages of columns whose codes stand for ``numbers``, or themselves, of distinct values; None if there are none."""
+    """The pages of columns whose codes stand for ``numbers``, or themselves, of distinct values; None for a column without."""
     sizes = distinct.ends - distinct.begins
     widths = [int(size - 1).bit_length() or 1 if size else 0 for size in sizes.tolist()]
     bodies = _packed(codes, numbers, widths)

@@ -1,4 +1,4 @@
-"""What Parquet files say of themselves: headers of pages, the schema, the metadata of chunks.
+"""The structs of Parquet files: headers of pages, the schema, the metadata of chunks.
 
 The format: https://parquet.apache.org/docs/file-format/, its structs and numbers: parquet.thrift there. They are written
 in Thrift's compact protocol. A value may have slots, left open for numbers: what headers say is mostly the same, so
@@ -102,7 +102,7 @@ DICTIONARY_HEADER = _page_header(_DICTIONARY_PAGE, 7, PLAIN, {})
 
 @dataclass(frozen=True)
 class FileFormat:
-    """What is the same in all files of a schema.
+    """The parts that are the same in all files of a schema.
 
     ``metadata``: of each column, by its encoding; to be filled with the chunk's offset, codec, number of values, sizes
     without and with compression, and its pages' offsets, the one of the data first.
@@ -114,7 +114,7 @@ class FileFormat:
 
 @lru_cache(maxsize=64)
 def file_format(schema: pa.Schema) -> FileFormat:
-    """What files of ``schema`` say of it."""
+    """The format of files of ``schema``."""
     elements = [_struct({4: _text("schema"), 5: _number(len(schema))})]
     metadata = []
     for field in schema:
@@ -165,6 +165,6 @@ def row_group(chunks: Sequence[bytes], size: int, num_rows: int) -> Value:
 
 
 def footer(schema: FileFormat, row_groups: Sequence[Value], num_rows: int) -> bytes:
-    """What stands at the end of a file, before its own length."""
+    """The end of a file, before the footer's own length."""
     fields = {1: _number(2), 2: _items(schema.elements), 3: _number(num_rows, _I64), 4: _items(row_groups)}
     return filled(_struct({**fields, 6: _text("dlrm-app")}), [])

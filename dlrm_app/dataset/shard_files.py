@@ -1,12 +1,16 @@
-"""Are the files of shards as the manifest describes them."""
+"""Compares shard files with the manifest; reads the pooling factors of multi-hot features from a footer."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
+from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets, listed
 
 SUGGESTION = "copy the files again from where they are whole, or preprocess again"
@@ -24,7 +28,7 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
 
 
 def file_difference(path: Path, shard: Shard, checksums: bool) -> str | None:
-    """How the file at ``path`` differs in size, and with ``checksums`` in its bytes."""
+    """The difference of the file at ``path`` in size, and with ``checksums`` in its bytes."""
     if not path.is_file():
         return f"{path} is missing"
     size = path.stat().st_size
@@ -36,7 +40,7 @@ def file_difference(path: Path, shard: Shard, checksums: bool) -> str | None:
 
 
 def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:
-    """How the row groups that the file at ``path`` says it holds differ."""
+    """The difference of the row groups that the file at ``path`` says it holds."""
     row_groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
     if row_groups == shard.row_groups:
         return None
@@ -44,3 +48,42 @@ def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) ->
         f"{len(rows):,} row groups of {listed(rows)} rows" for rows in (row_groups, shard.row_groups)
     )
     return f"{path} holds {given}, the manifest says {known}"
+
+
+def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Table]:
+    """``tables``, with the means of ``manifest``'s dataset where their specs give no ``pooling_factors``."""
+    means = mean_ids(manifest)
+    return [
+        replace(table, pooling_factors=tuple(means.get(feature, 1.0) for feature in table.features))
+        if not table.pooling_factors and means.keys() & set(table.features)
+        else table
+        for table in tables
+    ]
+
+
+def mean_ids(manifest: Manifest) -> dict[str, float]:
+    """Multi-hot feature → ids a row, to two digits that count; of one shard, from its footer.
+
+    An empty row counts as one id where the file has no count of those. Nothing is known, and nothing said, of a
+    manifest without its shards. Raises DataError for a shard that is no Parquet.
+    """
+    wanted = {column.name for column in manifest.sparse if column.multi_hot}
+    shards = [shard for shard in manifest.shards if shard.rows]
+    if not wanted or not shards or manifest.path is None:
+        return {}
+    path = manifest.path / shards[0].path
+    if not path.is_file():
+        return {}
+    try:
+        footer = pq.read_metadata(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} cannot be read ({error}): preprocess again") from error
+    counts = dict.fromkeys(wanted, 0)
+    for group in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            chunk = footer.row_group(group).column(index)
+            name = chunk.path_in_schema.split(".")[0]
+            if name in wanted:
+                has_nulls = chunk.statistics is not None and chunk.statistics.has_null_count
+                counts[name] += chunk.num_values - (chunk.statistics.null_count if has_nulls else 0)
+    return {name: max(float(f"{count / footer.num_rows:.2g}"), 0.01) for name, count in counts.items()}

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.config.evaluate import PermutationsConfig
-from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.distributed.collectives import all_gather_objects, sum_in_rank_order
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import evaluate

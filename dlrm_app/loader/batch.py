@@ -35,7 +35,7 @@ PLAIN = Loading()
 
 
 def choose_loading(prefetch: int, num_workers: int | None, runtime: Runtime) -> Loading:
-    """How to load on this rank; ``num_workers`` None: half of this rank's threads, from 1 to 8.
+    """The loading of this rank; ``num_workers`` None: half of this rank's threads, from 1 to 8.
 
     A worker decodes millions of rows a second, far more than a step on CPU takes, so there one is enough and the other
     half is the model's; a GPU takes what several workers give, and then the cores have nothing else to do.

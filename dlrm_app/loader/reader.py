@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.dataset.column_rules import ColumnError, read_column, read_features
+from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features
 from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn, label_of
 from dlrm_app.dataset.shard_files import SUGGESTION, file_difference, row_group_difference
 from dlrm_app.errors import ConfigError, DataError

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.kernels.compiled import njit
 
 

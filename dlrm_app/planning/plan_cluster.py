@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from dlrm_app.config.plan import PlanConfig
-from dlrm_app.dataset.pooling_factors import with_pooling_factors
+from dlrm_app.dataset.shard_files import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.files import explained_disk_errors
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems

@@ -19,8 +19,7 @@ from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.config.train import DistillationConfig, TrainConfig
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.pooling_factors import with_pooling_factors
-from dlrm_app.dataset.shard_files import verify_shards
+from dlrm_app.dataset.shard_files import verify_shards, with_pooling_factors
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import install

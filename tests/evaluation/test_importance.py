@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints

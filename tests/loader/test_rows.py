@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.column_rules import Bags
+from dlrm_app.dataset.arrow import Bags
 from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange, side_by_side, sort_random
 
 Row = tuple[list[float], list[list[int]], float]

@@ -8,7 +8,7 @@ import pytest
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.plan import PlanConfig
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.pooling_factors import mean_ids, with_pooling_factors
+from dlrm_app.dataset.shard_files import mean_ids, with_pooling_factors
 from dlrm_app.errors import DataError
 from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.tables.specs import Table
