@@ -123,7 +123,7 @@ def kernel_version(root: Path = Path("/")) -> str | None:
 
 
 def _asked_version() -> str | None:
-    """What nvidia-smi says, where neither /proc nor the driver's library says it."""
+    """The version that nvidia-smi reports, where neither /proc nor the driver's library says it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -163,7 +163,7 @@ def has_kernels(capability: tuple[int, int]) -> bool:
 
 
 def explain_missing(capability: tuple[int, int]) -> str:
-    """What to say of a GPU without kernels."""
+    """The reason given for a GPU without kernels."""
     major, minor = capability
     return (
         f"compute capability {major}.{minor}: fbgemm-gpu's wheels have kernels for 8.x (A100, A10, L4, L40), 9.0 (H100, H200) "

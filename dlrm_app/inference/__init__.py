@@ -1,1 +1,1 @@
-"""From a trained model to scores: quantized tables, export, its proof, prediction, and a C++ program that scores."""
+"""From a trained model to scores: quantized tables, export, its verification, prediction, and a C++ program that scores."""

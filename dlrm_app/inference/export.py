@@ -56,7 +56,7 @@ NUM_REFERENCE_ROWS = 64
 
 @dataclass(frozen=True)
 class _Source:
-    """What is exported, and the rows that it is verified on."""
+    """The model to export, and the rows that it is verified on."""
 
     trained: TrainedModel
     types: dict[str, str]
@@ -206,7 +206,7 @@ def _write_plain(name: str, source: _Source, folder: Path) -> None:
 
 
 def _interface(source: _Source, cpu: list[str]) -> dict[str, str]:
-    """What model.pt2 tells programs that read nothing else: names one a line, features with their number of ids."""
+    """The metadata of model.pt2, for programs that read nothing else: names one a line, features with their number of ids."""
     return {
         "dlrm.dense": "\n".join(source.dense),
         "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in source.features),

@@ -77,7 +77,7 @@ def open_export(folder: Path) -> ExportedModel:
     difference = float((run(inputs)[0] - expected).abs().max())
     if not difference <= TOLERANCE:
         raise DataError(
-            f"{folder / file} scores its reference rows otherwise here than where it was made (by {difference:.2g}, "
+            f"{folder / file} gives its reference rows other scores here than where it was made (by {difference:.2g}, "
             f"{TOLERANCE} is rounding): export it again on this machine"
         )
     return ExportedModel(folder, record, read_manifest(folder / ENCODING), run)

@@ -28,11 +28,11 @@ PACKAGE, SCRIPT = "model.pt2", "model.ts"
 _CODE_BYTES = 2**18
 _NAME = "model"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
-"""What torchrec's tracer does not look into, as in its tutorial."""
+"""Modules that torchrec's tracer leaves whole, as in its tutorial."""
 
 
 class _Cpu(NamedTuple):
-    """What a package is compiled for: the compiler's name of the CPU, bits of a vector, the instructions it needs."""
+    """The target of a package: the compiler's name of the CPU, bits of a vector, the instructions it needs."""
 
     march: str
     vector_bits: int
@@ -59,7 +59,7 @@ def cpu_instructions() -> set[str]:
 
 
 def needed_instructions(cpu: str) -> list[str]:
-    """What a package for ``cpu`` (native, avx2 or avx512) needs, sorted."""
+    """The instructions that a package for ``cpu`` (native, avx2 or avx512) needs, sorted."""
     return sorted(_CPUS[cpu].needs if cpu in _CPUS else cpu_instructions())
 
 
@@ -96,7 +96,7 @@ def write_package(
 
 
 def scored_bytes(model: torch.nn.Module) -> int:
-    """What ``model`` takes in a file, at least: its weights, and the code about them."""
+    """Bytes that ``model`` takes in a file, at least: its weights, and the code about them."""
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())) + _CODE_BYTES
 
 

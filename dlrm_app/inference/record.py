@@ -122,12 +122,12 @@ def write_record(folder: Path, record: ExportRecord) -> None:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether ``folder`` says that it is one."""
+    """True for a folder that holds the record of an export."""
     return (folder / RECORD).is_file()
 
 
 def read_record(folder: Path) -> ExportRecord:
-    """What FOLDER/export.json tells. Raises DataError if it is missing, damaged or of another version."""
+    """Reads FOLDER/export.json. Raises DataError if it is missing, damaged or of another version."""
     path = folder / RECORD
     if not path.is_file():
         raise DataError(f"no export at {folder}: it has no {RECORD}; name a folder that dlrm-export wrote")

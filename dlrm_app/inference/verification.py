@@ -10,6 +10,7 @@ import torch
 
 from dlrm_app.errors import DlrmError
 from dlrm_app.evaluation.intervals import compare_aucs
+from dlrm_app.inference.exported_model import from_lines, to_lines
 from dlrm_app.inference.formats import Inputs, Run
 from dlrm_app.inference.record import Verification
 from dlrm_app.inference.scoring_model import to_inputs
@@ -33,7 +34,7 @@ class Scored:
 def score_split(
     score: Callable[[Batch], torch.Tensor], batches: EvalBatches, split: str, title: str
 ) -> Scored:
-    """What ``score``, which gives logits [B], says to all rows of ``split``."""
+    """Scores all rows of ``split`` by ``score``, which gives logits [B]."""
     logits, labels = [], []
     with progress_bar(title, len(batches), True) as bar, batches:
         for batch in batches:
@@ -83,15 +84,8 @@ def refuse_loss(found: Verification, max_auc_loss: float) -> None:
 
 def repeated(inputs: Inputs, num_rows: int) -> Inputs:
     """``num_rows`` rows made of those of ``inputs``, over and over."""
-    dense, values, lengths = inputs
-    rows = torch.arange(num_rows) % len(dense)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.reshape(-1).cumsum(0)[:-1]]).view_as(
-        lengths
-    )
-    counts, begins = lengths[:, rows].reshape(-1).long(), starts[:, rows].reshape(-1)
-    within = torch.arange(int(counts.sum())) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-    taken = torch.repeat_interleave(begins, counts) + within
-    return dense[rows].contiguous(), values[taken], lengths[:, rows].contiguous()
+    lines = to_lines(inputs)
+    return from_lines([lines[row % len(lines)] for row in range(num_rows)], inputs[0].shape[1])
 
 
 def median_milliseconds(run: Run, inputs: Inputs) -> float:
@@ -107,7 +101,7 @@ def median_milliseconds(run: Run, inputs: Inputs) -> float:
 
 
 def check_in_cpp(program: Path, folder: Path) -> str:
-    """What ``program``, the C++ scorer, says of the reference rows of the export in ``folder``. Raises DlrmError."""
+    """Runs ``program``, the C++ scorer, on the reference rows of the export in ``folder``; gives its output. Raises DlrmError."""
     try:
         done = subprocess.run(
             [program.absolute(), folder, "--check"], capture_output=True, text=True, check=False

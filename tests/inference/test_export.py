@@ -108,7 +108,7 @@ def test_other_scores_of_the_reference_rows_are_refused(
         return lambda inputs: (script(inputs)[0] + 1e-5, script(inputs)[1])
 
     monkeypatch.setitem(exported_model.LOADERS, "torchscript", (file, load_other))
-    with pytest.raises(DataError, match="scores its reference rows otherwise"):
+    with pytest.raises(DataError, match="gives its reference rows other scores"):
         open_export(script_export)
 
 

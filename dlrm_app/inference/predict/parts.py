@@ -85,7 +85,7 @@ class DatasetParts:
         self.first_number = 0
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
-        """Those for which ``is_wanted(name, number)``."""
+        """Gives the parts for which ``is_wanted(name, number)``."""
         number = 0
         for index, shard in enumerate(self._shards):
             for group, rows in enumerate(shard.row_groups):

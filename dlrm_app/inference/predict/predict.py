@@ -37,14 +37,14 @@ from dlrm_app.text import bullets
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
-GO_ON = "then run the same command again; it goes on where it stopped"
+REPEAT = "then run the same command again; it continues where it stopped"
 _KEPT_REJECTS = 5
 _SHOWN = {"auc": "AUC", "pr_auc": "PR-AUC", "logloss": "log loss", "ne": "NE", "calibration": "calibration"}
 _PREFETCHED = 1
 """Parts that are read while another is scored."""
 
 Scorer = Callable[[Rows], NDArray[np.float32]]
-"""What gives the logits [n] of rows."""
+"""Rows → their logits [n]."""
 _ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64]]
 """Rows in memory, their labels if there are any, where each row stands within its part."""
 
@@ -69,7 +69,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
     output = Path(config.output)
     with (
         start_runtime(config.threads) as runtime,
-        explained_disk_errors(output, GO_ON),
+        explained_disk_errors(output, REPEAT),
         ExitStack() as held,
     ):
         started = time.perf_counter()
@@ -81,8 +81,8 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         scores = ScoresFile(output, source.origin_names, source.first_number)
         runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
-        if runtime.is_first and scores.begin(identity, can_go_on=not is_piped):
-            logger.info("%s is unfinished: going on where it stopped", output)
+        if runtime.is_first and scores.begin(identity, can_continue=not is_piped):
+            logger.info("%s is unfinished: continuing where it stopped", output)
         runtime.together(lambda: None)
 
         def is_wanted(name: str, number: int) -> bool:
@@ -197,7 +197,7 @@ def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
     if rejects > max_fraction * lines:
         raise DataError(
             f"{text}\nmore than rejects.max_fraction={max_fraction:g} allows: correct them, or raise it and run the command "
-            "again; it goes on with what is scored"
+            "again; it continues with what is scored"
         )
     logger.warning(text)
 

@@ -28,7 +28,7 @@ from dlrm_app.preprocess.units.source import Source, find_files
 from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, first_line, pipe_units
 
 FIELD, ITEM = "\x1f", "\x1e"
-"""What stands between the fields of a row, and between the items of a list."""
+"""Separators of the fields of a row, and of the items of a list."""
 BREAKING = frozenset("\x1e\x1f\n\r")
 """Characters that a value cannot hold, in text as here."""
 
@@ -136,7 +136,7 @@ class RawParts:
         return _File(source, False, _has_label(first_line(source), self._spec))
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
-        """Those for which ``is_wanted(name, number)``; of standard input all."""
+        """Gives the parts for which ``is_wanted(name, number)``; of standard input all."""
         if self.is_piped:
             yield from self._piped()
             return
@@ -222,7 +222,7 @@ def _readable_parquet(path: str) -> Iterator[None]:
 
 
 def _has_label(line: bytes, spec: Spec) -> bool:
-    """Whether a file whose first line this is has the label column: by its header, or else by how many fields it has."""
+    """True if a file with this first line has the label column: by its header, or else by how many fields it has."""
     fields = line.removeprefix(b"\xef\xbb\xbf").split(spec.delimiter.encode())
     if spec.header:
         quote = (spec.quote or "").encode()

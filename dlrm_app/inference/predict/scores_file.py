@@ -23,7 +23,7 @@ _TALLY = b"tally"
 
 @dataclass(frozen=True)
 class Tally:
-    """What a part held: ``num_lines``, or rows, of ``origin``, ``num_rejects`` of them left out, with the first reasons."""
+    """The content of a part: ``num_lines``, or rows, of ``origin``, ``num_rejects`` of them left out, with the first reasons."""
 
     origin: str
     num_lines: int
@@ -45,7 +45,7 @@ class ScoresFile:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else makes this file while the block runs. Raises DlrmError if somebody does, or has."""
+        """Holds the output while the block runs. Raises DlrmError if another command makes it, or has."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
         lock = self.output.with_name(f".{self.output.name}.lock")
         with held_lock(
@@ -54,14 +54,14 @@ class ScoresFile:
             refuse_if(output_problems("output", self.output, is_new=True))
             yield
 
-    def begin(self, identity: dict[str, Any], can_go_on: bool) -> bool:
-        """Makes the folder of parts, or goes on with the one there; tells whether it did.
+    def begin(self, identity: dict[str, Any], can_continue: bool) -> bool:
+        """Makes the folder of parts, or continues with the one there; True if it continues.
 
         Raises DlrmError if the parts there are of another ``identity``.
         """
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
-        if path.is_file() and can_go_on:
+        if path.is_file() and can_continue:
             try:
                 before = dict(json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as error:
@@ -82,7 +82,7 @@ class ScoresFile:
         return False
 
     def has(self, name: str) -> bool:
-        """Whether the part ``name`` is written."""
+        """True if the part ``name`` is written."""
         return self._path(name).is_file()
 
     def write(
@@ -101,7 +101,7 @@ class ScoresFile:
         return sorted(self._folder.glob("*.parquet"))
 
     def tallies(self) -> list[Tally]:
-        """What each part held, with rejects numbered as their file's lines."""
+        """The tally of each part, with rejects numbered as their file's lines."""
         return [
             replace(tally, rejects=[(start + line, reason) for line, reason in tally.rejects])
             for _, start, tally in self._numbered()

@@ -75,7 +75,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Raises ValueError for a name that stands there twice, of which JSON does not say which one counts."""
+    """Raises ValueError for a name that is given twice: JSON does not say which one counts."""
     value = dict(pairs)
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]

@@ -68,7 +68,7 @@ def _end_well(*_: object) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Before the export is loaded, so that a port that is taken is refused at once."""
+    """Opens the port before the export is loaded, so that one that is taken is refused at once."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -193,7 +193,7 @@ class Server:
         return _json(200, served)
 
     async def _ready(self, _: Request) -> Response:
-        """Whether to send requests here, or the queue is full."""
+        """Says whether the queue has room."""
         is_ready = self._batcher.queued_rows < self._limits.queued_rows
         return _json(200 if is_ready else 503, {"ready": is_ready})
 
