@@ -169,25 +169,3 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
     sizes = [row_group.column(place).total_uncompressed_size for place in (1, 2)]
     assert sizes[0] == pytest.approx(300 * 4 + 5000 * 9 / 8, rel=0.03)
     assert sizes[1] == pytest.approx(7 * 4 + 5000 * 3 / 8, rel=0.05)
-
-
-@given(
-    st.lists(
-        st.tuples(st.lists(st.integers(0, 40), max_size=120), st.integers(0, 30)), min_size=1, max_size=4
-    ),
-    st.sampled_from([np.uint32, np.uint64]),
-)
-def test_values_are_numbered_by_their_first_occurrences(
-    columns: list[tuple[list[int], int]], kind: type
-) -> None:
-    given = Columns.joined([np.array(values, kind) * kind(0x193193) for values, _ in columns])
-    limits = np.array([limit for _, limit in columns])
-    found = index_columns(given, limits, np.full(len(columns), 3 * 0x193193, kind))
-    for place, (values, limit) in enumerate(columns):
-        order = list(dict.fromkeys(values))
-        if len(order) > limit:
-            assert not found.has(place)
-        else:
-            assert found.distinct[place].tolist() == [value * 0x193193 for value in order]
-            assert found.codes[place].tolist() == [order.index(value) for value in values]
-            assert found.num_missing[place] == values.count(3)

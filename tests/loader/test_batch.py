@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.errors import DataError
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading, TrainBatches, choose_loading
 from tests.loader.dataset_fixture import write_dataset
 from tests.loader.test_reader import damage, written
@@ -125,18 +125,6 @@ def test_global_batches_do_not_depend_on_the_number_of_ranks(manifest: Manifest,
         assert together == alone
 
 
-def test_an_epoch_reads_each_training_row_at_most_once(manifest: Manifest) -> None:
-    """And drops fewer than a batch, as it says."""
-    batches = train_batches(manifest)
-    found = [row for batch in batches for row in rows_of(batch)]
-    dense = {tuple(row[0]) for row in found}
-    assert len(dense) == len(found) == 96 * len(batches) == 2000 - batches.num_dropped
-    assert dense <= {tuple(row[0]) for row in expected_rows(manifest, "train")}
-    assert sorted(found) != sorted(
-        row for batch in train_batches(manifest, epoch=1) for row in rows_of(batch)
-    )
-
-
 def test_training_may_begin_at_any_batch(manifest: Manifest) -> None:
     """With the batches that the run without the stop would have had."""
     whole = [rows_of(batch) for batch in train_batches(manifest)]
@@ -248,21 +236,6 @@ def test_a_damaged_shard_stops_the_training_loop(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"part-00002\.parquet is missing"):
         list(train_batches(manifest))
     assert reading_threads() == []
-
-
-def test_a_dataset_without_labels_is_refused(tmp_path: Path) -> None:
-    """Refused before the first batch, for training and evaluation."""
-    manifest = write_dataset(tmp_path / "x", 400, labelled=False)
-    with pytest.raises(DataError, match=r"the train split of .* has no labels"):
-        train_batches(manifest)
-    with pytest.raises(DataError, match=r"the val split of .* has no labels"):
-        EvalBatches(manifest, "val", FEATURES, batch_size=10)
-
-
-def test_features_that_the_dataset_lacks_are_refused(manifest: Manifest) -> None:
-    """Before the first batch."""
-    with pytest.raises(ConfigError, match="feature c7 is not in the dataset"):
-        train_batches(manifest, ["c7"])
 
 
 def runtime(num_threads: int) -> Any:

@@ -51,11 +51,6 @@ def test_there_are_enough_lanes_for_any_number_of_ranks_and_64_for_those_that_di
     assert (lanes == 64) == (64 % ranks == 0)
 
 
-@pytest.mark.parametrize("ranks", [128, 1024])
-def test_a_thousand_ranks_are_dealt_a_batch_by_default(ranks: int) -> None:
-    assert check_lanes(65_536, enough_lanes(ranks), ranks, rows=10**9) == []
-
-
 @given(group_sizes, layouts(), seeds, st.integers(0, 100), st.booleans())
 def test_any_number_of_ranks_gives_the_same_global_batches(
     sizes: list[int], layout: dict[str, int], seed: int, epoch: int, shuffle: bool
@@ -274,8 +269,3 @@ def test_a_refusal_names_the_key_the_value_and_the_cure(
 ) -> None:
     """All problems at once, each with what to type."""
     assert check_lanes(*arguments) == problems
-
-
-def test_all_problems_come_in_one_message() -> None:
-    """Not one at a time."""
-    assert len(check_lanes(100, 64, 3, 1000)) == 2
