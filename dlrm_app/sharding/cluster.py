@@ -138,17 +138,15 @@ def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     described = described_cluster(config)
     shape = ("nodes", "devices_per_node", "device")
     if any(getattr(described, key) != getattr(started, key) for key in shape):
-        raise ConfigError([_contradiction(described, started)])
+        raise ConfigError(
+            [
+                f"topology describes {described.nodes} × {described.devices_per_node} {described.device} ranks, but "
+                f"{started.nodes} × {started.devices_per_node} {started.device} ranks were started: start them with "
+                f"torchrun --nnodes {described.nodes} --nproc-per-node {described.devices_per_node} …, plan only with "
+                "dlrm-plan, or use topology=auto"
+            ]
+        )
     return described
-
-
-def _contradiction(described: Cluster, started: Cluster) -> str:
-    command = f"torchrun --nnodes {described.nodes} --nproc-per-node {described.devices_per_node} …"
-    return (
-        f"topology describes {described.nodes} × {described.devices_per_node} {described.device} ranks, but "
-        f"{started.nodes} × {started.devices_per_node} {started.device} ranks were started: start them with "
-        f"{command}, plan only with dlrm-plan, or use topology=auto"
-    )
 
 
 def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:

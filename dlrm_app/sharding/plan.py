@@ -181,10 +181,11 @@ def rank_rows(loads: Loads, cluster: Cluster) -> tuple[Columns, Rows]:
 def table_rows(plan: EstimatedPlan, *, fold_shapes: bool = False) -> list[list[str]]:
     """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike, or of all shapes."""
     alike: dict[tuple[Shape | None, str, str], list[Table]] = defaultdict(list)
-    reasons = _reasons(plan)
-    for table in plan.work.tables.values():
-        key = (None if fold_shapes else shape(table), *reasons[table.name])
-        alike[key].append(table)
+    slowest = float(plan.loads.time.max())
+    for name, table in plan.work.tables.items():
+        placed = plan.assignment[name]
+        why = reason(placed, plan.options.get(name, ()), plan.cluster, slowest)
+        alike[None if fold_shapes else shape(table), placed.option.label, why].append(table)
     rows = []
     for (_, sharding, why), tables in alike.items():
         largest = max(tables, key=lambda table: table.num_bytes)
@@ -194,15 +195,6 @@ def table_rows(plan: EstimatedPlan, *, fold_shapes: bool = False) -> list[list[s
             [label(tables), f"{largest.rows:,}", str(largest.dim), sharding, num_shards, weights, why]
         )
     return rows
-
-
-def _reasons(plan: EstimatedPlan) -> dict[str, tuple[str, str]]:
-    """Table name → how it is sharded, and why."""
-    slowest = float(plan.loads.time.max())
-    return {
-        name: (placed.option.label, reason(placed, plan.options.get(name, ()), plan.cluster, slowest))
-        for name, placed in ((name, plan.assignment[name]) for name in plan.work.tables)
-    }
 
 
 def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:

@@ -17,6 +17,7 @@ from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.cluster import Cluster, running_cluster
 from dlrm_app.sharding.constraints import dense_kernel_tables
 from dlrm_app.sharding.cost import Options, Workload, estimate_options
@@ -26,6 +27,7 @@ from dlrm_app.sharding.plan_file import load_plan
 from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.sharding.suggestions import can_fit, explain_misfit
+from dlrm_app.tables.bags import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
@@ -34,24 +36,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def make_plan(
-    model: nn.Module,
+def plan_model(
+    task: ClickTask,
     tables: Sequence[Table],
     sparse: SparseSettings,
     sharding: ShardingConfig,
     topology: TopologyConfig,
-    global_batch_size: int,
+    batch_size: int,
     runtime: Runtime,
 ) -> EstimatedPlan:
-    """A plan for every EmbeddingBagCollection of ``model`` (on the meta device), the same on every rank.
+    """A plan for the tables of ``task`` (on the meta device), the same on every rank; attaches their fused optimizers.
 
-    Raises DlrmError, on every rank the same, if the tables do not fit (with what is needed, what there is, and
+    ``batch_size``: rows that all ranks together look up in a step. Raises DlrmError, on every rank the same, if the tables do not fit (with what is needed, what there is, and
     what would help), if ``sharding.plan`` is for other tables or ranks, or ``topology`` for other ranks.
     """
+    attach_fused_optimizers(task.model, tables, sparse)
     cluster = _least_of_all(running_cluster(topology, runtime))
-    work = make_workload(tables, sparse, sharding, global_batch_size, cluster.device)
-    assignment, options = _decided_by_first(lambda: find_assignment(work, cluster, lambda: model), runtime)
-    return to_plan(assignment, options, module_paths(model), work, cluster)
+    work = make_workload(tables, sparse, sharding, batch_size, cluster.device)
+    assignment, options = _decided_by_first(lambda: find_assignment(work, cluster, lambda: task), runtime)
+    return to_plan(assignment, options, module_paths(task), work, cluster)
 
 
 def make_workload(

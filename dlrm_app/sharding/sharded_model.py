@@ -2,7 +2,7 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,7 @@ from torchrec.distributed.model_parallel import (
 )
 from torchrec.distributed.types import ShardingEnv
 
-from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.sharding import CollectivesConfig, ShardingConfig, TopologyConfig
+from dlrm_app.config.sharding import CollectivesConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.initial_weights import init_tables
@@ -22,32 +21,12 @@ from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.constraints import table_names
 from dlrm_app.sharding.placement import Assignment
 from dlrm_app.sharding.plan import EstimatedPlan
-from dlrm_app.sharding.planner import make_plan
 from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
-from dlrm_app.tables.bags import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
-from dlrm_app.tables.specs import Table
 
 logger = logging.getLogger(__name__)
 
 COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
-
-
-def plan_model(
-    task: ClickTask,
-    tables: Sequence[Table],
-    optimizer: SparseSettings,
-    sharding: ShardingConfig,
-    topology: TopologyConfig,
-    batch_size: int,
-    runtime: Runtime,
-) -> EstimatedPlan:
-    """Plans the tables of ``task``, which are on the meta device. Raises DlrmError if they do not fit.
-
-    ``batch_size``: rows that all ranks together look up in a step.
-    """
-    attach_fused_optimizers(task.model, tables, optimizer)
-    return make_plan(task, tables, optimizer, sharding, topology, batch_size, runtime)
 
 
 def shard_model(

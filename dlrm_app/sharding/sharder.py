@@ -153,22 +153,12 @@ def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommC
     """
     if config.forward == config.backward == "fp32":
         return None
-    exchanged, summed = (
-        _codecs(config.forward, config.backward),
-        _codecs(_summable(config.forward), _summable(config.backward)),
-    )
-    return {
-        CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL.name: exchanged,
-        CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER.name: summed,
+    summable = ("fp16" if kind == "int8" else kind for kind in (config.forward, config.backward))
+    pairs = {
+        CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL: (config.forward, config.backward),
+        CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER: summable,
     }
-
-
-def _summable(name: str) -> str:
-    return "fp16" if name == "int8" else name
-
-
-def _codecs(forward: str, backward: str) -> QuantizedCommCodecs:
-    return get_qcomm_codecs(QCommsConfig(CommType(forward), CommType(backward)))
+    return {op.name: get_qcomm_codecs(QCommsConfig(*map(CommType, pair))) for op, pair in pairs.items()}
 
 
 def fused_kernels(model: nn.Module) -> Iterator[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from dlrm_app.errors import ConfigError
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems
-from dlrm_app.sharding.cost import KINDS, Option, Options, Workload, estimate_options
+from dlrm_app.sharding.cost import KINDS, Options, Workload, estimate_options
 from dlrm_app.sharding.placement import rank_loads
 from dlrm_app.sharding.plan import fold
 from dlrm_app.sharding.search import fits, largest_share, search
@@ -48,7 +48,10 @@ def can_fit(work: Workload, cluster: Cluster) -> bool:
 def explain_misfit(work: Workload, cluster: Cluster) -> str:
     """The message: needed, available, the largest tables, and each suggestion that the planner found to work."""
     options = estimate_options(work, cluster)
-    smallest = (min(of_table, key=_bytes).memory.sum(0) for of_table in options.values())
+    smallest = (
+        min(of_table, key=lambda option: float(option.device.sum())).memory.sum(0)
+        for of_table in options.values()
+    )
     needed = sum(smallest, np.zeros(len(KINDS)))
     parts = (f"{memory_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part)
     groups = sorted(fold(list(work.tables.values())), key=lambda group: -group[1][0].num_bytes)
@@ -77,10 +80,6 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
             "  no cache, fp16 weights or up to 128 nodes made it fit: use fewer rows or a smaller width"
         )
     return "\n".join(lines)
-
-
-def _bytes(option: Option) -> float:
-    return float(option.device.sum())
 
 
 def _too_large(options: Options, cluster: Cluster) -> list[str]:

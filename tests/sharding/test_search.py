@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -279,3 +280,13 @@ def test_jumbo_is_planned_on_128_gpus() -> None:
     loads = rank_loads(found, 128)
     assert loads.device.max() <= where.usable
     assert imbalance(loads.time) < 1.02
+
+
+@pytest.mark.parametrize("dim", [16, 32, 64, 128])
+@pytest.mark.parametrize("ids", [1.0, 10.0, 100.0])
+def test_on_cpu_a_table_cut_by_rows_is_no_less_work_than_a_whole_one(dim: int, ids: float) -> None:
+    """The same rows are read, and every rank makes a part of every vector."""
+    table = replace(one_hot(100_000, dim), pooling_factors=(ids,))
+    whole, cut = estimate_options(workload([table]), cluster(2, device="cpu"))["t"]
+    assert (whole.sharding_type, cut.sharding_type) == ("table_wise", "row_wise")
+    assert whole.total_time < cut.total_time

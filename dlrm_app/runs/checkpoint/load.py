@@ -29,7 +29,8 @@ from dlrm_app.runs.checkpoint.marker import (
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
 from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
-from dlrm_app.sharding.sharded_model import plan_model, shard_model
+from dlrm_app.sharding.planner import plan_model
+from dlrm_app.sharding.sharded_model import shard_model
 from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
