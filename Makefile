@@ -30,11 +30,11 @@ test-all: setup ## all tests, the long ones too
 	$(BIN)/python -m pytest -m "not gpu"
 
 test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machines cut apart (root; Debian installs it)
-	@tests/slurm/install.sh
+	@tests/install.sh "slurmctld slurmd munged" "slurm-wlm munge"
 	$(BIN)/python -m pytest -m long tests/slurm tests/integration/test_multinode.py
 
 test-cpp: setup ## the C++ program that scores exports: built, compared with Python (Debian installs cmake and g++)
-	@tests/inference/install.sh
+	@tests/install.sh "cmake g++" "cmake g++"
 	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py
 
 gpu-check: setup ## on a machine with GPUs: trainings on them against its CPU, with a table to paste; DEVICE=cpu tries it without

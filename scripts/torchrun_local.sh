@@ -10,14 +10,8 @@
 
 set -euo pipefail
 
-refuse() { printf 'error: %s\n' "$@" >&2; exit 2; }
-
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-case "${1:-}" in
-    "" | -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$here/torchrun_local.sh"; [[ -n "${1:-}" ]] && exit 0 || exit 2 ;;
-esac
-# shellcheck source=scripts/find_commands.sh
-source "$here/find_commands.sh"
+# shellcheck source=scripts/launcher.sh
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 
 options=()
 while [[ "${1:-}" == --* && "${1:-}" != --cfg* ]]; do
@@ -33,6 +27,5 @@ if [[ -z "$ranks" ]]; then
 fi
 
 # --standalone: a free port, so that two runs on one machine don't meet
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # as torchrun would, with a warning; dlrm-train sets its threads itself
 exec "${torchrun[@]}" --standalone --nproc-per-node="$ranks" ${options[@]+"${options[@]}"} \
     --no-python "$dlrm_train" "$@"

@@ -24,14 +24,8 @@
 
 set -euo pipefail
 
-refuse() { printf 'error: %s\n' "$@" >&2; exit 2; }
-
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-case "${1:-}" in
-    "" | -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$here/torchrun_multinode.sh"; [[ -n "${1:-}" ]] && exit 0 || exit 2 ;;
-esac
-# shellcheck source=scripts/find_commands.sh
-source "$here/find_commands.sh"
+# shellcheck source=scripts/launcher.sh
+source "$(dirname "${BASH_SOURCE[0]}")/launcher.sh"
 
 rdzv=static
 options=()
@@ -85,6 +79,5 @@ else
 fi
 unset NODE_RANK MASTER_ADDR MASTER_PORT  # torchrun sets the ranks' own
 
-export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"  # as torchrun would, with a warning; dlrm-train sets its threads itself
 exec "${torchrun[@]}" --nnodes="$NNODES" --nproc-per-node="$ranks" "${meeting[@]}" ${options[@]+"${options[@]}"} \
     --no-python "$dlrm_train" "$@"
