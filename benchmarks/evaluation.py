@@ -21,8 +21,7 @@ from torch import nn
 from dlrm_app.bench import machine
 from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
-from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.distributed.scratch import scratch_folder
+from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.evaluation import evaluate as module
 from dlrm_app.evaluation.evaluate import Scored, SizedBatches
 from dlrm_app.evaluation.metrics import ClickMetrics

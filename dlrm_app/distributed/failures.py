@@ -37,14 +37,9 @@ _NCCL_HINTS = (
     ("/dev/shm", "/dev/shm is too small or full: docker run --shm-size=1g, or --ipc=host"),
     (
         "ocket",
-        "NCCL may have taken a network interface that does not lead to the other machines: name the one that does, "
+        "NCCL may use a network interface that does not lead to the other machines: name the one that does, "
         "NCCL_SOCKET_IFNAME=eth0 (`ip -o addr` lists them)",
     ),
-    (
-        "NET/IB",
-        "InfiniBand fails: look at `ibstat`, name the cards with NCCL_IB_HCA, or leave it out, NCCL_IB_DISABLE=1",
-    ),
-    ("driver version is insufficient", "the NVIDIA driver is too old: dlrm-doctor"),
 )
 _CUDA_MEMORY = (
     "what helps, on every rank: a smaller trainer.global_batch_size or evaluation.batch_size; more ranks; a larger "
@@ -54,7 +49,7 @@ _CUDA_MEMORY = (
 _CPU_MEMORY = "lower the batch sizes, the tables' dim or the widths of the MLPs, or use more ranks"
 
 
-def mendable(error: BaseException) -> DlrmError | None:
+def fixable(error: BaseException) -> DlrmError | None:
     """The failure as an error that says what to type; None where only its own text can tell."""
     if not isinstance(error, MemoryError | RuntimeError):
         return None

@@ -1,4 +1,4 @@
-"""A store that no earlier attempt has written to, for ranks that torchrun has restarted.
+"""How ranks find each other: the network interface, a store that no earlier attempt has written to, the process group.
 
 torchrun keeps one TCPStore for all attempts of a job (torch 2.13), and gloo finds in it the addresses of the ranks
 that died: the restarted ones wait for them for ever. TORCHELASTIC_RESTART_COUNT does not tell the attempts apart,
@@ -6,12 +6,23 @@ for on several nodes each counts its own. So the first rank numbers the attempt 
 is alive, by a nonce that no dead one can have written for it; keys then get the attempt's number as a prefix.
 """
 
+import fcntl
+import os
+import socket
+import struct
 import time
 import uuid
+from collections.abc import MutableMapping
 from datetime import timedelta
 
-from torch.distributed import PrefixStore, Store
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore, distributed_c10d
 
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.errors import DlrmError
+
+TIMEOUT = timedelta(minutes=10)
+"""How long a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
 POLL_SECONDS = 0.02
 
 
@@ -52,3 +63,95 @@ def _invite(store: Store, world_size: int, timeout: timedelta) -> int:
 def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
     """``store`` seen through a prefix of this attempt's own."""
     return PrefixStore(f"attempt_{number_attempt(store, rank, world_size, timeout)}", store)
+
+
+SIOCGIFADDR = 0x8915
+"""Linux's request for an interface's IPv4 address (netdevice(7))."""
+
+
+def name_interfaces(ranks: Ranks, environment: MutableMapping[str, str]) -> list[str]:
+    """Tells gloo and NCCL the interface towards MASTER_ADDR, or loopback between ranks of one machine, where nobody has.
+
+    Gives the names of the variables that it set in ``environment``.
+    """
+    is_one_machine = ranks.world_size == ranks.local_world_size
+    interface = loopback() if is_one_machine else interface_towards(environment["MASTER_ADDR"])
+    if interface is None:
+        return []
+    # NCCL takes a name for a prefix, and "=" for all of it
+    wanted = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    missing = [variable for variable in wanted if variable not in environment]
+    environment.update({variable: wanted[variable] for variable in missing})
+    return missing
+
+
+def interface_towards(host: str) -> str | None:
+    """The interface by which this machine reaches the IPv4 ``host``; None if that cannot be told.
+
+    gloo looks up this machine's own name instead, which many machines resolve to 127.0.1.1: others then connect
+    to themselves. On ``host`` itself, where the way leads through lo, the way to anywhere is taken.
+    """
+    address = _address_towards(host)
+    if address is not None and address.startswith("127."):
+        address = _address_towards("192.0.2.1") or address  # an address for documentation, RFC 5737
+    return _interface_of(address) if address else None
+
+
+def loopback() -> str | None:
+    """The interface that no other machine reaches: where gloo of ranks on one machine listens."""
+    return _interface_of("127.0.0.1")
+
+
+def _address_towards(host: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # looks up the route; a datagram socket sends nothing on connecting
+        except OSError:
+            return None
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _interface_of(address: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+            except OSError:  # it has no IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def join(ranks: Ranks, timeout: timedelta) -> None:
+    """Makes the process group of all ranks. Raises DlrmError where their meeting address cannot be had."""
+    backend = "cpu:gloo,cuda:nccl" if ranks.device_type == "cuda" else "gloo"
+    # groups that libraries make later get torch's default, half an hour, unless told otherwise
+    distributed_c10d.default_pg_timeout = timeout
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        shared = TCPStore(address, port, ranks.world_size, is_master=False, timeout=TIMEOUT)
+        store = fresh_store(shared, ranks.rank, ranks.world_size, TIMEOUT)
+        dist.init_process_group(
+            backend, store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=timeout
+        )
+    elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
+        _meet(backend, timeout)
+    else:
+        store = HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+
+
+def _meet(backend: str, timeout: timedelta) -> None:
+    """Joins the ranks that the environment names."""
+    try:
+        dist.init_process_group(backend, timeout=timeout)
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+        raise DlrmError(
+            f"rank {os.environ['RANK']} cannot meet the others at {address}: {str(error).splitlines()[0]}\n"
+            "  all must be started, reach that address, and leave its port to this run alone: torchrun's --master-port, "
+            "or MASTER_PORT, chooses another"
+        ) from error

@@ -6,7 +6,9 @@ WORLD_SIZE and LOCAL_WORLD_SIZE.
 
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,21 +20,26 @@ from typing import Any, TypeVar
 import pyarrow
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, TCPStore, distributed_c10d
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
-from dlrm_app.distributed.cores import Binding, bind, core_problems, count_cores, keep_to
-from dlrm_app.distributed.failures import mendable, print_failure
-from dlrm_app.distributed.network import name_interfaces
-from dlrm_app.distributed.ranks import Ranks, started_ranks, why_cpu
-from dlrm_app.distributed.rendezvous import fresh_store
+from dlrm_app.distributed.failures import fixable, print_failure
+from dlrm_app.distributed.ranks import (
+    Binding,
+    Ranks,
+    bind,
+    core_problems,
+    count_cores,
+    keep_to,
+    started_ranks,
+    why_cpu,
+)
+from dlrm_app.distributed.rendezvous import TIMEOUT, join, name_interfaces
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.machine import find_driver
 
 logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
-TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def start_runtime(
 
     gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. ``num_threads``: None for this
     rank's share of the cores. ``numa``: keep to the cores near this rank's GPU where that is safe (see
-    ``dlrm_app.distributed.cores``). A rank that hears nothing from another for ``timeout`` within a collective gives up.
+    ``dlrm_app.distributed.ranks``). A rank that hears nothing from another for ``timeout`` within a collective gives up.
     When the block fails while other ranks may wait in a collective, the process ends at once with the error's
     exit code: destroying a process group in that state can hang or abort.
     """
@@ -121,13 +128,13 @@ def start_runtime(
         if runtime.device.type == "cpu" and find_driver() is not None:
             logger.warning("there is an NVIDIA driver, but this computes on the CPU: %s", why_cpu())
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
-    _join(runtime, timeout)
+    join(runtime, timeout)
     try:
         yield runtime
         if runtime.world_size > 1:
             dist.barrier()  # no rank leaves while another still sends
     except BaseException as error:
-        failure = mendable(error) or error
+        failure = fixable(error) or error
         if runtime.world_size > 1 and not isinstance(error, SharedError):
             _end_now(failure, runtime)
         if failure is not error:
@@ -170,40 +177,22 @@ def _pci_address(gpu: int) -> str:
     return f"{device.pci_domain_id:04x}:{device.pci_bus_id:02x}:{device.pci_device_id:02x}.0"
 
 
-def _join(runtime: Runtime, timeout: timedelta) -> None:
-    backend = "cpu:gloo,cuda:nccl" if runtime.device.type == "cuda" else "gloo"
-    # groups that libraries make later get torch's default, half an hour, unless told otherwise
-    distributed_c10d.default_pg_timeout = timeout
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # torchrun, which may have restarted us
-        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        shared = TCPStore(address, port, runtime.world_size, is_master=False, timeout=TIMEOUT)
-        store = fresh_store(shared, runtime.rank, runtime.world_size, TIMEOUT)
-        dist.init_process_group(
-            backend, store=store, rank=runtime.rank, world_size=runtime.world_size, timeout=timeout
-        )
-    elif "MASTER_ADDR" in os.environ and "RANK" in os.environ:
-        _meet(backend, timeout)
-    else:
-        store = HashStore()
-        dist.init_process_group(backend, store=store, rank=0, world_size=1)
-
-
-def _meet(backend: str, timeout: timedelta) -> None:
-    """Joins the ranks that the environment names. Raises DlrmError where their meeting address cannot be had."""
-    try:
-        dist.init_process_group(backend, timeout=timeout)
-    except (dist.DistNetworkError, dist.DistStoreError) as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
-        raise DlrmError(
-            f"rank {os.environ['RANK']} cannot meet the others at {address}: {str(error).splitlines()[0]}\n"
-            "  all must be started, reach that address, and leave its port to this run alone: torchrun's --master-port, "
-            "or MASTER_PORT, chooses another"
-        ) from error
-
-
 def _end_now(error: BaseException, runtime: Runtime) -> None:
     """Ends this process without destructors, after saying why, so that the launcher ends the other ranks."""
     code = print_failure(error, runtime)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+@contextmanager
+def scratch_folder(runtime: Runtime, prefix: str) -> Iterator[Path]:
+    """A folder for all ranks of a machine, made and removed by the first, when all have left the block. Every rank must call it."""
+    made = tempfile.mkdtemp(prefix=prefix) if runtime.is_first else ""
+    folder = Path(broadcast_from_first(made))
+    try:
+        yield folder
+        runtime.together(lambda: None)
+    finally:
+        if runtime.is_first:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dlrm_app.distributed.failures import is_lost_peer, mendable, nccl_hint, print_failure
+from dlrm_app.distributed.failures import fixable, is_lost_peer, nccl_hint, print_failure
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import DlrmError
 
@@ -98,7 +98,7 @@ def test_an_error_of_this_rank_s_own_is_no_lost_peer_and_its_text_is_printed_wit
 def test_memory_that_a_gpu_lacks_is_told_on_its_rank_with_the_keys_that_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    failure = mendable(torch.OutOfMemoryError(CUDA_MEMORY))
+    failure = fixable(torch.OutOfMemoryError(CUDA_MEMORY))
     assert isinstance(failure, DlrmError)
     assert print_failure(failure, RANK) == 1
     told = capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_memory_that_a_gpu_lacks_is_told_on_its_rank_with_the_keys_that_help(
     ],
 )
 def test_memory_that_other_libraries_lack_on_a_gpu_is_told_as_such(text: str) -> None:
-    failure = mendable(RuntimeError(text))
+    failure = fixable(RuntimeError(text))
     assert failure is not None
     assert text.split(",")[0] in str(failure)
     assert "topology.reserved_share" in str(failure)
@@ -133,10 +133,10 @@ def test_a_gpu_without_kernels_is_told_by_its_capability(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    failure = mendable(error)
+    failure = fixable(error)
     assert str(failure).startswith("Tesla T4, compute capability 7.5: fbgemm-gpu's wheels have kernels")
 
 
 def test_other_errors_are_nobody_s_to_mend() -> None:
-    assert mendable(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
-    assert mendable(ValueError("out of memory")) is None
+    assert fixable(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
+    assert fixable(ValueError("out of memory")) is None

@@ -1,4 +1,4 @@
-"""Ranks end with the launcher that started them; other processes do not."""
+"""Ranks end with the launcher that started them, other processes do not; a rank has the last word, and its code is the launcher's."""
 
 import os
 import signal
@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from tests.commands import command
+from dlrm_app.distributed.launcher import main
+from tests.commands import command, run
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, train_here
 
@@ -90,3 +93,41 @@ def wait_for_ranks(torchrun: subprocess.Popen[bytes], log: Path) -> list[int]:
     children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
     assert len(children) == 2
     return [int(child) for child in children]
+
+
+def test_a_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:
+    """The other rank waits, as ours do, and is ended without a word."""
+    (tmp_path / "rank.py").write_text(
+        "import os, sys, time\n"
+        "if os.environ['RANK'] == '1':\n    time.sleep(60)\n"
+        "print('error: no', file=sys.stderr); sys.exit(2)\n"
+    )
+    start = [sys.executable, "-m", "dlrm_app.distributed.launcher", "--standalone", "--nproc-per-node=2"]
+    done = run([*start, "rank.py"], tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: no\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            ChildFailedError("rank.py", {3: ProcessFailure(0, 77, -9, "<N/A>")}),
+            1,
+            "rank 3 (pid 77) was ended by SIGKILL\n",
+        ),
+        (SignalException("", signal.SIGTERM), 143, ""),
+    ],
+)
+def test_a_rank_or_a_launcher_that_was_ended_by_a_signal(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    said: str,
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("torch.distributed.run.main", fail)
+    assert main() == code
+    assert capsys.readouterr().err == said

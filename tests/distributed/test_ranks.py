@@ -1,10 +1,27 @@
 """What a rank computes on: a driver without a usable GPU is refused, unless the CPU was asked for."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlrm_app.distributed import ranks
-from dlrm_app.distributed.ranks import has_gpu, started_ranks
+from dlrm_app.distributed.ranks import (
+    Binding,
+    Ranks,
+    bind,
+    core_problems,
+    count_cores,
+    has_gpu,
+    keep_to,
+    node_of_pci,
+    parse_cores,
+    read_nodes,
+    started_ranks,
+)
 from dlrm_app.errors import ConfigError
 from dlrm_app.machine import Driver
 
@@ -70,3 +87,154 @@ def test_hidden_gpus_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch, hidden: st
 def test_wheels_for_cpu_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "version", lambda name: "1.8.0")
     assert not has_gpu(OLD)
+
+
+def lay_out(root: Path, nodes: dict[int, str], gpus: dict[str, int] | None = None) -> Path:
+    """The files of a machine with these cores on each NUMA node, and these GPUs at nodes."""
+    for node, cores in nodes.items():
+        write(root / f"sys/devices/system/node/node{node}/cpulist", cores)
+    for address, node in (gpus or {}).items():
+        write(root / f"sys/bus/pci/devices/{address}/numa_node", str(node))
+    return root
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def bind_all(
+    root: Path, num_ranks: int, gpus: list[str], allowed: frozenset[int], **given: str
+) -> list[Binding]:
+    return [
+        bind(rank, num_ranks, gpus, wanted=True, allowed=allowed, environment=given, root=root)
+        for rank in range(num_ranks)
+    ]
+
+
+@given(st.frozensets(st.integers(0, 300)))
+def test_cores_are_read_as_linux_writes_them(cores: frozenset[int]) -> None:
+    """Any set, written as single numbers, and the ranges that Linux prints."""
+    assert parse_cores(",".join(map(str, sorted(cores))) + "\n") == cores
+
+
+def test_ranges_of_cores_are_read() -> None:
+    assert parse_cores("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert parse_cores("\n") == frozenset()
+
+
+def test_a_node_of_memory_alone_is_no_place_for_a_rank(tmp_path: Path) -> None:
+    lay_out(tmp_path, {0: "0-3", 1: "4-7", 2: ""})
+    assert read_nodes(tmp_path) == {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
+
+
+@given(cores=st.integers(1, 256), ranks=st.integers(1, 16), nodes=st.sampled_from([1, 2, 4, 8]))
+def test_on_cpu_no_two_nodes_of_cores_overlap_and_threads_never_outnumber_cores(
+    tmp_path_factory: pytest.TempPathFactory, cores: int, ranks: int, nodes: int
+) -> None:
+    """Every rank has a thread; beyond that the threads fit the machine, and those of a node the node."""
+    cores = nodes * -(-cores // nodes)
+    size = cores // nodes
+    root = tmp_path_factory.mktemp("machine")
+    lay_out(root, {node: f"{node * size}-{(node + 1) * size - 1}" for node in range(nodes)})
+    found = bind_all(root, ranks, [], frozenset(range(cores)))
+    assert sum(each.num_threads for each in found) <= max(cores, ranks)
+    assert all(each.num_threads >= 1 for each in found)
+    bound = [each for each in found if each.cores is not None]
+    assert len(bound) == (ranks if 1 < nodes <= ranks else 0)
+    for each in bound:
+        sharing = [other for other in bound if other.cores == each.cores]
+        assert sum(other.num_threads for other in sharing) <= max(size, len(sharing))
+    assert frozenset().union(*(each.cores or () for each in bound)) in (frozenset(), frozenset(range(cores)))
+
+
+def test_each_rank_keeps_to_the_node_of_its_gpu(tmp_path: Path) -> None:
+    """A server of two sockets whose GPUs 0 and 3 are at the second: what the local rank's GPU says counts."""
+    gpus = ["0000:1b:00.0", "0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0"]
+    lay_out(tmp_path, {0: "0-15,32-47", 1: "16-31,48-63"}, dict(zip(gpus, [1, 0, 0, 1], strict=True)))
+    found = bind_all(tmp_path, 4, gpus, frozenset(range(64)))
+    second = parse_cores("16-31,48-63")
+    assert [each.cores == second for each in found] == [True, False, False, True]
+    assert {each.num_threads for each in found} == {16}
+    assert found[0].why == "64 cores, bound to NUMA nodes 1 0 0 1"
+
+
+def test_gpus_crowded_on_a_node_share_its_cores(tmp_path: Path) -> None:
+    gpus = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:81:00.0"]
+    lay_out(tmp_path, {0: "0-11", 1: "12-23"}, dict(zip(gpus, [0, 0, 0, 1], strict=True)))
+    assert [each.num_threads for each in bind_all(tmp_path, 4, gpus, frozenset(range(24)))] == [4, 4, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "gpus", "allowed", "wanted", "why"),
+    [
+        (2, [], range(8), False, "trainer.numa=false"),
+        (2, [], range(4), True, "the launcher has chosen the cores"),
+        (1, [], range(8), True, "1 rank(s) would leave some of the 2 idle"),
+        (2, ["0000:01:00.0", "0000:02:00.0"], range(8), True, "2 rank(s) would leave some of the 2 idle"),
+        (2, ["0000:01:00.0", "0000:99:00.0"], range(8), True, "2 rank(s) would leave some of the 2 idle"),
+    ],
+    ids=["not wanted", "narrowed", "one rank", "both GPUs at one node", "a GPU of unknown place"],
+)
+def test_nobody_is_bound_where_that_is_not_safe(
+    tmp_path: Path, num_ranks: int, gpus: list[str], allowed: range, wanted: bool, why: str
+) -> None:
+    lay_out(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:01:00.0": 0, "0000:02:00.0": 0, "0000:99:00.0": -1})
+    for rank in range(num_ranks):
+        found = bind(
+            rank, num_ranks, gpus, wanted=wanted, allowed=frozenset(allowed), environment={}, root=tmp_path
+        )
+        assert found.cores is None
+        assert why in found.why
+
+
+def test_a_machine_that_tells_nothing_is_one_node(tmp_path: Path) -> None:
+    """A container without sysfs: the cores of the affinity are shared, nobody is bound."""
+    assert (
+        bind_all(tmp_path, 2, ["0000:01:00.0"], frozenset(range(6)))
+        == [Binding(3, None, "6 cores, one NUMA node")] * 2
+    )
+    assert node_of_pci(tmp_path, "0000:01:00.0") is None
+
+
+def test_slurm_and_cgroups_can_only_lessen_the_cores(tmp_path: Path) -> None:
+    allowed = frozenset(range(16))
+    assert count_cores(allowed, {}, tmp_path) == 16
+    assert count_cores(allowed, {"SLURM_CPUS_PER_TASK": "4"}, tmp_path) == 4
+    assert count_cores(allowed, {"SLURM_CPUS_PER_TASK": "64"}, tmp_path) == 16
+    write(tmp_path / "proc/self/cgroup", "0::/pod/container")
+    write(tmp_path / "sys/fs/cgroup/pod/container/cpu.max", "max 100000")
+    write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "250000 100000")
+    assert count_cores(allowed, {}, tmp_path) == 2
+    write(tmp_path / "sys/fs/cgroup/pod/cpu.max", "50000 100000")
+    assert count_cores(allowed, {}, tmp_path) == 1
+
+
+def test_all_threads_of_the_process_are_bound() -> None:
+    before = frozenset(os.sched_getaffinity(0))
+    one = frozenset([min(before)])
+    try:
+        keep_to(one)
+        tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        assert {frozenset(os.sched_getaffinity(task)) for task in tasks} == {one}
+    finally:
+        keep_to(before)
+
+
+@pytest.mark.parametrize(
+    ("device", "environment", "cores", "is_refused"),
+    [
+        ("cuda", {"SLURM_JOB_ID": "7"}, 1, True),  # Slurm's default
+        ("cuda", {"SLURM_JOB_ID": "7"}, 15, True),
+        ("cuda", {"SLURM_JOB_ID": "7"}, 16, False),
+        ("cuda", {}, 1, False),  # a laptop's container: slow, and nobody to ask
+        ("cpu", {"SLURM_JOB_ID": "7"}, 1, False),
+    ],
+)
+def test_a_slurm_job_without_cores_for_its_gpus_is_refused(
+    device: str, environment: dict[str, str], cores: int, is_refused: bool
+) -> None:
+    ranks = Ranks(rank=0, local_rank=0, world_size=8, local_world_size=8, device_type=device)
+    problems = core_problems(ranks, cores, environment)
+    assert bool(problems) == is_refused
+    assert all("--cpus-per-task=96" in problem for problem in problems)

@@ -13,6 +13,7 @@ import torch
 from dlrm_app.distributed import runtime as module
 from dlrm_app.distributed.failures import is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.distributed.rendezvous import _meet
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import DlrmError
 
@@ -128,4 +129,4 @@ def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(
             DlrmError, match=rf"rank 0 cannot meet the others at 127.0.0.1:{port}.*\n.*--master-port"
         ):
-            module._meet("gloo", timedelta(seconds=5))
+            _meet("gloo", timedelta(seconds=5))

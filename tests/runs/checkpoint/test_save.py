@@ -15,7 +15,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.collectives import new_group
-from dlrm_app.distributed.runtime import TIMEOUT, Runtime
+from dlrm_app.distributed.rendezvous import TIMEOUT
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
