@@ -13,7 +13,7 @@ if [[ -n "${VENV:-}" ]]; then
 elif ! dlrm_train="$(command -v dlrm-train)"; then
     dlrm_train="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/.venv/bin/dlrm-train"
 fi
-torchrun=("$(dirname "$dlrm_train")/python" -m dlrm_app.distributed.torchrun)
+torchrun=("$(dirname "$dlrm_train")/python" -m dlrm_app.distributed.launcher)
 for command in "$dlrm_train" "${torchrun[0]}"; do
     if [[ ! -x "$command" ]]; then
         refuse "$command is not there: type make setup, or activate the environment that has dlrm-app"
