@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.kernels.compiled import njit
 
 _OCCURRENCES = 4
@@ -68,9 +70,58 @@ class Indexed:
     distinct: Columns
     num_missing: NDArray[np.int64]
 
+    def values(self, column: int, kind: type) -> NDArray[Any]:
+        """The values of a column that is numbered, whose distinct ones are the bits of ``kind``."""
+        return self.distinct[column].view(kind)[self.codes[column]]
+
     def has(self, column: int) -> bool:
         """True if the column is numbered."""
         return bool(self.distinct.begins[column] < self.distinct.ends[column])
+
+
+@dataclass(frozen=True)
+class IndexedRows:
+    """Rows of ``schema``: the columns of a shard as encoding leaves them.
+
+    A column is plain, or the number of a column of ``indexed``, whose distinct values are the bits of 32-bit ones and need
+    not be distinct.
+    """
+
+    schema: pa.Schema
+    columns: Sequence[pa.Array | int]
+    indexed: Indexed | None
+    num_rows: int
+
+    @classmethod
+    def of(cls, table: pa.Table) -> "IndexedRows":
+        """The rows of a table of plain columns."""
+        return cls(table.schema, [column.combine_chunks() for column in table.columns], None, len(table))
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows as plain columns."""
+        return pa.Table.from_arrays([self._plain(c) for c in range(len(self.columns))], schema=self.schema)
+
+    def values(self, number: int) -> NDArray[Any]:
+        """Column ``number``, which holds no lists."""
+        values: NDArray[Any] = numbers_of(self._plain(number))
+        return values
+
+    def bags(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(the ids of all rows of column ``number``, which is sparse, the number of each row's)."""
+        column: Any = self.columns[number]
+        if not pa.types.is_list(self.schema.field(number).type):
+            return self.values(number), np.ones(self.num_rows, np.int32)
+        return numbers_of(column.values), np.diff(numbers_of(column.offsets))
+
+    def _plain(self, number: int) -> pa.Array:
+        column = self.columns[number]
+        if self.indexed is None or not isinstance(column, int):
+            return column
+        return array_of(self.indexed.values(column, self.schema.field(number).type.to_pandas_dtype()))
 
 
 class Indexer:

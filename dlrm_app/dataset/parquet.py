@@ -16,7 +16,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.dataset.dictionary import Columns, Indexed, Indexer, index_columns, repeating
+from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer, index_columns, repeating
 from dlrm_app.dataset.parquet_format import (
     BYTE_STREAM_SPLIT,
     CODECS,
@@ -62,19 +62,15 @@ class ParquetWriter:
         self._groups: list[Value] = []
         self._rows = 0
         self._at = 0
-        self._write([MAGIC])
+        self._append([MAGIC])
 
-    def write_group(
-        self, columns: Sequence[pa.Array | int], num_rows: int, indexed: Indexed | None = None
-    ) -> None:
-        """Writes ``columns`` as one row group: each plain, or the number of a column of ``indexed``.
-
-        Distinct values of ``indexed`` are 32 bits each, and need not be distinct.
-        """
+    def write(self, rows: IndexedRows) -> None:
+        """Writes ``rows`` as one row group."""
+        columns, num_rows = rows.columns, len(rows)
         values = [_Values.of(column, num_rows) for column in columns]
         plain = self._indexer.index(Columns.joined([value.words for value in values]))
         plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
-        given_pages = [] if indexed is None else _joined_pages(indexed)
+        given_pages = [] if rows.indexed is None else _joined_pages(rows.indexed)
         pieces: list[Piece] = []
         metadata, start = [], self._at
         for number, (value, column, pages) in enumerate(zip(values, columns, plain_pages, strict=True)):
@@ -84,15 +80,15 @@ class ParquetWriter:
             metadata.append(chunk.metadata(self._format.metadata[number], start))
             start += chunk.size
         self._groups.append(row_group(metadata, start - self._at, num_rows))
-        self._write(pieces)
+        self._append(pieces)
         self._rows += num_rows
 
     def close(self) -> None:
         """Writes the footer."""
         data = footer(self._format, self._groups, self._rows)
-        self._write([data, len(data).to_bytes(4, "little"), MAGIC])
+        self._append([data, len(data).to_bytes(4, "little"), MAGIC])
 
-    def _write(self, pieces: Sequence[Piece]) -> None:
+    def _append(self, pieces: Sequence[Piece]) -> None:
         data = b"".join(pieces)
         self._write_bytes(data)
         self._at += len(data)

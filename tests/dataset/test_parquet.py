@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from dlrm_app.dataset.dictionary import Columns, Indexed, index_columns
+from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, index_columns
 from dlrm_app.dataset.parquet import ParquetWriter, pack_bits
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
@@ -44,7 +44,7 @@ def written(groups: list[pa.Table], compression: str, level: int | None = 1) -> 
     file = io.BytesIO()
     writer = ParquetWriter(file.write, SCHEMA, compression, level)
     for group in groups:
-        writer.write_group([column.combine_chunks() for column in group.columns], len(group))
+        writer.write(IndexedRows.of(group))
     writer.close()
     return file.getvalue()
 
@@ -159,7 +159,7 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
     file = io.BytesIO()
     writer = ParquetWriter(file.write, SCHEMA, "zstd", 1)
     plain = [column.combine_chunks() for column in table.columns]
-    writer.write_group([plain[0], 1, 0, *plain[3:]], 5000, indexed)
+    writer.write(IndexedRows(SCHEMA, [plain[0], 1, 0, *plain[3:]], indexed, 5000))
     writer.close()
     found_table = read(file.getvalue())
     assert found_table["few"].to_pylist() == (keys[1] % 300).tolist()

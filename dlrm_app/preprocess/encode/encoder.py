@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.dictionary import Columns, Indexed, Indexer
+from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess.encode.dense import DenseTransforms, TargetEncoder, is_target
 from dlrm_app.preprocess.encode.sparse import SparseEncoder, expand
@@ -24,50 +24,15 @@ _NAN = np.array(np.nan).view(np.uint64)
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Encoded(IndexedRows):
     """Rows of a dataset.
 
-    A column is plain, or the number of a column of ``indexed``, whose distinct values are the bits of 32-bit ones.
-    ``missing`` [N + F] says how many values of each dense and sparse column are missing. ``keys``: keys of columns, and
+    ``missing`` [N + F]: the number of missing values of each dense and sparse column. ``keys``: keys of columns, and
     which of the format's sparse columns they are of; every key of each is there at least once.
     """
 
-    schema: pa.Schema
-    columns: Sequence[pa.Array | int]
-    indexed: Indexed
     missing: NDArray[np.int64]
     keys: Sequence[tuple[Columns, Sequence[int]]]
-    num_rows: int
-
-    def __len__(self) -> int:
-        return self.num_rows
-
-    @property
-    def table(self) -> pa.Table:
-        """The rows as plain columns."""
-        plain = [
-            self._plain(column, field.type) if isinstance(column, int) else column
-            for column, field in zip(self.columns, self.schema, strict=True)
-        ]
-        return pa.Table.from_arrays(plain, schema=self.schema)
-
-    def values(self, number: int) -> NDArray[Any]:
-        """Column ``number``, which is one-hot or dense."""
-        column, kind = self.columns[number], self.schema.field(number).type
-        plain = self._plain(column, kind) if isinstance(column, int) else column
-        values: NDArray[Any] = numbers_of(plain)
-        return values
-
-    def bags(self, number: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(the ids of all rows of column ``number``, which is sparse, how many each row has)."""
-        if not pa.types.is_list(self.schema.field(number).type):
-            return self.values(number), np.ones(self.num_rows, np.int32)
-        column: Any = self.columns[number]
-        return numbers_of(column.values), np.diff(numbers_of(column.offsets))
-
-    def _plain(self, column: int, kind: pa.DataType) -> pa.Array:
-        distinct = self.indexed.distinct[column].view(kind.to_pandas_dtype())
-        return array_of(distinct[self.indexed.codes[column]])
 
 
 @dataclass(frozen=True)
@@ -160,7 +125,7 @@ class Encoder:
             missing.append(0)
         columns += [column for column, _ in sparse]
         missing += [count for _, count in sparse]
-        return Encoded(self.schema, columns, indexed, np.array(missing, np.int64), keys, len(raw.labels))
+        return Encoded(self.schema, columns, indexed, len(raw.labels), np.array(missing, np.int64), keys)
 
     def _encode_distinct(self, distinct: Columns) -> Columns:
         """The bits of what distinct raw values become."""
@@ -215,7 +180,7 @@ def plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[np.int32]:
     """The ids of a one-hot column, which may be numbered."""
     ids: NDArray[np.int32]
     if isinstance(column, int):
-        ids = indexed.distinct[column].view(np.int32)[indexed.codes[column]]
+        ids = indexed.values(column, np.int32)
     else:
         ids = numbers_of(column)
     return ids

@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
+from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
 from dlrm_app.preprocess.encode.encoder import Encoded
@@ -32,14 +33,14 @@ class ShardWriter:
 
     def write(self, rows: Encoded) -> None:
         """Adds ``rows`` as one row group."""
-        self._writer.write_group(rows.columns, len(rows), rows.indexed)
+        self._writer.write(rows)
         self.row_groups.append(len(rows))
 
     def write_table(self, table: pa.Table) -> None:
         """Adds ``table`` as row groups of the layout's size."""
         for start in range(0, len(table), self._row_group_rows):
             part = table.slice(start, self._row_group_rows)
-            self._writer.write_group([column.combine_chunks() for column in part.columns], len(part))
+            self._writer.write(IndexedRows.of(part))
             self.row_groups.append(len(part))
 
     def finish(self) -> Shard:
