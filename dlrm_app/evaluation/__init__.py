@@ -1,1 +1,1 @@
-"""How good predictions are: metrics over all ranks, their intervals, curves, and dlrm-evaluate's job."""
+"""Evaluation of predictions: metrics over all ranks, their intervals, curves, and dlrm-evaluate's job."""

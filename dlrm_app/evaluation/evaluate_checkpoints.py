@@ -16,7 +16,7 @@ from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.evaluation.evaluate import evaluate
-from dlrm_app.evaluation.importance import SampleScorer, measure_importance, sample_rows
+from dlrm_app.evaluation.importance import ShareOfRows, measure_importance, sample_rows
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problem, refuse_moved
@@ -33,10 +33,11 @@ from dlrm_app.evaluation.result import (
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
+from dlrm_app.loader.rows import Columns, arrange
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.table import text_table
-from dlrm_app.text import setting
+from dlrm_app.text import setting, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +172,14 @@ def _importance(
     sample = sample_rows(reader, config.permutations.rows, runtime)
     maker = BatchMaker(manifest, trained.features, batch_size, runtime.device)
     names = [*(column.name for column in manifest.dense), *trained.features]
-    scorer = SampleScorer(model, maker, batch_size, runtime)
-    return measure_importance(scorer, sample, names, config.permutations, config.confidence)
+
+    def score(rows: Columns, title: str) -> tuple[torch.Tensor, torch.Tensor]:
+        metrics = ClickMetrics("the sample")
+        batches = ShareOfRows(arrange(rows, None), maker, batch_size, runtime)
+        evaluate(model, batches, metrics, runtime, title)
+        return metrics.rows()
+
+    return measure_importance(score, sample, names, config.permutations, config.confidence)
 
 
 def find_intervals(
@@ -189,16 +196,9 @@ def find_intervals(
 
 
 def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
-    """What a user may want to type after this."""
-    command = ["dlrm-evaluate", setting("checkpoint", config.checkpoint)]
-    if config.which != "newest":
-        command.append(f"which={config.which}")
-    if config.ema:
-        command.append("ema=true")
-    if config.data.path:
-        command.append(setting("data.path", config.data.path))
-    if config.against is None:
-        return " ".join([*command, f"split={config.split}", "against=ANOTHER_RUN"])
+    """The same command against another run, or with two runs on another split."""
     others = [name for name, split in manifest.splits.items() if name != config.split and split.positives]
-    command.append(f"split={others[-1] if others else config.split}")
-    return " ".join([*command, setting("against", config.against)])
+    split = others[-1] if config.against and others else config.split
+    typed = typed_settings("split", "against", "output", "report")
+    against = setting("against", config.against or "ANOTHER_RUN")
+    return " ".join(["dlrm-evaluate", *typed, f"split={split}", against])

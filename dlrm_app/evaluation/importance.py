@@ -1,61 +1,39 @@
-"""How much a trained model leans on each feature: what its AUC and log loss lose where the feature's values are permuted.
+"""Importance of features: what a model's AUC and log loss lose where a feature's values are permuted.
 
 Breiman 2001, "Random forests", section 10; defined as scikit-learn's permutation_importance: all other columns stay.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import itemgetter
 from statistics import NormalDist, fmean, variance
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 from torch.nn import functional as F
 
 from dlrm_app.config.evaluate import PermutationsConfig
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.distributed.collectives import all_gather_objects, sum_in_rank_order
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.evaluate import evaluate
 from dlrm_app.evaluation.intervals import compare_aucs
-from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.result import FeatureImportance, Importance, Interval
 from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.batch_order import COLUMN_ORDER, permutation
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
+from dlrm_app.loader.rows import Columns, Ranges, Rows
+
+Scored = tuple[torch.Tensor, torch.Tensor]
+"""Logits [n] and labels [n] bool of this rank's rows."""
+Feature = NDArray[np.int32] | Bags
+Change = tuple[float, float]
+"""A difference and its standard error over rows."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """``logits`` [n] and ``labels`` [n] bool of this rank's rows."""
-
-    logits: torch.Tensor
-    labels: torch.Tensor
-
-
-class SampleScorer:
-    """Scores ``sample``, which every rank holds, with ``model``, a sharded ClickTask; each rank its share of the rows."""
-
-    def __init__(self, model: nn.Module, maker: BatchMaker, batch_size: int, runtime: Runtime) -> None:
-        self._model = model
-        self._maker = maker
-        self._batch_size = batch_size
-        self._runtime = runtime
-
-    def score(self, sample: Columns, title: str) -> Scored:
-        """On every rank at the same time."""
-        metrics = ClickMetrics("the sample")
-        evaluate(self._model, self._batches(arrange(sample, None)), metrics, self._runtime, title)
-        return Scored(*metrics.rows())
-
-    def _batches(self, rows: Rows) -> "_ShareOfRows":
-        return _ShareOfRows(rows, self._maker, self._batch_size, self._runtime)
-
-
-class _ShareOfRows:
+class ShareOfRows:
     """This rank's batches of ``rows``; all ranks have equally many, and the last may be short or empty."""
 
     def __init__(self, rows: Rows, maker: BatchMaker, batch_size: int, runtime: Runtime) -> None:
@@ -78,17 +56,21 @@ class _ShareOfRows:
 
 
 def measure_importance(
-    scorer: SampleScorer, sample: Columns, names: list[str], settings: PermutationsConfig, confidence: float
+    score: Callable[[Columns, str], Scored],
+    sample: Columns,
+    names: list[str],
+    settings: PermutationsConfig,
+    confidence: float,
 ) -> Importance:
     """Permutes each of the columns ``names``, dense ones first, within ``sample``. The same at any number of ranks."""
-    as_it_is = scorer.score(sample, "importance")
+    as_it_is = score(sample, "importance")
     features = []
     for number, name in enumerate(names):
         changes = []
         for repeat in range(settings.repeats):
             order = permutation(len(sample.labels), settings.seed, repeat, COLUMN_ORDER, number)
             title = f"importance of {name}, {number + 1} of {len(names)}"
-            changes.append(_change(as_it_is, scorer.score(permuted(sample, number, order), title)))
+            changes.append(_change(as_it_is, score(permuted(sample, number, order), title)))
         auc, loss = zip(*changes, strict=True)
         features.append(
             FeatureImportance(name, over_repeats(auc, confidence), over_repeats(loss, confidence))
@@ -107,25 +89,19 @@ def permuted(sample: Columns, number: int, order: NDArray[np.int64]) -> Columns:
     return replace(sample, dense=dense, features=features)
 
 
-Change = tuple[float, float]
-"""A difference and its standard error over rows."""
-
-
 def _change(as_it_is: Scored, permuted_rows: Scored) -> tuple[Change, Change]:
     """(AUC lost, log loss gained), both paired by row."""
-    auc = compare_aucs(as_it_is.logits, permuted_rows.logits, as_it_is.labels).difference
-    gains = _losses(permuted_rows) - _losses(as_it_is)
+    auc = compare_aucs(as_it_is[0], permuted_rows[0], as_it_is[1]).difference
+    gains = _losses(*permuted_rows) - _losses(*as_it_is)
     sums = torch.stack([torch.ones_like(gains).sum(), gains.sum(), gains.square().sum()])
     count, total, squares = sum_in_rank_order(sums).tolist()
     mean = total / count
     return (auc.value, auc.standard_error), (mean, math.sqrt(max(0.0, squares / count - mean**2) / count))
 
 
-def _losses(scored: Scored) -> torch.Tensor:
+def _losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """[n] float64, in nats."""
-    return F.binary_cross_entropy_with_logits(
-        scored.logits.double(), scored.labels.double(), reduction="none"
-    )
+    return F.binary_cross_entropy_with_logits(logits.double(), labels.double(), reduction="none")
 
 
 def over_repeats(changes: tuple[Change, ...], confidence: float) -> Interval:
@@ -141,9 +117,6 @@ def over_repeats(changes: tuple[Change, ...], confidence: float) -> Interval:
     return Interval(mean, error, mean - reach, mean + reach)
 
 
-Feature = NDArray[np.int32] | Bags
-
-
 def sample_rows(reader: SplitReader, max_rows: int, runtime: Runtime) -> Columns:
     """Every k-th row of a split, at most ``max_rows``, the same on every rank: each decodes its share of the row groups."""
     stride = max(1, -(-sum(reader.group_rows) // max_rows))
@@ -157,9 +130,7 @@ def sample_rows(reader: SplitReader, max_rows: int, runtime: Runtime) -> Columns
         ]
 
     by_rank = all_gather_objects(runtime.together(take_share))
-    parts = [
-        part for _, part in sorted((part for parts in by_rank for part in parts), key=lambda part: part[0])
-    ]
+    parts = [part for _, part in sorted(chain.from_iterable(by_rank), key=itemgetter(0))]
     return Columns(
         [np.concatenate(column) for column in zip(*(part.dense for part in parts), strict=True)],
         [_joined(column) for column in zip(*(part.features for part in parts), strict=True)],

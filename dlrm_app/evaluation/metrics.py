@@ -1,4 +1,4 @@
-"""How good click predictions are: order, loss, calibration and accuracy; exact, over all ranks."""
+"""Metrics of click predictions: order, loss, calibration and accuracy; exact, over all ranks."""
 
 import logging
 import math
@@ -62,7 +62,11 @@ class ClickMetrics(Metric):
         num_samples, positives, nans, loss, prediction, correct = sum_in_rank_order(
             _sums(logits, labels)
         ).tolist()
-        self._warn_of_nan(int(num_samples), int(positives), int(nans))
+        if current_rank() == 0 and (nans or positives in (0, num_samples)):
+            logger.warning(
+                "metrics of %s are undefined (nan): of its %d rows %d are positive, and %d logits are nan",
+                *(self.split, num_samples, positives, nans),
+            )
         return {
             **self._order(logits, labels, has_nan=nans > 0),
             "logloss": _ratio(loss, num_samples),
@@ -95,21 +99,6 @@ class ClickMetrics(Metric):
         self.logits = [torch.cat(self.logits)]
         self.labels = [torch.cat(self.labels)]
         return self.logits[0], self.labels[0]
-
-    def _warn_of_nan(self, num_samples: int, positives: int, nans: int) -> None:
-        if current_rank() != 0:
-            return
-        if not num_samples:
-            logger.warning("%s has no rows: its metrics are undefined (nan)", self.split)
-        elif nans:
-            logger.warning("%s: %d of %d logits are nan, so are its metrics", self.split, nans, num_samples)
-        elif positives in (0, num_samples):
-            logger.warning(
-                "all %d labels of %s are %d: AUC and normalized entropy are undefined (nan)",
-                num_samples,
-                self.split,
-                positives > 0,
-            )
 
 
 def _sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

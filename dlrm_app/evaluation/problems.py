@@ -1,4 +1,4 @@
-"""What is refused of evaluations, before any work and without torch."""
+"""Checks of evaluations before any work. No torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from dlrm_app.config.evaluate import EvaluateConfig
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
-from dlrm_app.errors import ConfigError, DataError, DlrmError, joined, refuse_if
+from dlrm_app.errors import DataError, refuse_all, refuse_if
 from dlrm_app.files import output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
@@ -15,7 +15,7 @@ from dlrm_app.tables.specs import Table
 
 
 def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]) -> list[str]:
-    """What the dataset does not allow of the evaluations of a training run."""
+    """Settings of a training run's evaluations that the dataset does not allow."""
     problems = []
     features = [name for table in tables for name in table.features]
     if problem := group_problem(manifest, features, config.group_by):
@@ -31,12 +31,12 @@ def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Se
 
 
 def has_labelled_val(manifest: Manifest) -> bool:
-    """Whether a training run can be evaluated on val."""
+    """True if a training run can be evaluated on val."""
     return "val" in manifest.splits and manifest.splits["val"].positives is not None
 
 
 def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | None) -> str | None:
-    """Why the rows cannot be grouped by ``group_by``; ``features`` are those that the model reads."""
+    """Says why the rows cannot be grouped by ``group_by``; ``features`` are those that the model reads."""
     one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
     if group_by is None or group_by in one_hot:
         return None
@@ -49,23 +49,14 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     for key, given in (("output", config.output), ("report", config.report)):
         if given is not None and is_first:
             problems += output_problems(key, Path(given))
-    errors: list[DlrmError] = [ConfigError(problems)] if problems else []
-    for path in filter(None, (config.checkpoint, config.against)):
-        try:
-            refuse_no_checkpoint(Path(path))
-        except DlrmError as error:
-            errors.append(error)
-    try:
-        if config.data.path or not errors:
-            _check_rows(config, read_manifest(Path(config.data.path or _trained_on(config))))
-    except DlrmError as error:
-        errors.append(error)
-    if errors:
-        raise joined(errors)
+    paths = [Path(path) for path in (config.checkpoint, config.against) if path]
+    looks = [lambda path=path: refuse_no_checkpoint(path) for path in paths]
+    refuse_all(problems, *looks, lambda: _check_rows(config))
 
 
-def _check_rows(config: EvaluateConfig, manifest: Manifest) -> None:
-    """What the dataset alone tells; whether it is what the models read comes later."""
+def _check_rows(config: EvaluateConfig) -> None:
+    """Looks at the dataset alone; whether it is what the models read is checked once they are open."""
+    manifest = read_manifest(Path(config.data.path or _trained_on(config)))
     label_of(manifest, config.split)
     problem = group_problem(manifest, [column.name for column in manifest.sparse], config.group_by)
     refuse_if([problem] if problem else [])
@@ -79,7 +70,7 @@ def _trained_on(config: EvaluateConfig) -> str:
 
 
 def refuse_moved(path: Path, model: str) -> None:
-    """Raises DataError if the dataset at ``path``, which ``model`` was trained on, is not there any more."""
+    """Raises DataError if the dataset at ``path``, which ``model`` was trained on, does not exist any more."""
     if not path.is_dir():
         raise DataError(
             f"{path}, the dataset that {model} was trained on, is not there: if it was moved, add data.path=FOLDER"

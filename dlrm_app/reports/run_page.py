@@ -10,7 +10,6 @@ from dlrm_app.reports.run_charts import learning_charts, prediction_charts
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.reports.run_sections import (
     changes_section,
-    convergence_section,
     dataset_section,
     environment_section,
     health_section,
@@ -21,6 +20,15 @@ from dlrm_app.reports.run_sections import (
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.table import Cell, Rows, html_table
 from dlrm_app.text import count, duration, fixed, short
+
+METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
+REMARKS = {
+    "auc": "0.5 is chance",
+    "logloss": "nats a row",
+    "ne": "1 is the mean rate alone",
+    "calibration": "predicted over observed clicks",
+}
+MAX_EVALS = 60
 
 
 def write_report(run_folder: Path, path: Path | None = None) -> Path:
@@ -40,7 +48,6 @@ def render(record: RunRecord) -> str:
         headline(record),
         _learning(record),
         _predictions(record),
-        convergence_section(record),
         evaluations(record),
         health_section(record),
         step_section(record),
@@ -72,16 +79,6 @@ def _predictions(record: RunRecord) -> str:
     step = record.curves[split]["step"]
     charts = charts_html(prediction_charts(record, split), "predictions")
     return f"<h2>Predictions on {split}</h2><p>By the weights after step {step:,}.</p>{charts}"
-
-
-METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
-REMARKS = {
-    "auc": "0.5 is chance",
-    "logloss": "nats a row",
-    "ne": "1 is the mean rate alone",
-    "calibration": "predicted over observed clicks",
-}
-MAX_EVALS = 60
 
 
 def headline(record: RunRecord) -> str:

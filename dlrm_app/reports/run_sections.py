@@ -1,8 +1,7 @@
-"""Sections of a run's page: its dataset, plan and environment, its tables' health, a step's time, MLPerf's convergence."""
+"""Sections of a run's page: its dataset, plan and environment, its tables' health, and where a step's time goes."""
 
 import math
 import shlex
-from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -25,11 +24,7 @@ def dataset_section(record: RunRecord) -> str:
             name,
             integer(split["rows"]),
             integer(split["positives"]),
-            share(
-                split["positives"] / split["rows"]
-                if split["positives"] is not None and split["rows"]
-                else None
-            ),
+            share(None if split["positives"] is None else split["positives"] / max(1, split["rows"])),
             integer(split["rejects"]),
             bytes_text(split["bytes"]),
         ]
@@ -44,7 +39,7 @@ def dataset_section(record: RunRecord) -> str:
 
 
 def changes_section(record: RunRecord) -> str:
-    """What starts after the first changed of the configuration; empty where nothing was."""
+    """Changes of the configuration by starts after the first; empty without any."""
     lines = [f"from step {step:,} on: {'; '.join(changes)}" for step, changes in record.changes]
     return f"<p>The configuration was changed {escape(', '.join(lines))}.</p>" if lines else ""
 
@@ -90,7 +85,7 @@ def environment_section(record: RunRecord) -> str:
 
 
 def command_line(record: RunRecord) -> str:
-    """The command as it was typed, but for its program's folder and torchrun's address of a meeting place."""
+    """The command as it was typed, without its program's folder and torchrun's meeting address."""
     environment = record.environment
     program, *arguments = environment.get("command") or ["dlrm-train"]
     name = "python -m dlrm_app.cli.train" if program.endswith(".py") else Path(program).name
@@ -102,7 +97,7 @@ def command_line(record: RunRecord) -> str:
 
 
 def next_section(record: RunRecord) -> str:
-    """What to type next."""
+    """Commands to type next: the files of the run; how to resume one that is not finished."""
     run = shlex.quote(str(record.path))
     commands = [f"less {run}/metrics.jsonl"]
     if (record.path / "tensorboard").is_dir():
@@ -172,49 +167,3 @@ def step_section(record: RunRecord) -> str:
     rows.append(["all", Cell(fixed(total, 2), total), "", ""])
     columns: Columns = ["part", "ms a step", "share", Column("what it is", is_words=True)]
     return f"<h2>Where a step's time goes</h2>{html_table(columns, rows)}"
-
-
-PUBLISHED = {0.05: 0.7898, 0.10: 0.7942, 0.20: 0.7976, 0.50: 0.8014, 0.70: 0.80275}
-"""Share of the epoch → AUC on val: MLPerf Training, 8×B200, batch 55,296."""
-EPOCHS_TO_TARGET = {
-    32_768: 0.707,
-    55_296: 0.762,
-    65_536: 0.791,
-    102_400: 0.891,
-    135_168: 0.928,
-    160_000: 0.958,
-}
-"""Batch size → mean epochs to AUC 0.80275: the reference convergence points of MLPerf Training 6.0."""
-
-
-def convergence_section(record: RunRecord) -> str:
-    """AUC by the share of the epoch, the published one beside it; nothing for runs without MLPerf's log."""
-    if not record.config.get("logging", {}).get("mllog"):
-        return ""
-    trainer = record.config["trainer"]
-    rows_of_train = record.dataset["splits"]["train"]["rows"]
-    epochs = {
-        each.step * trainer["global_batch_size"] / rows_of_train: each.metrics["auc"]
-        for each in record.evals
-        if each.split == "val"
-    }
-    rows: Rows = [
-        [f"{share:.0%}", _auc(_at(share, epochs)), _auc(published)] for share, published in PUBLISHED.items()
-    ]
-    batch_size = trainer["global_batch_size"]
-    nearest_batch = min(EPOCHS_TO_TARGET, key=lambda size: abs(size - batch_size))
-    note = (
-        f"MLPerf's reference takes {EPOCHS_TO_TARGET[nearest_batch]} epochs to 0.80275 at batch {nearest_batch:,} "
-        f"(this run: {batch_size:,}). The published column is of 8×B200 at batch 55,296, on Criteo 1TB."
-    )
-    return f"<h2>Convergence</h2>{html_table(['of the epoch', 'AUC on val', 'published'], rows)}<p>{note}</p>"
-
-
-def _at(share: float, epochs: Mapping[float, float]) -> float | None:
-    """The AUC after that share of the first epoch, give or take a hundredth of it."""
-    nearest = min(epochs, key=lambda epoch: abs(epoch - share), default=share + 1)
-    return epochs[nearest] if abs(nearest - share) < 0.01 else None
-
-
-def _auc(value: float | None) -> Cell:
-    return Cell(fixed(value, 5), value)

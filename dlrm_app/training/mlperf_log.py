@@ -44,7 +44,7 @@ def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
     reasons = []
     for section in ("tables", "model", "optimizer", "schedule"):
         reasons += changed_keys(
-            asdict(getattr(recipe, section)), asdict(getattr(config, section)), f"{section}."
+            {section: asdict(getattr(recipe, section))}, {section: asdict(getattr(config, section))}
         )
     for section, key in (
         ("trainer", "epochs"),

@@ -148,10 +148,13 @@ def test_half_precision_logits_are_taken(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("logits", "labels", "message"),
     [
-        ([0.5, 1.0], [1.0, 1.0], "all 2 labels of test are 1: AUC"),
-        ([0.5, 1.0], [0.0, 0.0], "all 2 labels of test are 0: AUC"),
-        ([], [], "test has no rows"),
-        ([0.5, math.nan], [0.0, 1.0], "test: 1 of 2 logits are nan"),
+        ([0.5, 1.0], [1.0, 1.0], "of its 2 rows 2 are positive, and 0 logits are nan"),
+        ([], [], "of its 0 rows 0 are positive"),
+        (
+            [0.5, math.nan],
+            [0.0, 1.0],
+            "metrics of test are undefined (nan): of its 2 rows 1 are positive, and 1 logits",
+        ),
     ],
 )
 def test_what_is_undefined_is_nan_with_a_warning(
