@@ -25,7 +25,7 @@ from dlrm_app.preprocess.encode.columns import (
 )
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.finish import RejectLimit, finish, refuse_if_many_rejects
-from dlrm_app.preprocess.passes.distinct import CountDistinct, CountedFeatures
+from dlrm_app.preprocess.passes.distinct import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocess.passes.plan import CountedUnit, CountLines, Cuts, Plan, cut_lines, refuse_empty_cuts
 from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
@@ -76,7 +76,9 @@ class Stages:
         dense, sparse = self.make_columns(cuts)
         journal, units = self.encode(cuts, dense, sparse)
         if not self.encoding.has_vocabularies:
-            sparse = self._count_distinct(journal, units, sparse)
+            files = [journal.path(unit.text.source, unit.text.unit, ".sketch") for unit in units]
+            num_raw = len(self.plan.spec.sparse)
+            sparse = count_distinct(files, sparse[:num_raw]) + sparse[num_raw:]
         shards = self.collect_shards(journal, units)
         return finish(self.plan, journal, units, shards, dense, sparse, identity)
 
@@ -164,15 +166,6 @@ class Stages:
             source.check_unchanged()
         refuse_if_many_rejects(self.plan, journal, units, max_rejects)
         return journal, units
-
-    def _count_distinct(
-        self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit], sparse: list[SparseColumn]
-    ) -> list[SparseColumn]:
-        num_features = len(self.plan.spec.sparse)
-        files = tuple(encoded.path(unit.text.source, unit.text.unit, ".sketch") for unit in units)
-        work = CountDistinct(files, tuple(sparse[:num_features]), self._journal("distinct", CountedFeatures))
-        groups = self._over_numbers(work, work.num_groups)
-        return [column for group in groups for column in group.columns] + sparse[num_features:]
 
     def collect_shards(
         self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit]

@@ -99,6 +99,13 @@ def _keys_of_strings(text, bounds, keys):  # type: ignore[no-untyped-def]  # com
         keys[i], _ = parse_string(text, np.int64(bounds[i]), np.int64(bounds[i + 1]), -1)
 
 
+def hash_ids(keys: NDArray[np.uint64], num_embeddings: int) -> NDArray[np.int32]:
+    """The ids of ``keys`` where they are hashes."""
+    ids = np.empty(len(keys), np.int32)
+    _hashed(keys, num_embeddings, ids)
+    return ids
+
+
 @njit(nogil=True, cache=True)
 def _hashed(keys, num_embeddings, ids):  # type: ignore[no-untyped-def]  # compiled
     count = 0

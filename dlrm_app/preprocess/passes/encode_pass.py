@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketches, SketchFile
+from dlrm_app.preprocess.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketches
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, Segment, segments
-from dlrm_app.preprocess.passes.shards import open_shard
-from dlrm_app.preprocess.passes.shuffle import row_keys, write_run
+from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
 from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine, write_rejects
 from dlrm_app.preprocess.units.executor import Finish
@@ -98,7 +97,7 @@ class EncodeUnits:
                 write_rejects(temporary, rejects)
         if self.wants_sketch:
             with unit.write(".sketch") as temporary:
-                SketchFile(temporary, len(sketches)).write(sketches)
+                sketches.write(temporary)
         return unit.finish(EncodedUnit(text_range, cursor.line, splits))
 
     def _encode(

@@ -3,24 +3,27 @@ rows are rows in the order of their keys. So a full shuffle is an external sort:
 disk, then every shard gathers the rows of one range of keys from all units.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
+from dlrm_app.dataset.parquet import ParquetWriter
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.passes.plan import ShardLayout
-from dlrm_app.preprocess.passes.shards import open_shard
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.hashing import mix
-from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.journal import Journal, Unit
 
 KEY = "__order"
 
@@ -97,3 +100,50 @@ def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]
             # copied, so that the file's pages need not stay
             tables.append(table.slice(low, high - low).take(array_of(np.arange(high - low))))
     return tables
+
+
+class ShardWriter:
+    """Writes rows of ``schema`` as row groups to ``file``."""
+
+    def __init__(self, file: BinaryIO, layout: ShardLayout, schema: pa.Schema, name: str = "") -> None:
+        """``name``: what ``finish`` calls the file."""
+        self._file, self._name = file, name
+        self._size, self._digest = 0, hashlib.sha256()
+        self._writer = ParquetWriter(self._append, schema, layout.compression, layout.compression_level)
+        self._row_group_rows = layout.row_group_rows
+        self.row_groups: list[int] = []
+
+    def _append(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._size += len(data)
+        self._file.write(data)
+
+    def write(self, rows: IndexedRows) -> None:
+        """Adds ``rows`` as one row group."""
+        self._writer.write(rows)
+        self.row_groups.append(len(rows))
+
+    def write_table(self, table: pa.Table) -> None:
+        """Adds ``table`` as row groups of the layout's size."""
+        for start in range(0, len(table), self._row_group_rows):
+            part = table.slice(start, self._row_group_rows)
+            self._writer.write(IndexedRows.of(part))
+            self.row_groups.append(len(part))
+
+    def finish(self) -> Shard:
+        """What the manifest says of the shard. One without rows stays out of the dataset."""
+        self._writer.close()
+        return Shard(
+            path=self._name,
+            rows=sum(self.row_groups),
+            bytes=self._size,
+            checksum=f"sha256:{self._digest.hexdigest()}",
+            row_groups=self.row_groups,
+        )
+
+
+@contextmanager
+def open_shard(unit: Unit[Any], suffix: str, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
+    """A shard among the files of ``unit``; call ``finish`` in the block."""
+    with unit.write(suffix) as temporary, temporary.open("wb") as file:
+        yield ShardWriter(file, layout, schema, unit.path(suffix).name)

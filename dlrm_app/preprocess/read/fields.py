@@ -7,12 +7,7 @@ string   UTF-8 without NUL
 An empty field is absent. Positions are of the first byte and behind the last one.
 """
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]  # it has none
-from numba import types
-from numba.extending import intrinsic
 
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.units.hashing import FNV_PRIME, FNV_START, MISSING_KEY
@@ -29,97 +24,6 @@ _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _MAX_INTEGER = np.uint64(2**63 - 1)
 _MAX_EXPONENT = 1 << 24  # more than a line has digits
 _MAX_MANTISSA = np.uint64(10**18)
-
-_0, _1, _3, _4, _6, _8, _16, _64 = (np.uint64(bits) for bits in (0, 1, 3, 4, 6, 8, 16, 64))
-_ZERO_DIGITS, _TO_CARRY = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
-_HIGH_BITS = np.uint64(0x8080808080808080)
-_LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
-_ONES = np.uint64(0x0101010101010101)
-_LOWER_CASE = np.uint64(0x2020202020202020)
-_FROM_0, _ABOVE_9 = np.uint64(0x5050505050505050), np.uint64(0x4646464646464646)
-_FROM_A, _ABOVE_F = np.uint64(0x1F1F1F1F1F1F1F1F), np.uint64(0x1919191919191919)
-_EVEN_BYTES, _EVEN_PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-_LOW_32 = np.uint64(0xFFFFFFFF)
-
-
-@intrinsic
-def load_word(typing_context, text, at):  # type: ignore[no-untyped-def]  # numba's protocol
-    """text[at:at + 8] as a little-endian uint64, in one load from any address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = builder.gep(array.data, [arguments[1]])
-        word = ir.IntType(64)
-        loaded = builder.load(builder.bitcast(pointer, word.as_pointer()))
-        loaded.align = 1
-        return loaded
-
-    return types.uint64(text, types.intp), generate
-
-
-@njit(nogil=True, cache=True, inline="always")
-def hex_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that 8 hex digits write, whether they are that), all eight at once; the first is the lowest byte.
-
-    Every byte is compared by an addition that carries into its own high bit (Mycroft's method).
-    """
-    lower = word | _LOWER_CASE
-    is_digit = (word + _FROM_0) & ~(word + _ABOVE_9)
-    is_letter = (lower + _FROM_A) & ~(lower + _ABOVE_F)
-    is_hex = ((is_digit | is_letter) & ~word & _HIGH_BITS) == _HIGH_BITS
-    letters = (word >> _6) & _ONES
-    nibbles = (word & _LOW_NIBBLES) + (letters << _3) + letters
-    # the first digit, in the lowest byte, is the most significant: pair neighbours, then pairs of pairs
-    pairs = ((nibbles << _4) | (nibbles >> _8)) & _EVEN_BYTES
-    fours = ((pairs << _8) | (pairs >> _16)) & _EVEN_PAIRS
-    return ((fours << _16) | (fours >> np.uint64(32))) & _LOW_32, is_hex
-
-
-@njit(nogil=True, cache=True, inline="always")
-def read_hex8(text, at):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that 8 hex digits at ``at`` write, whether they are that)."""
-    return hex_of(load_word(text, at))
-
-
-@intrinsic
-def trailing_zeros(typing_context, word):  # type: ignore[no-untyped-def]  # numba's protocol
-    """Zero bits below the lowest one bit; 64 if there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
-
-
-@njit(nogil=True, cache=True, inline="always")
-def number_of(word):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that 8 decimal digits write, whether they are that); the first is the lowest byte."""
-    digits = word ^ _ZERO_DIGITS
-    return _joined(digits), _others(digits) == _0
-
-
-@njit(nogil=True, cache=True, inline="always")
-def read_digits(text, at):  # type: ignore[no-untyped-def]  # compiled
-    """(the number that up to 8 decimal digits at ``at`` write, how many there are), without a loop."""
-    word = load_word(text, at) ^ _ZERO_DIGITS
-    num_bytes = trailing_zeros(_others(word)) >> _3
-    if num_bytes == _0:
-        return np.int64(0), 0
-    return _joined(word << (_64 - (num_bytes << _3))), np.int64(num_bytes)
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _others(digits):  # type: ignore[no-untyped-def]  # compiled
-    """The high bits of the bytes above 9: adding 118 carries into them, or they were set before."""
-    return ((digits + _TO_CARRY) | digits) & _HIGH_BITS
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _joined(digits):  # type: ignore[no-untyped-def]  # compiled
-    """Eight digits, one a byte, joined in pairs, fours and eights."""
-    pairs = (digits * np.uint64(10) + (digits >> _8)) & _EVEN_BYTES
-    fours = (pairs * np.uint64(100) + (pairs >> _16)) & _EVEN_PAIRS
-    return np.int64((fours & _LOW_32) * np.uint64(10000) + (fours >> np.uint64(32)))
 
 
 @njit(nogil=True, cache=True)
@@ -140,7 +44,7 @@ def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
             digit = byte - 55
         else:
             return MISSING_KEY, BAD
-        value = (value << _4) | np.uint64(digit)
+        value = (value << np.uint64(4)) | np.uint64(digit)
     return value, PRESENT
 
 
@@ -246,7 +150,7 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
     if not is_ascii and not _is_utf8(text, start, stop):
         return MISSING_KEY, BAD
     if key == MISSING_KEY:
-        key = key + _1
+        key = key + np.uint64(1)
     return key, PRESENT
 
 

@@ -1,6 +1,6 @@
 """The compiled parser: lines of text → columns of numbers, in one pass, every line checked.
 
-Fields of 8 hex digits and short integers have a fast path; everything else goes through ``fields``.
+Lines that ``plain_lines`` can read are read many at a time, the others one by one through the rules of ``fields``.
 """
 
 import numpy as np
@@ -21,8 +21,6 @@ from dlrm_app.preprocess.read.fields import (
     parse_hex,
     parse_integer,
     parse_string,
-    read_digits,
-    read_hex8,
 )
 from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
@@ -108,41 +106,12 @@ _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
 @njit(nogil=True, cache=True)
 def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """(a position on the line, its end if the line is fine; the column at fault, or one of the codes above)."""
-    delimiter, quote = marks
-    _, dense, keys, _ = out
     for c in range(len(columns)):
-        kind, slot = columns[c, 0], columns[c, 1]
-        end = at
-        if kind == KEY_HEX and columns[c, 2] < 0:
-            value, is_hex = read_hex8(text, at)
-            if is_hex and (text[at + 8] == delimiter or text[at + 8] == NEWLINE):
-                keys[slot, row] = value
-                end = at + 8
-            elif text[at] == delimiter or text[at] == NEWLINE:
-                keys[slot, row] = MISSING_KEY
-            else:
-                begin, behind, end, form = _locate(text, at, delimiter, quote)
-                keys[slot, row], state = parse_hex(text, begin, behind)
-                if state == BAD or form == _MALFORMED:
-                    return at, c
-        elif kind == DENSE_INTEGER:
-            number, num_digits = read_digits(text, at)
-            mark = text[at + num_digits]
-            if num_digits < 8 and (mark == delimiter or mark == NEWLINE):  # noqa: SIM109  # numba builds the tuple
-                dense[slot, row] = np.float64(number) if num_digits > 0 else np.nan
-                end = at + num_digits
-            else:
-                begin, behind, end, form = _locate(text, at, delimiter, quote)
-                number, state = parse_integer(text, begin, behind)
-                dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
-                if state == BAD or form == _MALFORMED:
-                    return at, c
-        else:
-            end, is_good = _parse_other(text, at, marks, columns[c], out, lists, row)
-            if is_good < 0:
-                return at, _NO_ROOM
-            if is_good == 0:
-                return at, c
+        end, is_good = _parse_field(text, at, marks, columns[c], out, lists, row)
+        if is_good < 0:
+            return at, _NO_ROOM
+        if is_good == 0:
+            return at, c
         at = end + 1
         if text[end] == NEWLINE:
             return end, _FINE if c == len(columns) - 1 else _WRONG_COUNT
@@ -150,26 +119,30 @@ def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def _parse_other(text, at, marks, column, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
-    """Any field without a fast path: (position of the mark behind it; 1 good, 0 bad, -1 no room for its list)."""
+def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
+    """(position of the mark behind the field; 1 good, 0 bad, -1 no room for its list)."""
     delimiter, quote = marks
     labels, dense, keys, spans = out
     kind, slot, separator = column[0], column[1], column[2]
     begin, behind, end, form = _locate(text, at, delimiter, quote)
-    if form == _MALFORMED and kind != IGNORE:
+    if kind == IGNORE:
+        return end, 1
+    if form == _MALFORMED:
         return end, 0
     doubled = quote if form == _ESCAPED else _NO_BYTE
+    if separator >= 0:
+        return end, _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row)
     state = PRESENT
     if kind == LABEL:
         label = np.int64(text[begin]) - 48
-        if behind - begin != 1 or label < 0 or label > 1:
-            return end, 0
+        state = PRESENT if behind - begin == 1 and (label == 0 or label == 1) else BAD
         labels[row] = label
+    elif kind == DENSE_INTEGER:
+        number, state = parse_integer(text, begin, behind)
+        dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
     elif kind == DENSE_FLOAT:
         dense[slot, row], state = parse_float(text, begin, behind)
-    elif kind != IGNORE and separator >= 0:
-        return end, _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row)
-    elif kind != IGNORE:
+    else:
         keys[slot, row], state = _parse_key(text, begin, behind, kind, doubled)
         if spans.shape[1] > 0:
             spans[slot, row, 0] = begin

@@ -10,8 +10,6 @@ from dlrm_app.preprocess.passes.distinct import (
     TOTAL_KEYS,
     UNIT_KEYS,
     Sketches,
-    SketchFile,
-    count_collisions,
 )
 from dlrm_app.preprocess.units.hashing import MISSING_KEY
 
@@ -62,28 +60,28 @@ def test_pieces_join_to_the_whole_in_any_order(tmp_path: Path, count: int) -> No
         for part in (keys[place::7], keys[place::3]):
             sketches.add(Columns.joined([part, part[:9]]), [1, 2])
         path = tmp_path / f"{place}.sketch"
-        SketchFile(path, 3).write(sketches)
-        pieces.append(SketchFile(path, 3))
+        sketches.write(path)
+        pieces.append(path)
     totals = []
     for order in (pieces, pieces[::-1]):
-        total = Sketches(2, TOTAL_KEYS)
+        total = Sketches(3, TOTAL_KEYS)
         for piece in order:
-            piece.join_into(total, 1)
+            total.join(piece)
         totals.append(total)
     whole = sketch_of(keys, 512)
     few = {
         key for place in range(7) for part in (keys[place::7], keys[place::3]) for key in part[:9].tolist()
     }
     for total in totals:
-        assert np.array_equal(total.registers[0], whole.registers[0])
-        assert total.is_exact(0) == totals[0].is_exact(0)
-        assert total.distinct(0) == totals[0].distinct(0)
-        assert set(total.keys(1).tolist()) == few
+        assert np.array_equal(total.registers[1], whole.registers[0])
+        assert total.is_exact(1) == totals[0].is_exact(1)
+        assert total.distinct(1) == totals[0].distinct(1)
+        assert set(total.keys(2).tolist()) == few
 
 
 def test_expected_collisions_are_near_the_counted_ones() -> None:
     exact, estimated = sketch_of(keys_upto(30_000), 1 << 20), sketch_of(keys_upto(30_000), 16)
     assert exact.is_exact(0)
     assert not estimated.is_exact(0)
-    counted, expected = count_collisions(exact, 0, 50_001), count_collisions(estimated, 0, 50_001)
+    counted, expected = exact.collisions(0, 50_001), estimated.collisions(0, 50_001)
     assert abs(counted - expected) < 0.05 * counted
