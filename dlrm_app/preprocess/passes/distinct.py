@@ -121,7 +121,7 @@ def _add(keys, begins, ends, features, state):  # type: ignore[no-untyped-def]  
 @njit(nogil=True, cache=True)
 def _join(words, state):  # type: ignore[no-untyped-def]  # compiled
     _, _, used, registers = state
-    at = len(used)
+    at = np.int64(len(used))
     for feature in range(len(used)):
         size = np.int64(words[feature])
         if size >= 0:

@@ -9,7 +9,7 @@ An empty field is absent. Positions are of the first byte and behind the last on
 
 import numpy as np
 
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import njit_uncounted
 from dlrm_app.preprocess.units.hashing import FNV_PRIME, FNV_START, MISSING_KEY
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
@@ -26,7 +26,7 @@ _MAX_EXPONENT = 1 << 24  # more than a line has digits
 _MAX_MANTISSA = np.uint64(10**18)
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """A hex number as a key, and its state."""
     if stop == start:
@@ -48,7 +48,7 @@ def parse_hex(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     return value, PRESENT
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """An integer as int64, and its state."""
     if stop == start:
@@ -71,7 +71,7 @@ def parse_integer(text, start, stop):  # type: ignore[no-untyped-def]  # compile
     return -number if negative else number, PRESENT
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """A number as float64, within two units in its last place, and its state."""
     if stop == start:
@@ -106,7 +106,7 @@ def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     return -value if negative else value, PRESENT
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _parse_exponent(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     if (text[start] | 32) != _LOWER_E or start + 1 == stop:
         return 0, BAD
@@ -123,7 +123,7 @@ def _parse_exponent(text, start, stop):  # type: ignore[no-untyped-def]  # compi
     return -exponent if negative else exponent, PRESENT
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
     if mantissa == 0.0:
         return 0.0
@@ -134,7 +134,7 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
     return mantissa / _POWERS[308] / _POWERS[min(-exponent - 308, 308)]
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  # compiled
     """The key of a string, FNV-1a of its bytes, and its state; ``doubled``: a byte that stands twice for itself."""
     if stop == start:
@@ -154,7 +154,7 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
     return key, PRESENT
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _is_utf8(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """As Unicode 15, table 3-7, allows: nothing overlong, no surrogates, nothing past U+10FFFF."""
     at = start

@@ -1,11 +1,12 @@
 """The compiled parser: lines of text → columns of numbers, in one pass, every line checked.
 
 Lines that ``plain_lines`` can read are read many at a time, the others one by one through the rules of ``fields``.
+No function of a field counts references to arrays: that took twice as long as parsing.
 """
 
 import numpy as np
 
-from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.compiled import njit, njit_uncounted
 from dlrm_app.preprocess.read.fields import (
     BAD,
     CARRIAGE_RETURN,
@@ -90,7 +91,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     return at, row, lines, num_rejects, DONE
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """Whether ``plain_lines`` can read such columns."""
     for c in range(len(columns)):
@@ -103,7 +104,7 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
 _FINE, _NO_ROOM, _WRONG_COUNT = -1, -2, -3
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """(a position on the line, its end if the line is fine; the column at fault, or one of the codes above)."""
     for c in range(len(columns)):
@@ -118,7 +119,7 @@ def _parse_line(text, at, marks, columns, out, lists, row):  # type: ignore[no-u
     return at - 1, _WRONG_COUNT
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """(position of the mark behind the field; 1 good, 0 bad, -1 no room for its list)."""
     delimiter, quote = marks
@@ -150,7 +151,7 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
     return end, 0 if state == BAD else 1
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """Reads the elements of a list: 1 good, 0 bad, -1 no room. An empty field is an empty list."""
     ends, keys, spans = lists
@@ -174,7 +175,7 @@ def _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row)
     return 1
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _parse_key(text, begin, behind, kind, doubled):  # type: ignore[no-untyped-def]  # compiled
     if kind == KEY_HEX:
         return parse_hex(text, begin, behind)
@@ -184,7 +185,7 @@ def _parse_key(text, begin, behind, kind, doubled):  # type: ignore[no-untyped-d
     return np.uint64(number) if state == PRESENT else MISSING_KEY, state
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compiled
     """(first byte, behind the last byte, position of the delimiter or line end behind it, how it is quoted)."""
     if text[at] == quote:
@@ -212,7 +213,7 @@ def _locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # comp
     return at, behind, end, _MALFORMED if text[at] == quote else _PLAIN
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-untyped-def]  # compiled
     """(reason, detail) of a rejected line: the column at fault, or how many columns there are."""
     if end - start > MAX_LINE:
@@ -229,20 +230,20 @@ def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-un
     return FIELD, fault
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def _line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
     while text[at] != NEWLINE:
         at += 1
     return at
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def line_length(text, start):  # type: ignore[no-untyped-def]  # compiled
     """Of the line at ``start``, its end included."""
     return _line_end(text, start) + 1 - start
 
 
-@njit(nogil=True, cache=True)
+@njit_uncounted
 def count_lines(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     """Line ends in text[start:stop]."""
     count = 0
