@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from dlrm_app.bench import machine
-from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.evaluation import evaluate as module
 from dlrm_app.evaluation.evaluate import Scored, SizedBatches

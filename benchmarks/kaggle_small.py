@@ -36,8 +36,8 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.predict import PredictConfig
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.inference.predict.predict import predict

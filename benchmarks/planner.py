@@ -21,7 +21,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from torchrec.optim.optimizers import Adagrad
 
 from dlrm_app.config.compose import compose_config, conf_dir
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.cluster import Cluster, described_cluster

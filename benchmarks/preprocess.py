@@ -45,7 +45,7 @@ from preprocess_engines import (
 )
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
 
 WARM_ROWS = 2000
 MEMORY_ROWS = (2_000_000, 20_000_000)

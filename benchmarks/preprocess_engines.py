@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
 
 NUM_EMBEDDINGS = 100_000
 DENSE = [f"int_{number}" for number in range(13)]

@@ -168,7 +168,7 @@ def make_data(work: Work) -> None:
     import yaml
 
     from dlrm_app.config.compose import compose_config
-    from dlrm_app.config.generate import GenerateConfig
+    from dlrm_app.config.datasets import GenerateConfig
     from dlrm_app.synthetic import generate
 
     shapes = work.shapes

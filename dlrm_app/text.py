@@ -130,3 +130,16 @@ def typed_settings(*without: str) -> list[str]:
     """The settings that this process was started with, as they were typed, but those of the keys or groups ``without``."""
     settings = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
     return [shlex.quote(each) for each in settings if each.partition("=")[0].lstrip("+") not in without]
+
+
+def install_command(extra: str) -> str:
+    """``pip install`` with the packages of ``extra`` by name, which works also where no index has this one."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        stated = requires("dlrm-app") or []
+    except PackageNotFoundError:  # run from its folder, without an installation
+        stated = []
+    parts = [re.fullmatch(r"(.+?)\s*;\s*extra == ['\"](\w+)['\"]", text) for text in stated]
+    packages = [part[1] for part in parts if part is not None and part[2] == extra]
+    return shlex.join(["pip", "install", *(packages or [f"dlrm-app[{extra}]"])])

@@ -12,7 +12,7 @@ import torch
 from dlrm_app.bench.machine import measure_machine, measure_topology, shape_of, write_inputs
 from dlrm_app.bench.result import BenchResult, Section
 from dlrm_app.bench.sections import measure_loader, measure_model, measure_whole
-from dlrm_app.config.bench import BenchConfig
+from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder

@@ -16,9 +16,9 @@ import torch.distributed as dist
 import yaml
 
 from dlrm_app.bench.sections import time_steps
-from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.config.sharding import TopologyConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import Runtime
@@ -219,7 +219,7 @@ def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> st
     values = TopologyConfig(
         nodes=cluster.nodes,
         devices_per_node=cluster.devices_per_node,
-        device=cluster.device,
+        device="cuda" if cluster.device == "cuda" else "cpu",
         memory_gib=round(cluster.memory / GIB, 3),
         host_memory_gib=round(cluster.host_memory / GIB, 3),
         memory_gbps=round(machine.memory / 1e9, 3),

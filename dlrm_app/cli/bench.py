@@ -7,7 +7,7 @@ from dataclasses import asdict
 from dlrm_app.cli.auto_recipe import with_recipe
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
-from dlrm_app.config.bench import BenchConfig
+from dlrm_app.config.like_train import BenchConfig
 
 
 def main() -> None:

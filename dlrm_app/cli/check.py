@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dlrm_app.cli.launch import launch
-from dlrm_app.config.check import CheckConfig
+from dlrm_app.config.datasets import CheckConfig
 
 
 def main() -> None:

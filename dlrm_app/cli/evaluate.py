@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
-from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.scoring import EvaluateConfig
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
-from dlrm_app.config.export import ExportConfig
+from dlrm_app.config.scoring import ExportConfig
 
 
 def main() -> None:

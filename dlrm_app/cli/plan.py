@@ -1,7 +1,7 @@
 """``dlrm-plan tables=… topology=a100_80g topology.nodes=16 trainer.global_batch_size=65536``: plan without a cluster."""
 
 from dlrm_app.cli.launch import launch
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 
 
 def main() -> None:

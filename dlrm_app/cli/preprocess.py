@@ -2,7 +2,7 @@
 
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.cli.launch import launch
-from dlrm_app.config.report import ReportConfig, with_runs
+from dlrm_app.config.scoring import ReportConfig, with_runs
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def report(config: ReportConfig) -> None:
 
 def _paired_tests(config: ReportConfig, split: str, runs: Mapping[str, Path]) -> Mapping[str, Any]:
     from dlrm_app.config.compose import compose_config
-    from dlrm_app.config.evaluate import EvaluateConfig
+    from dlrm_app.config.scoring import EvaluateConfig
     from dlrm_app.evaluation.evaluate_checkpoints import paired_tests
 
     values = [f"split={split}", f"which={config.which}", f"batch_size={config.batch_size}", "checkpoint=each"]

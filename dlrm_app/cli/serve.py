@@ -2,7 +2,7 @@
 
 from dlrm_app.cli.launch import launch
 from dlrm_app.cli.loading import loading
-from dlrm_app.config.serve import ServeConfig
+from dlrm_app.config.scoring import ServeConfig
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 from dlrm_app.cli.launch import launch
-from dlrm_app.config.tune import TuneConfig
+from dlrm_app.config.like_train import TuneConfig
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from dlrm_app.config.extras import install_command
 from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
 from dlrm_app.config.schema import Schema, build, defaults_of, required
 from dlrm_app.errors import ConfigError, DlrmError, Problem, joined, refuse_if
+from dlrm_app.text import install_command
 
 BUILDS_ON = {"plan": "train", "bench": "train", "tune": "train"}
 """Commands whose file begins with another's: one schema, which extends the other's, is that of both."""

@@ -2,15 +2,9 @@
 
 from dataclasses import dataclass
 
-from omegaconf import MISSING
-
-from dlrm_app.config.checks import above_zero
+from dlrm_app.config.schema import REQUIRED, Positive, Section
 
 
 @dataclass(slots=True)
-class DoctorConfig:
-    timeout: float = MISSING
-
-    def problems(self) -> list[str]:
-        """What cannot work, each with what to do about it."""
-        return above_zero("timeout", self.timeout)
+class DoctorConfig(Section):
+    timeout: Positive = REQUIRED

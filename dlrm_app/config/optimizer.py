@@ -3,101 +3,70 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, get_args
 
-from omegaconf import MISSING
+from dlrm_app.config.schema import (
+    REQUIRED,
+    BelowOne,
+    Count,
+    NonNegative,
+    Positive,
+    Section,
+    Share,
+    Whole,
+    converted,
+    type_problem,
+    types_of,
+)
+from dlrm_app.errors import Problem, refuse_if
 
-from dlrm_app.config.checks import above_zero, at_least_zero, one_of, positive, within
-from dlrm_app.config.schema import converted, type_problem, types_of
-from dlrm_app.errors import refuse_if
-
-DENSE_STATES = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
+DenseKind = Literal["sgd", "adagrad", "adam", "adamw"]
+DENSE_STATES: dict[str, int] = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
 """Kind → floats that it keeps for each weight."""
-SCHEDULES = ("constant", "polynomial", "cosine", "step", "plateau")
-PLATEAU_METRICS = ("auc", "logloss")
-DECAY_MODES = ("coupled", "decoupled")
-UPDATED_ROWS = ("touched", "all")
+PlateauMetric = Literal["auc", "logloss"]
+PLATEAU_METRICS: tuple[str, ...] = get_args(PlateauMetric)
 
 
 @dataclass(slots=True)
-class OptimizerSettings:
-    kind: str = MISSING
-    lr: float = MISSING
-    eps: float = 1e-8
-    beta1: float = 0.9
-    beta2: float = 0.999
-    weight_decay: float = 0.0
+class OptimizerSettings(Section):
+    kind: str = REQUIRED
+    lr: Positive = REQUIRED
+    eps: NonNegative = 1e-8
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    weight_decay: NonNegative = 0.0
 
 
 @dataclass(slots=True)
 class SparseSettings(OptimizerSettings):
-    max_gradient: float | None = None
+    """Its kinds are those of the registry in tables/sparse_optimizers, which checks them."""
+
+    max_gradient: Positive | None = None
     stochastic_rounding: bool | None = None
-    weight_decay_mode: str | None = None
-    updated_rows: str = "touched"
+    weight_decay_mode: Literal["coupled", "decoupled"] | None = None
+    updated_rows: Literal["touched", "all"] = "touched"
 
 
 @dataclass(slots=True)
 class DenseSettings(OptimizerSettings):
-    momentum: float = 0.0
-    clip_norm: float | None = None
-    ema_decay: float | None = None
+    kind: DenseKind = REQUIRED
+    momentum: BelowOne = 0.0
+    clip_norm: Positive | None = None
+    ema_decay: BelowOne | None = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """A decay that would be no average; momentum where there is none."""
+        problems = _needless(prefix, "momentum", self.momentum, self.kind, ("sgd",))
+        if self.ema_decay == 0:
+            cure = "null is for no average"
+            problems.append(Problem(f"{prefix}ema_decay", "must be above 0, as 0.999", cure, self.ema_decay))
+        return problems
 
 
 @dataclass(slots=True)
-class OptimizerConfig:
+class OptimizerConfig(Section):
     sparse: SparseSettings = field(default_factory=SparseSettings)
     dense: DenseSettings = field(default_factory=DenseSettings)
-
-    def problems(self) -> list[str]:
-        """Values out of their range, or without effect."""
-        return [
-            *sparse_problems("optimizer.sparse", self.sparse),
-            *one_of("optimizer.dense.kind", self.dense.kind, tuple(DENSE_STATES)),
-            *_common_problems("optimizer.dense", self.dense),
-            *_below_one("optimizer.dense.momentum", self.dense.momentum),
-            *above_zero("optimizer.dense.clip_norm", self.dense.clip_norm),
-            *_ema_problems(self.dense.ema_decay),
-            *_needless("optimizer.dense", "momentum", self.dense.momentum, self.dense.kind, ("sgd",)),
-        ]
-
-
-def sparse_problems(prefix: str, settings: SparseSettings) -> list[str]:
-    """What is wrong with a sparse optimizer's figures: those of ``optimizer.sparse`` or of one table.
-
-    Kinds are checked where they are registered, see tables/sparse_optimizers.
-    """
-    return [
-        *_common_problems(prefix, settings),
-        *above_zero(f"{prefix}.max_gradient", settings.max_gradient),
-        *one_of(f"{prefix}.updated_rows", settings.updated_rows, UPDATED_ROWS),
-        *(
-            one_of(f"{prefix}.weight_decay_mode", settings.weight_decay_mode, DECAY_MODES)
-            if settings.weight_decay_mode is not None
-            else []
-        ),
-    ]
-
-
-def _common_problems(prefix: str, settings: OptimizerSettings) -> list[str]:
-    problems = above_zero(f"{prefix}.lr", settings.lr)
-    for key in ("eps", "weight_decay"):
-        problems += at_least_zero(f"{prefix}.{key}", getattr(settings, key))
-    for key in ("beta1", "beta2"):
-        problems += _below_one(f"{prefix}.{key}", getattr(settings, key))
-    return problems
-
-
-def _ema_problems(decay: float | None) -> list[str]:
-    if decay is None or 0 < decay < 1:
-        return []
-    return [
-        f"optimizer.dense.ema_decay must lie between 0 and 1, as 0.999, got {decay}: null is for no average"
-    ]
-
-
-def _below_one(key: str, value: float) -> list[str]:
-    return [] if 0 <= value < 1 else [f"{key} must lie in [0, 1), got {value}"]
 
 
 def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> SparseSettings:
@@ -111,36 +80,61 @@ def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> Spa
 
 
 @dataclass(slots=True)
-class ScheduleSettings:
-    kind: str = "constant"
-    warmup_steps: int = 0
+class ScheduleSettings(Section):
+    kind: Literal["constant", "polynomial", "cosine", "step", "plateau"] = "constant"
+    warmup_steps: Whole = 0
     decay_start: int | None = None
-    decay_steps: int | None = None
-    power: float = 2.0
-    end_factor: float = 0.0
+    decay_steps: Count | None = None
+    power: Positive = 2.0
+    end_factor: Share = 0.0
     milestones: list[int] | None = None
-    step_factor: float = 0.1
-    metric: str = "auc"
-    patience: int = 0
-    threshold: float = 0.0
+    step_factor: Positive = 0.1
+    metric: PlateauMetric = "auc"
+    patience: Whole = 0
+    threshold: NonNegative = 0.0
 
     @property
     def first_decay_step(self) -> int:
-        """How many steps come before the decay."""
+        """Number of steps before the decay."""
         return self.warmup_steps if self.decay_start is None else self.decay_start
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Values out of order, or without effect."""
+        falling = ("polynomial", "cosine")
+        problems = [
+            *_needless(prefix, "decay_start", self.decay_start, self.kind, falling),
+            *_needless(prefix, "decay_steps", self.decay_steps, self.kind, falling),
+            *_needless(prefix, "milestones", self.milestones, self.kind, ("step",)),
+            *_needless(prefix, "patience", self.patience, self.kind, ("plateau",)),
+            *_needless(prefix, "threshold", self.threshold, self.kind, ("plateau",)),
+        ]
+        if self.decay_start is not None and self.decay_start < self.warmup_steps:
+            rule = f"must not come before the warm-up ends at step {self.warmup_steps}"
+            cure = f"raise it, or lower {prefix}warmup_steps"
+            problems.append(Problem(f"{prefix}decay_start", rule, cure, self.decay_start))
+        if self.kind == "plateau" and self.step_factor >= 1:
+            rule = "must be below 1 with kind=plateau, for the rate is to fall"
+            problems.append(Problem(f"{prefix}step_factor", rule, value=self.step_factor))
+        if self.kind == "step":
+            problems += self._milestone_problems(f"{prefix}milestones")
+        return problems
+
+    def _milestone_problems(self, key: str) -> list[Problem]:
+        if not self.milestones:
+            cure = "give the steps after which the rate falls, say [10000,20000]"
+            return [Problem(key, "is needed by kind=step", cure)]
+        lowest = max(1, self.warmup_steps)
+        rising = all(first < second for first, second in pairwise(self.milestones))
+        if self.milestones[0] < lowest or not rising:
+            rule = f"must rise, beginning at {lowest} (the end of the warm-up) or later"
+            return [Problem(key, rule, value=self.milestones)]
+        return []
 
 
 @dataclass(slots=True)
-class ScheduleConfig:
+class ScheduleConfig(Section):
     sparse: ScheduleSettings = field(default_factory=ScheduleSettings)
     dense: ScheduleSettings = field(default_factory=ScheduleSettings)
-
-    def problems(self) -> list[str]:
-        """Values out of their range, out of order, or without effect."""
-        return [
-            *_schedule_problems("schedule.sparse", self.sparse),
-            *_schedule_problems("schedule.dense", self.dense),
-        ]
 
 
 def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
@@ -157,51 +151,9 @@ def schedule_problems(schedule: ScheduleConfig, num_steps: int) -> list[str]:
     return problems
 
 
-def _schedule_problems(prefix: str, schedule: ScheduleSettings) -> list[str]:
-    falling = ("polynomial", "cosine")
-    problems = [
-        *one_of(f"{prefix}.kind", schedule.kind, SCHEDULES),
-        *at_least_zero(f"{prefix}.warmup_steps", schedule.warmup_steps),
-        *positive(f"{prefix}.decay_steps", schedule.decay_steps),
-        *above_zero(f"{prefix}.power", schedule.power),
-        *within(f"{prefix}.end_factor", schedule.end_factor, 0, 1),
-        *above_zero(f"{prefix}.step_factor", schedule.step_factor),
-        *one_of(f"{prefix}.metric", schedule.metric, PLATEAU_METRICS),
-        *at_least_zero(f"{prefix}.patience", schedule.patience),
-        *at_least_zero(f"{prefix}.threshold", schedule.threshold),
-        *_needless(prefix, "decay_start", schedule.decay_start, schedule.kind, falling),
-        *_needless(prefix, "decay_steps", schedule.decay_steps, schedule.kind, falling),
-        *_needless(prefix, "milestones", schedule.milestones, schedule.kind, ("step",)),
-        *_needless(prefix, "patience", schedule.patience, schedule.kind, ("plateau",)),
-        *_needless(prefix, "threshold", schedule.threshold, schedule.kind, ("plateau",)),
-    ]
-    if schedule.decay_start is not None and schedule.decay_start < schedule.warmup_steps:
-        problems.append(
-            f"{prefix}.decay_start must not come before the warm-up ends at step {schedule.warmup_steps}, "
-            f"got {schedule.decay_start}: raise it, or lower {prefix}.warmup_steps"
-        )
-    if schedule.kind == "plateau" and schedule.step_factor >= 1:
-        problems.append(
-            f"{prefix}.step_factor must be below 1 with kind=plateau, for the rate is to fall, got {schedule.step_factor}"
-        )
-    if schedule.kind == "step":
-        problems += _milestone_problems(f"{prefix}.milestones", schedule)
-    return problems
-
-
-def _milestone_problems(key: str, schedule: ScheduleSettings) -> list[str]:
-    milestones = schedule.milestones
-    if not milestones:
-        return [f"{key} is needed by kind=step: give the steps after which the rate falls, say [10000,20000]"]
-    lowest = max(1, schedule.warmup_steps)
-    if milestones[0] < lowest or any(first >= second for first, second in pairwise(milestones)):
-        return [f"{key} must rise, beginning at {lowest} (the end of the warm-up) or later, got {milestones}"]
-    return []
-
-
-def _needless(prefix: str, key: str, value: object, kind: str, kinds: tuple[str, ...]) -> list[str]:
+def _needless(prefix: str, key: str, value: object, kind: str, kinds: tuple[str, ...]) -> list[Problem]:
     if not value or kind in kinds:
         return []
     return [
-        f"{prefix}.{key} is only for {prefix}.kind={' or '.join(kinds)}, got {value} with {kind}: leave it out"
+        Problem(f"{prefix}{key}", f"is only for {prefix}kind={' or '.join(kinds)}", "leave it out", value)
     ]

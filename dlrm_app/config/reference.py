@@ -17,21 +17,22 @@ from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.overrides import choices_of
 from dlrm_app.config.schema import is_free_form, type_of
 
-COMMANDS = (
-    "preprocess",
-    "check",
-    "train",
-    "evaluate",
-    "export",
-    "predict",
-    "serve",
-    "tune",
-    "bench",
-    "plan",
-    "generate",
-    "report",
-    "doctor",
-)
+COMMANDS = {
+    "preprocess": "datasets",
+    "check": "datasets",
+    "train": "train",
+    "evaluate": "scoring",
+    "export": "scoring",
+    "predict": "scoring",
+    "serve": "scoring",
+    "tune": "like_train",
+    "bench": "like_train",
+    "plan": "like_train",
+    "generate": "datasets",
+    "report": "scoring",
+    "doctor": "doctor",
+}
+"""Command → the module of its schema."""
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
 --cfg job                         print the configuration and stop
@@ -193,8 +194,8 @@ def _wrapped(start: str, text: str, indent: int) -> list[str]:
 
 def schema_of(command: str) -> type[Any]:
     """The schema of ``dlrm-<command>``, by its name."""
-    module = import_module(f"dlrm_app.config.{command.replace('-', '_')}")
-    schema: type[Any] = getattr(module, f"{command.title().replace('-', '')}Config")
+    module = import_module(f"dlrm_app.config.{COMMANDS[command]}")
+    schema: type[Any] = getattr(module, f"{command.title()}Config")
     return schema
 
 

@@ -5,7 +5,7 @@ A schema is a dataclass whose fields are sections (dataclasses too) or values; m
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
@@ -19,9 +19,26 @@ from dlrm_app.errors import Problem
 from dlrm_app.text import listed
 
 Schema = TypeVar("Schema")
-REQUIRED = "???"
+REQUIRED: Any = "???"
 """What stands in conf/ for a value that has no default."""
 _types: dict[Any, dict[str, Any]] = {}
+_FP32_MAX, _INT64_MAX, _MINUTES_OF_A_YEAR = 3.4028234663852886e38, 2**63 - 1, 365 * 24 * 60
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
+BatchRows = Annotated[int, msgspec.Meta(ge=1, le=2**24)]  # of one rank: memory for more would not survive
+Threads = Annotated[int, msgspec.Meta(ge=1, le=4096)]  # of one process
+Positive = Annotated[float, msgspec.Meta(gt=0, le=_FP32_MAX)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0, le=_FP32_MAX)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Minutes = Annotated[
+    float, msgspec.Meta(gt=0, le=_MINUTES_OF_A_YEAR)
+]  # whose end torch can name to the nanosecond
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+Which = Literal["newest", "best"]
 
 
 def types_of(schema: Any) -> dict[str, Any]:
@@ -158,7 +175,7 @@ def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
             msgspec.convert(value, given)
         except msgspec.ValidationError:
             near = difflib.get_close_matches(str(value), _choices(given), n=1)
-            yield Problem(key, _rule(given), f"did you mean {near[0]}?" if near else "", value)
+            yield Problem(key, _rule(given, value), f"did you mean {near[0]}?" if near else "", value)
 
 
 class Section:
@@ -166,9 +183,9 @@ class Section:
 
     __slots__ = ()
 
-    def problems(self, prefix: str = "") -> list[Problem]:
+    def problems(self, prefix: str = "") -> list[Problem | str]:
         """Values out of their range or choices, and what ``rules`` tells, in all sections."""
-        found: list[Problem] = []
+        found: list[Problem | str] = []
         for name, annotation in types_of(type(self)).items():
             value, key = getattr(self, name), f"{prefix}{name}"
             if isinstance(value, Section):
@@ -180,6 +197,23 @@ class Section:
     def rules(self, prefix: str) -> list[Problem]:
         """Problems of several keys together; ``prefix`` stands before their names."""
         return []
+
+
+def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
+    """What is wrong with a name from a list, where a registry or a file of a user's knows the list."""
+    return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
+
+
+def above_zero(key: str, value: float | None) -> list[str]:
+    """What is wrong with a number that must be positive and that fp32 holds."""
+    return [str(problem) for problem in value_problems(key, value, Positive)]
+
+
+def needs_end(key: str, value: str | None, end: str) -> list[Problem]:
+    """What is wrong with the name of a file of one kind."""
+    if value is None or value.endswith(end):
+        return []
+    return [Problem(key, f"must be a name that ends in {end}", value=value)]
 
 
 def _default(field: "Field[Any]") -> Any:
@@ -250,11 +284,13 @@ def _choices(given: Any) -> list[str]:
     return ["false", "true"] if given is bool else []
 
 
-def _rule(given: Any) -> str:
+def _rule(given: Any, value: Any) -> str:
     """``must be at least 1``, ``must lie in (0, 1]``, ``must be one of auc, logloss``."""
     if choices := _choices(given):
         return f"must be one of {', '.join(choices)}"
     (meta,) = given.__metadata__
+    if meta.le == _FP32_MAX and not value > meta.le:  # which nobody meets by mistake
+        return f"must be {'above' if meta.ge is None else 'at least'} 0"
     low, high = (
         None if each is None else f"{each:.3g}" if isinstance(each, float) else f"{each}"
         for each in (meta.gt if meta.ge is None else meta.ge, meta.lt if meta.le is None else meta.le)

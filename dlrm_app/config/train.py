@@ -1,36 +1,44 @@
 """The configuration of dlrm-train. Values and their explanations stand in conf/train.yaml and its groups."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
 
-from omegaconf import MISSING
-
-from dlrm_app.config.checks import at_least_zero, batch_rows, one_of, positive, threads_problems, within
-from dlrm_app.config.logging import LoggingConfig, ReportConfig
-from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
+from dlrm_app.config.schema import (
+    REQUIRED,
+    BatchRows,
+    BelowOne,
+    Count,
+    Minutes,
+    Section,
+    Seed,
+    Share,
+    Threads,
+    Whole,
+)
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.errors import Problem
+from dlrm_app.text import install_command
 
-MINUTES_OF_A_YEAR = 365 * 24 * 60
-"""A time limit for whose end torch can still name the nanosecond."""
-PRECISIONS = ("fp32", "bf16", "auto")
-COMPILES = (False, True, "auto")
-KERNELS = ("compiled", "libraries")
-PIPELINES = ("base", "sparse_dist", "prefetch")
-
-
-@dataclass(slots=True)
-class DataConfig:
-    path: str = MISSING
-    lanes: int | None = None
-    shuffle: bool = MISSING
-    prefetch_batches: int = MISSING
-    decode_workers: int | None = None
-    verify: bool = MISSING
+InitialBias = Literal["base_rate", "random"]
+INITIAL_BIASES: tuple[str, ...] = get_args(InitialBias)
+LEAST_EVALUATION_ROWS = 4096
+"""Of a batch on a rank, where nothing else is asked for."""
 
 
 @dataclass(slots=True)
-class TablesConfig:
+class DataConfig(Section):
+    path: str = REQUIRED
+    lanes: Count | None = None
+    shuffle: bool = REQUIRED
+    prefetch_batches: Count = REQUIRED
+    decode_workers: Count | None = None
+    verify: bool = REQUIRED
+
+
+@dataclass(slots=True)
+class TablesConfig(Section):
     """See ``dlrm_app.tables.specs`` for what each of ``specs`` holds. ``data_types``: by pattern of table names."""
 
     from_dataset: bool = False
@@ -43,30 +51,52 @@ class TablesConfig:
     specs: list[Any] = field(default_factory=list)
 
 
-LEAST_EVALUATION_ROWS = 4096
-"""Of a batch on a rank, where nothing else is asked for."""
+@dataclass(slots=True)
+class ModelConfig(Section):
+    """What an architecture needs of these is its registry's matter, model/architectures."""
+
+    kind: str = REQUIRED
+    bottom_mlp: list[Count] = REQUIRED
+    top_mlp: list[Count] = REQUIRED
+    dcn_num_layers: int | None = None
+    dcn_low_rank_dim: int | None = None
+    projection_branch1: list[Count] | None = None
+    projection_branch2: list[Count] | None = None
+    stride: Count | None = None
+    ensemble_size: Count = 1
+    initial_bias: InitialBias = "base_rate"
+    batch_norm: bool = False
+    dropout: BelowOne = 0.0
+    bottom_dropout: BelowOne | None = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """A last layer has nothing to read without a hidden one."""
+        if self.top_mlp not in ([], [1]):
+            return []
+        key = f"{prefix}top_mlp"
+        return [Problem(key, "needs a hidden layer", f"as {key}=[256,1]", self.top_mlp)]
 
 
 @dataclass(slots=True)
-class TrainerConfig:
-    epochs: int = MISSING
-    global_batch_size: int = MISSING
-    seed: int = MISSING
-    deterministic: bool = MISSING
-    micro_batches: int = 1
+class TrainerConfig(Section):
+    epochs: Count = REQUIRED
+    global_batch_size: Count = REQUIRED
+    seed: Seed = REQUIRED
+    deterministic: bool = REQUIRED
+    micro_batches: Count = 1
     calibrate: bool = False
-    max_steps: int | None = None
-    log_every_steps: int = MISSING
-    on_nonfinite: str = MISSING
-    max_skipped: int = MISSING
-    threads: int | None = None
-    pipeline: str = "sparse_dist"
-    numa: bool = MISSING
-    timeout_minutes: float = MISSING
-    precision: str = MISSING
-    tf32: bool = MISSING
-    compile: Any = False
-    kernels: str = "compiled"
+    max_steps: Count | None = None
+    log_every_steps: Count = REQUIRED
+    on_nonfinite: Literal["stop", "skip"] = REQUIRED
+    max_skipped: Count = REQUIRED
+    threads: Threads | None = None
+    pipeline: Literal["base", "sparse_dist", "prefetch"] = "sparse_dist"
+    numa: bool = REQUIRED
+    timeout_minutes: Minutes = REQUIRED
+    precision: Literal["fp32", "bf16", "auto"] = REQUIRED
+    tf32: bool = REQUIRED
+    compile: bool | Literal["auto"] = False
+    kernels: Literal["compiled", "libraries"] = "compiled"
 
     def num_steps(self, num_rows: int) -> int:
         """Steps of a whole run over ``num_rows`` training rows."""
@@ -75,54 +105,89 @@ class TrainerConfig:
 
 
 @dataclass(slots=True)
-class EvaluationConfig:
-    batch_size: int | None = None
-    every_steps: int | None = None
-    per_epoch: int | None = None
-    table_health: bool = True
-    group_by: str | None = None
-    target_auc: float | None = None
-    patience: int | None = None
-    test: bool = True
-
-    def problems(self) -> list[str]:
-        """Counts below 1, a target that is no AUC, and two rhythms at once."""
-        problems = [
-            *([] if self.batch_size is None else batch_rows("evaluation.batch_size", self.batch_size)),
-            *positive("evaluation.every_steps", self.every_steps),
-            *positive("evaluation.per_epoch", self.per_epoch),
-            *positive("evaluation.patience", self.patience),
-            *within("evaluation.target_auc", 1 if self.target_auc is None else self.target_auc, 0, 1),
-        ]
-        if self.every_steps is not None and self.per_epoch is not None:
-            problems.append("evaluation.every_steps and evaluation.per_epoch both say when: set one to null")
-        return problems
-
-
-@dataclass(slots=True)
-class DistillationConfig:
+class DistillationConfig(Section):
     scores: str | None = None
-    share: float = 0.8
+    share: Share = 0.8
 
 
 @dataclass(slots=True)
-class WarmStartConfig:
+class WarmStartConfig(Section):
     checkpoint: str | None = None
     optimizer: bool = True
 
 
 @dataclass(slots=True)
-class CheckpointConfig:
-    every_steps: int | None = None
-    every_minutes: float | None = None
-    every_epoch: bool = MISSING
-    keep_last: int = MISSING
-    keep_best: int = MISSING
-    asynchronous: bool = MISSING
+class EvaluationConfig(Section):
+    batch_size: BatchRows | None = None
+    every_steps: Count | None = None
+    per_epoch: Count | None = None
+    table_health: bool = True
+    group_by: str | None = None
+    target_auc: Share | None = None
+    patience: Count | None = None
+    test: bool = True
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Two rhythms at once."""
+        if self.every_steps is None or self.per_epoch is None:
+            return []
+        return [Problem(f"{prefix}every_steps", f"and {prefix}per_epoch both say when", "set one to null")]
 
 
 @dataclass(slots=True)
-class TrainConfig:
+class CheckpointConfig(Section):
+    every_steps: Count | None = None
+    every_minutes: Minutes | None = None
+    every_epoch: bool = REQUIRED
+    keep_last: Count = REQUIRED
+    keep_best: Whole = REQUIRED
+    asynchronous: bool = REQUIRED
+
+
+@dataclass(slots=True)
+class MlperfConfig(Section):
+    org: str = "unknown"
+    platform: str = "unknown"
+    status: str = "research"
+
+
+@dataclass(slots=True)
+class LoggingConfig(Section):
+    tensorboard: bool = REQUIRED
+    mlflow: str | None = None
+    mllog: bool = False
+    mlperf: MlperfConfig = field(default_factory=MlperfConfig)
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Packages that are missing, and an address that gives a secret away."""
+        problems = [
+            Problem(
+                f"{prefix}{key}", f"needs the package {key}, which is not installed", install_command("watch")
+            )
+            for key, is_wanted in (("tensorboard", self.tensorboard), ("mlflow", bool(self.mlflow)))
+            if is_wanted and find_spec(key) is None
+        ]
+        if self.mllog:
+            rule = "must not be empty, for MLPerf's checker refuses that"
+            problems += [
+                Problem(f"{prefix}mlperf.{key}", rule, "leave it out for unknown")
+                for key in ("org", "platform", "status")
+                if not getattr(self.mlperf, key)
+            ]
+        if self.mlflow and "@" in self.mlflow:
+            rule = "holds a user name or password, which config.yaml would show"
+            cure = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+            problems.append(Problem(f"{prefix}mlflow", rule, cure))
+        return problems
+
+
+@dataclass(slots=True)
+class ReportConfig(Section):
+    enabled: bool = REQUIRED
+
+
+@dataclass(slots=True)
+class TrainConfig(Section):
     data: DataConfig = field(default_factory=DataConfig)
     tables: TablesConfig = field(default_factory=TablesConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -137,8 +202,8 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
-    profiler: bool = MISSING
-    resume: str = MISSING
+    profiler: bool = REQUIRED
+    resume: str = REQUIRED
     output: str | None = None
 
     def evaluation_rows(self, num_ranks: int, device_type: str) -> int:
@@ -149,72 +214,19 @@ class TrainConfig:
         at_training = self.trainer.global_batch_size // num_ranks if device_type == "cuda" else 0
         return max(LEAST_EVALUATION_ROWS, 2 * at_training)
 
-    def problems(self) -> list[str]:
-        """What types cannot express and no data is needed to see; every problem, with what to do about it."""
-        return [
-            *positive("trainer.epochs", self.trainer.epochs),
-            *positive("trainer.global_batch_size", self.trainer.global_batch_size),
-            *positive("trainer.log_every_steps", self.trainer.log_every_steps),
-            *positive("trainer.max_steps", self.trainer.max_steps),
-            *threads_problems("trainer.threads", self.trainer.threads),
-            *one_of("trainer.on_nonfinite", self.trainer.on_nonfinite, ("stop", "skip")),
-            *positive("trainer.max_skipped", self.trainer.max_skipped),
-            *_micro_batch_problems(self.trainer.micro_batches, self.model),
-            *_minutes_problems("trainer.timeout_minutes", self.trainer.timeout_minutes),
-            *positive("data.lanes", self.data.lanes),
-            *positive("data.prefetch_batches", self.data.prefetch_batches),
-            *positive("data.decode_workers", self.data.decode_workers),
-            *within("distillation.share", self.distillation.share, 0, 1),
-            *self.evaluation.problems(),
-            *positive("checkpoint.every_steps", self.checkpoint.every_steps),
-            *positive("checkpoint.keep_last", self.checkpoint.keep_last),
-            *at_least_zero("checkpoint.keep_best", self.checkpoint.keep_best),
-            *_resume_problems(self),
-            *self.logging.problems(),
-            *at_least_zero("trainer.seed", self.trainer.seed),
-            *self.model.problems(),
-            *self.optimizer.problems(),
-            *self.schedule.problems(),
-            *one_of("trainer.precision", self.trainer.precision, PRECISIONS),
-            *_compile_problems(self.trainer.compile),
-            *one_of("trainer.kernels", self.trainer.kernels, KERNELS),
-            *one_of("trainer.pipeline", self.trainer.pipeline, PIPELINES),
-            *self.sharding.problems(),
-            *self.topology.problems(),
-        ]
-
-
-def _compile_problems(value: object) -> list[str]:
-    return [] if value in COMPILES else [f"trainer.compile must be one of false, true, auto, got {value!r}"]
-
-
-def _micro_batch_problems(count: int, model: ModelConfig) -> list[str]:
-    key = "trainer.micro_batches"
-    problems = positive(key, count)
-    if count > 1 and model.batch_norm:
-        problems.append(
-            f"{key}={count} shows batch norm a part of the batch at a time, which would be another model: set {key}=1 or "
-            "model.batch_norm=false"
-        )
-    if count > 1 and model.ensemble_size > 1:
-        problems.append(
-            f"{key}={count} does not cut an ensemble's rows, which are several batches already: set {key}=1"
-        )
-    return problems
-
-
-def _resume_problems(config: "TrainConfig") -> list[str]:
-    problems = _minutes_problems("checkpoint.every_minutes", config.checkpoint.every_minutes)
-    if config.logging.mllog and config.resume != "none":
-        problems.append(
-            f"logging.mllog=true times a run from its first step to its last, which resume={config.resume} cannot: leave one out"
-        )
-    if config.resume == "auto" and config.output is None:
-        problems.append("resume=auto goes on with the run in output, which is not given: add output=RUN")
-    return problems
-
-
-def _minutes_problems(key: str, minutes: float | None) -> list[str]:
-    if minutes is None or 0 < minutes <= MINUTES_OF_A_YEAR:
-        return []
-    return [f"{key} must be positive and at most {MINUTES_OF_A_YEAR} (a year), got {minutes}"]
+    def rules(self, prefix: str) -> list[Problem]:
+        """What sections do not allow each other; no data is needed to see it."""
+        problems, parts = [], self.trainer.micro_batches
+        if parts > 1 and self.model.batch_norm:
+            rule = "shows batch norm a part of the batch at a time, which would be another model"
+            cure = "set trainer.micro_batches=1 or model.batch_norm=false"
+            problems.append(Problem("trainer.micro_batches", rule, cure, parts))
+        if parts > 1 and self.model.ensemble_size > 1:
+            rule = "does not cut an ensemble's rows, which are several batches already"
+            problems.append(Problem("trainer.micro_batches", rule, "set trainer.micro_batches=1", parts))
+        if self.logging.mllog and self.resume != "none":
+            rule = f"times a run from its first step to its last, which resume={self.resume} cannot"
+            problems.append(Problem("logging.mllog", rule, "leave one out"))
+        if self.resume == "auto" and self.output is None:
+            problems.append(Problem("resume=auto", "needs output, the folder of the run", "add output=RUN"))
+        return problems

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime

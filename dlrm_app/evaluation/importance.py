@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from dlrm_app.config.evaluate import PermutationsConfig
+from dlrm_app.config.scoring import PermutationsConfig
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.distributed.collectives import all_gather_objects, sum_in_rank_order
 from dlrm_app.distributed.runtime import Runtime

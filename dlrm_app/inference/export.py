@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.config.export import PLAIN_FORMATS, ExportConfig
+from dlrm_app.config.scoring import PLAIN_FORMATS, EvaluateConfig, ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime

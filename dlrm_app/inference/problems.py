@@ -3,10 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from dlrm_app.config.export import ExportConfig
-from dlrm_app.config.extras import install_command
-from dlrm_app.config.predict import STANDARD_INPUT, PredictConfig
-from dlrm_app.config.serve import ServeConfig
+from dlrm_app.config.scoring import STANDARD_INPUT, ExportConfig, PredictConfig, ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, refuse_all
@@ -14,7 +11,7 @@ from dlrm_app.files import is_program, output_problems
 from dlrm_app.inference.record import is_export
 from dlrm_app.preprocess.units.source import find_files
 from dlrm_app.runs.checkpoint.names import list_checkpoints, refuse_no_checkpoint
-from dlrm_app.text import setting
+from dlrm_app.text import install_command, setting
 
 
 def check_export(config: ExportConfig) -> None:

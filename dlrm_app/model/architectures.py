@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dlrm_app.config.checks import one_of
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.schema import one_of
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.tables.specs import Table
 
 

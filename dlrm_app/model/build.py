@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.model import concat, dcn_parallel, dlrm
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems

@@ -13,7 +13,7 @@ from torchrec.models.dlrm import OverArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 
 
 class ConcatSparseArch(nn.Module):

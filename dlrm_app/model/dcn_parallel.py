@@ -12,7 +12,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.mlp import MLP
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.model.dlrm import OrderedSparseArch
 
 

@@ -14,7 +14,7 @@ from torchrec.models.dlrm import DLRM, DLRM_DCN, DLRM_Projection, SparseArch
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 
 
 class OrderedSparseArch(SparseArch):

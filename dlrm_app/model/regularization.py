@@ -11,7 +11,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 from torchrec.modules.mlp import Perceptron
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.distributed.collectives import all_reduce_sum, num_ranks
 
 EPS, MOMENTUM = 1e-5, 0.1

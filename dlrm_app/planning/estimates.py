@@ -11,8 +11,8 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.optimizer import DENSE_STATES, DenseSettings
-from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.train import TrainerConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.architectures import ModelSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.files import explained_disk_errors

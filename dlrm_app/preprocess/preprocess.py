@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig, Transform
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
@@ -64,7 +64,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     spec = read_spec(config.dataset)
     encoding = read_encoding(config.encoding)
     refuse_if(_column_problems(config, spec, encoding))
-    config = replace(config, dense=replace(config.dense, transform=encoding.transform(config.dense)))
+    transform = cast(Transform, encoding.transform(config.dense))
+    config = replace(config, dense=replace(config.dense, transform=transform))
     sources = find_sources(config.input)
     refuse_if(known_click_problems(encoding.known, sources) if encoding.known else [])
     plan = _make_plan(config, spec, sources)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.files import written_whole

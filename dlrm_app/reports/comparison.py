@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.report import ReportConfig
+from dlrm_app.config.scoring import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.evaluation.result import PairedTest
 from dlrm_app.files import output_problems, write_text

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlrm_app.config.logging import LoggingConfig
+from dlrm_app.config.train import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import write_text
 from dlrm_app.records import leaves

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import filter as matching
 from typing import Any
 
-from dlrm_app.config.checks import one_of
-from dlrm_app.config.optimizer import SparseSettings, sparse_problems
+from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.config.schema import one_of
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS, table_settings
@@ -136,7 +136,7 @@ def _table_problems(
     except ConfigError as error:
         return error.problems
     problems = one_of("optimizer.kind", chosen.kind, tuple(SPARSE_OPTIMIZERS))
-    problems += sparse_problems("optimizer", chosen) if table.optimizer else []
+    problems += map(str, chosen.problems("optimizer.")) if table.optimizer else []
     if problems:
         return problems
     constraints = constraints_of(table, sharding)

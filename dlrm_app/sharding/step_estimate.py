@@ -11,9 +11,9 @@ from math import inf
 import numpy as np
 from torch import nn
 
-from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.optimizer import DENSE_STATES
 from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.placement import Assignment, imbalance
 from dlrm_app.sharding.plan import EstimatedPlan

@@ -6,7 +6,7 @@ scores it, ``clicks`` writes a Criteo file. ``inputs`` of models are drawn for g
 
 from collections.abc import Callable
 
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.synthetic.clicks import write_clicks
 from dlrm_app.synthetic.dataset import write_inputs

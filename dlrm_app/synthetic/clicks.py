@@ -11,7 +11,7 @@ from isal import igzip
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, room_problems, write_json, written_whole
 from dlrm_app.kernels.compiled import njit

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import (
     MANIFEST,

@@ -24,9 +24,9 @@ from fnmatch import fnmatchcase
 from math import inf
 from typing import Any
 
-from dlrm_app.config.checks import above_zero, one_of
 from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
+from dlrm_app.config.schema import above_zero, one_of
 from dlrm_app.config.sharding import constraint_problems
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, refuse_if

@@ -9,9 +9,8 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.saved import read_saved_config
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.loader.batch_order import enough_lanes
@@ -142,8 +141,8 @@ def _table_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[
 
 
 def _optimizer_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
-    now = {"the dense part": config.optimizer.dense.kind}
-    then = {"the dense part": former.config.optimizer.dense.kind}
+    now: dict[str, str] = {"the dense part": config.optimizer.dense.kind}
+    then: dict[str, str] = {"the dense part": former.config.optimizer.dense.kind}
     now.update(optimizer_kinds(tables, config.optimizer.sparse))
     then.update(optimizer_kinds(former.tables, former.config.optimizer.sparse))
     return [

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dlrm_app.config.bench import BenchConfig
+from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
 from dlrm_app.config.optimizer import schedule_problems
-from dlrm_app.config.plan import PlanConfig
 from dlrm_app.config.schema import required
 from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
-from dlrm_app.config.tune import TuneConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
@@ -187,7 +185,7 @@ class _Checks:
 
     def __init__(self, config: TrainConfig) -> None:
         self._config = config
-        self._wrong = [*config.problems(), *model_problems(config.model)]
+        self._wrong = [*map(str, config.problems()), *model_problems(config.model)]
         self._errors: list[DlrmError] = [ConfigError(self._wrong)] if self._wrong else []
 
     def result(self, work: Callable[[], T], needs: Sequence[str] = ()) -> T | None:

@@ -20,7 +20,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 
-from dlrm_app.config.tune import TuneConfig, TuneSettings
+from dlrm_app.config.like_train import TuneConfig, TuneSettings
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
 from dlrm_app.table import Cell, Column, Rows, text_table

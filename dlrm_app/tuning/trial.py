@@ -19,7 +19,7 @@ from optuna.distributions import (
     check_distribution_compatibility,
 )
 
-from dlrm_app.config.tune import TuneConfig
+from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint.marker import Evaluation

@@ -7,9 +7,8 @@ import pytest
 
 from dlrm_app.bench import machine as measuring
 from dlrm_app.bench.machine import Probe, fit, fit_rates, measure_topology, read_epoch
-from dlrm_app.config.bench import BenchConfig
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import BenchConfig, PlanConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.planning.plan_cluster import plan_cluster
 from dlrm_app.sharding.step_estimate import Loaded, Machine, Work

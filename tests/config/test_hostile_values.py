@@ -7,21 +7,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dlrm_app.config.bench import BenchConfig
-from dlrm_app.config.check import CheckConfig
 from dlrm_app.config.compose import compose_config, compose_tree, plain_values
-from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.config.export import ExportConfig
-from dlrm_app.config.generate import GenerateConfig
-from dlrm_app.config.plan import PlanConfig
-from dlrm_app.config.predict import PredictConfig
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
+from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
 from dlrm_app.config.reference import schema_of
-from dlrm_app.config.report import ReportConfig
 from dlrm_app.config.schema import build, is_section, type_of, type_problem, types_of
-from dlrm_app.config.serve import ServeConfig
+from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig, ReportConfig, ServeConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.config.tune import TuneConfig
 from dlrm_app.errors import ConfigError
 
 COMMANDS: dict[str, tuple[type[Any], list[str]]] = {
@@ -110,12 +102,12 @@ def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: 
 )
 def test_figures_that_nothing_has_are_refused(override: str) -> None:
     (problem,) = compose_config("train", TrainConfig, ["data.path=x", override]).problems()
-    assert problem.startswith(override.partition("=")[0])
+    assert problem.key == override.partition("=")[0]
 
 
 def test_a_plan_of_the_dataset_needs_its_path() -> None:
     config = compose_config("plan", PlanConfig, ["data.path=''"])
-    assert any(problem.startswith("tables=dataset needs the dataset") for problem in config.problems())
+    assert any(str(problem).startswith("tables=dataset needs the dataset") for problem in config.problems())
 
 
 @pytest.mark.parametrize(
@@ -130,4 +122,4 @@ def test_a_plan_of_the_dataset_needs_its_path() -> None:
 def test_no_command_takes_more_threads_than_there_are(command: str, required: str) -> None:
     output = [] if command in ("evaluate", "report") else ["output=y"]
     config = compose_config(command, schema_of(command), [required, *output, "threads=1000000"])
-    assert any(problem.startswith("threads must lie between") for problem in config.problems())
+    assert any(str(problem).startswith("threads must lie between") for problem in config.problems())

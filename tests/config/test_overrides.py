@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from dlrm_app.config.compose import compose_config, conf_dir
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig, PreprocessConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.config.plan import PlanConfig
-from dlrm_app.config.predict import PredictConfig
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 
@@ -150,7 +149,7 @@ def test_impossible_values_are_all_named() -> None:
             "sharding.types=[rowwise]",
         ],
     )
-    text = "\n".join(config.problems())
+    text = "\n".join(map(str, config.problems()))
     for key in ("trainer.epochs", "optimizer.sparse.lr", "model.bottom_mlp", "sharding.types"):
         assert key in text
 
@@ -264,12 +263,13 @@ def test_a_launcher_that_is_not_there_is_no_promise() -> None:
 
 def test_a_batch_that_no_memory_holds_is_refused_beforehand() -> None:
     config = compose_config("train", TrainConfig, ["data.path=x", "evaluation.batch_size=1000000000"])
-    assert config.problems() == ["evaluation.batch_size must lie between 1 and 16777216, got 1000000000"]
+    (problem,) = config.problems()
+    assert str(problem) == "evaluation.batch_size must lie between 1 and 16777216, got 1000000000"
 
 
 def test_a_cluster_of_a_hundred_million_nodes_is_refused() -> None:
     config = compose_config("plan", PlanConfig, ["topology=a100_80g_8", "topology.nodes=100000000"])
-    assert any("at most 65,536 ranks, got 800,000,000" in problem for problem in config.problems())
+    assert any("at most 65,536 ranks, got 800,000,000" in str(problem) for problem in config.problems())
 
 
 def test_the_home_folder_may_stand_in_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

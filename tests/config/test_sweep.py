@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from dlrm_app.config.compose import checked_config, compose_tree
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.sweep import check_sweep, find_sweep
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.sharding.sharder import fused_kernels

@@ -50,7 +50,7 @@ def test_neither_reading_nor_writing_a_dataset_imports_pandas(tmp_path: Path) ->
 import json, sys
 from pathlib import Path
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.preprocess.preprocess import preprocess
 preprocess(compose_config("preprocess", PreprocessConfig,
     ["dataset=criteo_kaggle", "input.train={tmp_path}/clicks.tsv", "output={tmp_path}/out"]))

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import mean_ids, with_pooling_factors
 from dlrm_app.errors import DataError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import open_rows

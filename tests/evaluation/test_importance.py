@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DlrmError
 from dlrm_app.evaluation.problems import check_paths
@@ -25,7 +25,7 @@ def test_wrong_values_and_paths_come_in_one_message(tmp_path: Path) -> None:
         "no checkpoint at nowhere",
         "no checkpoint at neither",
         "no dataset at nothing",
-        "batch_size must be",
+        "batch_size must lie between 1 and",
     ):
         assert part in text
     assert f"output={tmp_path}/y.json is a folder" in text

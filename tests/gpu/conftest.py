@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.synthetic.dataset import write_inputs
 from dlrm_app.training.train import train

@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.export import ExportConfig
-from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.scoring import ExportConfig, PredictConfig
 from dlrm_app.inference.export import export_model
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.problems import check_predict

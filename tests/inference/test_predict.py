@@ -15,9 +15,7 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.config.export import ExportConfig
-from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.predict import predict as job

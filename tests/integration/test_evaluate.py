@@ -11,8 +11,7 @@ import pytest
 
 from dlrm_app.cli.report import report
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
-from dlrm_app.config.report import ReportConfig
+from dlrm_app.config.scoring import EvaluateConfig, ReportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints

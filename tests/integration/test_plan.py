@@ -9,7 +9,7 @@ import yaml
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 
 from dlrm_app.config.compose import compose_config, conf_dir
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.planning.plan_cluster import plan_cluster

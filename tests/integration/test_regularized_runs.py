@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.evaluate import EvaluateConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model

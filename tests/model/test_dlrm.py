@@ -8,7 +8,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.model.build import BUILDERS
 from dlrm_app.model.dlrm import OrderedSparseArch
 

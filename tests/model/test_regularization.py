@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torchrec.modules.mlp import MLP
 
-from dlrm_app.config.model import ModelConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.model.regularization import RegularizedPerceptron, SyncedBatchNorm, regularize
 from tests.ranks import on_ranks

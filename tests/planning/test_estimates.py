@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.planning.estimates import RunMemory, estimate_run, shortage
 from dlrm_app.sharding.cluster import GIB, described_cluster

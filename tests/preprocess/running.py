@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.preprocess import PreprocessConfig
+from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import refuse_if
 from dlrm_app.preprocess.preprocess import preprocess

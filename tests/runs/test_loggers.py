@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dlrm_app.config import logging as logging_config
-from dlrm_app.config.logging import LoggingConfig
+from dlrm_app.config.train import LoggingConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.events import RunEnd, RunStart, SkipEvent, TrainEvent
 from dlrm_app.runs.loggers import Loggers, MlflowLog, TensorBoardLog, open_logs, scalars
@@ -144,17 +143,17 @@ def test_nothing_is_opened_that_was_not_asked_for(tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logging_config, "find_spec", lambda _: None)
-    problems = LoggingConfig(tensorboard=True, mlflow="http://tracking").problems()
+    monkeypatch.setattr("dlrm_app.config.train.find_spec", lambda _: None)
+    problems = LoggingConfig(tensorboard=True, mlflow="http://tracking").problems("logging.")
     assert len(problems) == 2
     for problem, package in zip(problems, ("tensorboard", "mlflow"), strict=True):
-        assert f"logging.{package} needs the package {package}" in problem
-        assert "pip install 'mlflow-skinny>=2.16' 'tensorboard>=2.16'" in problem
+        assert str(problem).startswith(f"logging.{package} needs the package {package}")
+        assert problem.cure == "pip install 'mlflow-skinny>=2.16' 'tensorboard>=2.16'"
     assert LoggingConfig(tensorboard=False).problems() == []
 
 
 def test_a_password_in_the_address_is_refused() -> None:
     """It would end in config.yaml and in the report."""
     (problem,) = LoggingConfig(tensorboard=False, mlflow="http://me:secret@host").problems()
-    assert "MLFLOW_TRACKING_PASSWORD" in problem
-    assert "secret" not in problem
+    assert "MLFLOW_TRACKING_PASSWORD" in problem.cure
+    assert "secret" not in str(problem)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dlrm_app.config.model import ModelConfig
 from dlrm_app.config.sharding import TopologyConfig
+from dlrm_app.config.train import ModelConfig
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.runs.events import PARTS

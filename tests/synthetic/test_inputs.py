@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.generate import GenerateConfig
+from dlrm_app.config.datasets import GenerateConfig, generate_problems
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
@@ -55,7 +55,7 @@ def distribution(ids: np.ndarray, rows: int, alpha: float) -> np.ndarray:
 def configure(output: Path, *overrides: str) -> GenerateConfig:
     """As the command would: every problem is refused."""
     config = compose_config("generate", GenerateConfig, [f"output={output}", "format=dataset", *overrides])
-    refuse_if(config.problems())
+    refuse_if(generate_problems(config))
     return config
 
 

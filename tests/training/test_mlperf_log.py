@@ -152,7 +152,7 @@ def test_ten_logs_of_the_closed_division_pass_the_rcp_checker(folder: Path, tmp_
 )
 def test_what_a_log_cannot_tell_is_refused(keys: list[str], words: str) -> None:
     config = recipe("logging.mllog=true", *keys)
-    assert any(words in problem for problem in config.problems())
+    assert any(words in str(problem) for problem in config.problems())
 
 
 def test_a_dataset_without_val_is_refused(tmp_path: Path) -> None:

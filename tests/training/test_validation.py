@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.plan import PlanConfig
+from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError

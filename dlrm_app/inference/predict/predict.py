@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from dlrm_app.config.predict import PredictConfig
+from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime

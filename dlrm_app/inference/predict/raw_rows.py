@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.config.predict import STANDARD_INPUT
-from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.config.datasets import DatasetConfig
+from dlrm_app.config.scoring import STANDARD_INPUT
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.inference.predict.parts import Chunk, Part, ReadPart

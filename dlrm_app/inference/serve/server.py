@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dlrm_app.config.serve import ServeBatchConfig, ServeConfig, ServeLimitsConfig
+from dlrm_app.config.scoring import ServeBatchConfig, ServeConfig, ServeLimitsConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.request import RequestError, parse_body, request_schema

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.preprocess import DenseConfig, EncodingConfig
+from dlrm_app.config.datasets import DenseConfig, EncodingConfig
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.dense import is_target

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import refuse_if
 
 ROLES = ("label", "dense", "sparse", "ignore")

@@ -19,7 +19,7 @@ from distributed import Client, Future, as_completed, get_worker
 from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
-from dlrm_app.config.dask import DaskConfig, SlurmConfig
+from dlrm_app.config.datasets import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import code_checksum
 from dlrm_app.preprocess.units.executor import Executor, Feed, Work

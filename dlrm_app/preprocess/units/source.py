@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 
 from isal import igzip, isal_zlib
 
-from dlrm_app.config.preprocess import SPLITS, InputConfig
+from dlrm_app.config.datasets import InputConfig
+from dlrm_app.config.schema import SPLITS
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 
 _LOOK = 1 << 14

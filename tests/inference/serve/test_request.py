@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.inference.serve.request import JsonRows, RequestError, parse_body
 from dlrm_app.preprocess.read.spec import read_spec
 from tests.inference.shop import SHOP

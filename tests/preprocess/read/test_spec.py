@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.config.preprocess import DatasetConfig
+from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.read.spec import read_spec
 from tests.preprocess.running import spec_of

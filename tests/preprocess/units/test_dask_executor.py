@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from dlrm_app.config import dask as dask_config
-from dlrm_app.config.dask import SlurmConfig
-from dlrm_app.config.generate import GenerateConfig, SignalConfig
+from dlrm_app.config.datasets import DaskConfig, GenerateConfig, SignalConfig, SlurmConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.preprocess.units import dask_executor
 from dlrm_app.preprocess.units.dask_executor import slurm_cluster
@@ -175,15 +173,12 @@ def test_a_slurm_job_asks_for_what_the_configuration_says() -> None:
 
 
 def test_without_dask_the_command_to_install_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_config, "find_spec", lambda name: None)
-    config = dask_config.DaskConfig(slurm=SlurmConfig(2, None, None, 8, "1GB", "1:00:00"))
-    problems = "\n".join(config.problems("dask"))
-    assert (
-        "the package distributed, which is not installed: pip install 'dask-jobqueue>=0.9' 'distributed>=2024.8'"
-        in problems
-    )
+    monkeypatch.setattr("dlrm_app.config.datasets.find_spec", lambda name: None)
+    config = DaskConfig(slurm=SlurmConfig(2, None, None, 8, "1GB", "1:00:00"))
+    problems = "\n".join(map(str, config.executor_rules("dask")))
+    assert "the package distributed: pip install 'dask-jobqueue>=0.9' 'distributed>=2024.8'" in problems
     assert "the package dask-jobqueue" in problems
-    assert dask_config.DaskConfig(slurm=SlurmConfig(None, None, None, 8, "", "")).problems("local") == []
+    assert DaskConfig(slurm=SlurmConfig(None, None, None, 8, "", "")).executor_rules("local") == []
 
 
 @pytest.mark.parametrize(

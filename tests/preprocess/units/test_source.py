@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.preprocess import InputConfig
+from dlrm_app.config.datasets import InputConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.units.source import find_sources
 

@@ -1,0 +1,289 @@
+"""The configurations of commands that make or check datasets: dlrm-preprocess, dlrm-check, dlrm-generate.
+
+Values and their explanations stand in conf/<command>.yaml.
+"""
+
+import math
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from dlrm_app.config.schema import (
+    REQUIRED,
+    SPLITS,
+    Count,
+    Section,
+    Seed,
+    Share,
+    Split,
+    Threads,
+    Whole,
+    required,
+)
+from dlrm_app.config.train import TablesConfig
+from dlrm_app.errors import Problem
+from dlrm_app.files import is_file, output_problems
+from dlrm_app.text import install_command
+
+Transform = Literal["log1p", "log3", "standardize", "none"]
+
+
+@dataclass(slots=True)
+class DatasetConfig(Section):
+    """See ``dlrm_app.preprocess.read.spec`` for what each of ``columns`` holds."""
+
+    name: str = REQUIRED
+    delimiter: str = "\t"
+    quote: str | None = None
+    header: bool = False
+    columns: list[Any] = REQUIRED
+
+
+@dataclass(slots=True)
+class InputConfig(Section):
+    """A file, a glob, or a list of them, for each split."""
+
+    train: Any = None
+    val: Any = None
+    test: Any = None
+    unlabelled: list[Split] = field(default_factory=list)
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """What names no files."""
+        inputs = {name: getattr(self, name) for name in SPLITS}
+        problems = [
+            Problem(f"{prefix}{name}", "must be a file, a glob or a list of them", value=value)
+            for name, value in inputs.items()
+            if not _is_file_list(value)
+        ]
+        if all(value is None for value in inputs.values()):
+            cure = "give input.train=FILE (and input.val, input.test, or split.val, split.test)"
+            problems.append(Problem("there", "is no input", cure))
+        return problems
+
+
+def _is_file_list(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) > 0 and all(isinstance(item, str) for item in value)
+    return value is None or (isinstance(value, str) and bool(value))
+
+
+@dataclass(slots=True)
+class SplitConfig(Section):
+    val: Share | None = None
+    test: Share | None = None
+
+
+@dataclass(slots=True)
+class EncodingConfig(Section):
+    kind: Literal["hash", "vocab", "from_dataset"] = REQUIRED
+    num_embeddings: Any = None
+    min_count: Annotated[int, Meta(ge=1, le=1 << 62)] | None = None
+    top_k: Any = None
+    path: str | None = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Keys of another kind, and those that this one needs."""
+        kind = self.kind
+        owners = {"num_embeddings": "hash", "min_count": "vocab", "top_k": "vocab", "path": "from_dataset"}
+        problems = [
+            Problem(f"{prefix}{key}", f"is for encoding={owner}, this is encoding={kind}", "leave it out")
+            for key, owner in owners.items()
+            if getattr(self, key) is not None and kind in owners.values() and kind != owner
+        ]
+        if kind == "hash" and self.num_embeddings is None:
+            rule = "needs encoding.num_embeddings"
+            problems.append(Problem("encoding=hash", rule, "one number, or one for each sparse column"))
+        if kind == "from_dataset" and not self.path:
+            rule = "needs encoding.path"
+            problems.append(
+                Problem("encoding=from_dataset", rule, "the folder of the dataset whose ids to keep")
+            )
+        elif kind == "from_dataset" and not is_file(Path(self.path or "") / "manifest.json"):
+            rule = "must be a finished dataset folder, which holds a manifest.json"
+            problems.append(Problem(f"{prefix}path", rule, value=self.path))
+        return problems
+
+
+@dataclass(slots=True)
+class DenseConfig(Section):
+    transform: Transform = REQUIRED
+    bucket_columns: Any = None
+    bucket_boundaries: list[float] = REQUIRED
+    target_columns: Any = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Boundaries that do not rise."""
+        boundaries = self.bucket_boundaries
+        rising = all(low < high for low, high in pairwise(boundaries))
+        if boundaries and rising and all(math.isfinite(bound) for bound in boundaries):
+            return []
+        return [
+            Problem(f"{prefix}bucket_boundaries", "must be rising numbers, at least one", value=boundaries)
+        ]
+
+
+@dataclass(slots=True)
+class MultiHotConfig(Section):
+    sizes: Any = None
+
+
+@dataclass(slots=True)
+class RejectsConfig(Section):
+    max_fraction: Share = REQUIRED
+
+
+@dataclass(slots=True)
+class LayoutConfig(Section):
+    unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
+    row_group_rows: Annotated[int, Meta(ge=1, le=1 << 20)] = REQUIRED
+    shuffled_shard_rows: Annotated[int, Meta(ge=1, le=1 << 24)] = REQUIRED
+    compression: Literal["zstd", "lz4", "snappy", "none"] = REQUIRED
+    compression_level: Annotated[int, Meta(ge=-7, le=22)] | None = None
+
+
+@dataclass(slots=True)
+class SlurmConfig(Section):
+    """Jobs that dask-jobqueue submits, each of them one worker; None leaves a choice to the Slurm cluster."""
+
+    workers: Count | None = None
+    queue: str | None = None
+    account: str | None = None
+    cores: Count = REQUIRED
+    memory: str = REQUIRED
+    walltime: str = REQUIRED
+
+
+@dataclass(slots=True)
+class DaskConfig(Section):
+    """A running scheduler's ``address``, or ``slurm.workers`` to start a cluster of its own."""
+
+    address: str | None = None
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+
+    def executor_rules(self, executor: str) -> list[Problem]:
+        """What cannot work with ``executor``, missing packages included."""
+        given = {"dask.address": self.address, "dask.slurm.workers": self.slurm.workers}
+        keys = [key for key, value in given.items() if value is not None]
+        if executor != "dask":
+            return [Problem(key, "is for executor=dask", "add that, or leave it out") for key in keys]
+        packages = ["distributed", *(["dask_jobqueue"] if self.slurm.workers is not None else [])]
+        problems = [
+            Problem("executor=dask", f"needs the package {name.replace('_', '-')}", install_command("dask"))
+            for name in packages
+            if find_spec(name) is None
+        ]
+        if len(keys) != 1:
+            rule = f"needs one cluster, got {'two' if keys else 'none'}"
+            cure = "give either dask.address=tcp://HOST:8786 of a running scheduler, or dask.slurm.workers=N"
+            problems.append(Problem("executor=dask", rule, cure))
+        return problems
+
+
+@dataclass(slots=True)
+class PreprocessConfig(Section):
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    input: InputConfig = field(default_factory=InputConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+    encoding: EncodingConfig = field(default_factory=EncodingConfig)
+    dense: DenseConfig = field(default_factory=DenseConfig)
+    multi_hot: MultiHotConfig = field(default_factory=MultiHotConfig)
+    shuffle: Literal["none", "block", "full"] = REQUIRED
+    seed: Seed = REQUIRED
+    rejects: RejectsConfig = field(default_factory=RejectsConfig)
+    layout: LayoutConfig = field(default_factory=LayoutConfig)
+    threads: Threads | None = None
+    memory_gib: Annotated[float, Meta(ge=0.001, le=1 << 20)] = REQUIRED
+    executor: Literal["local", "dask"] = REQUIRED
+    dask: DaskConfig = field(default_factory=DaskConfig)
+    output: str = REQUIRED
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Splits that are made twice or from nothing, and an executor that does not fit."""
+        problems = []
+        fractions = {name: getattr(self.split, name) for name in ("val", "test")}
+        for name, fraction in fractions.items():
+            if fraction is None:
+                continue
+            if getattr(self.input, name) is not None:
+                rule = f"and input.{name} both make the {name} split"
+                problems.append(Problem(f"split.{name}", rule, "give only one"))
+            if self.input.train is None:
+                rule = "takes the end of input.train, which is not given"
+                problems.append(Problem(f"split.{name}", rule))
+            if name in self.input.unlabelled:
+                rule = f"names {name}, which is cut from input.train and has labels as that has"
+                problems.append(Problem("input.unlabelled", rule, "leave it out"))
+        if sum(fraction or 0 for fraction in fractions.values()) >= 1:
+            rule = "and split.test leave nothing to train on"
+            problems.append(Problem("split.val", rule, "their sum must be under 1"))
+        if not self.output:
+            problems.append(required("output"))
+        if self.executor == "dask" and self.threads is not None:
+            rule = "is for executor=local"
+            problems.append(Problem("threads", rule, "Dask's workers have their own numbers of threads"))
+        return [*problems, *self.dask.executor_rules(self.executor)]
+
+
+@dataclass(slots=True)
+class CheckedDataConfig(Section):
+    path: str = REQUIRED
+
+
+@dataclass(slots=True)
+class CheckConfig(Section):
+    data: CheckedDataConfig = field(default_factory=CheckedDataConfig)
+    threads: Threads | None = None
+    memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
+
+
+@dataclass(slots=True)
+class SignalConfig(Section):
+    auc: Annotated[float, Meta(ge=0.5, le=0.95)] = REQUIRED
+    click_rate: Annotated[float, Meta(ge=0.01, le=0.99)] = REQUIRED
+
+
+@dataclass(slots=True)
+class GenerateConfig(Section):
+    output: str = REQUIRED
+    format: Literal["criteo", "dataset"] = REQUIRED
+    rows: Count = REQUIRED
+    start_row: Whole = REQUIRED
+    seed: Seed = REQUIRED
+    max_cardinality: Count | None = None
+    zipf: Annotated[float, Meta(ge=0, le=4)] = REQUIRED
+    signal: SignalConfig = field(default_factory=SignalConfig)
+    tables: TablesConfig = field(default_factory=TablesConfig)
+    alpha: Annotated[float, Meta(ge=0, le=4)] = REQUIRED
+    num_dense: Whole = REQUIRED
+    val_rows: Whole = REQUIRED
+    test_rows: Whole = REQUIRED
+    threads: Threads | None = None
+    overwrite: bool = REQUIRED
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Tables for a dataset, and for nothing else."""
+        if self.format == "dataset" and not self.tables.specs:
+            rule = "needs tables, whose rows it draws ids of"
+            return [Problem("format=dataset", rule, "add tables=merlin_tiny, or another")]
+        if self.format == "criteo" and (self.tables.specs or self.tables.from_dataset):
+            rule = "are for format=dataset, format=criteo has columns of its own"
+            return [Problem("tables", rule, "add format=dataset, or leave tables= away")]
+        return []
+
+
+def generate_problems(config: GenerateConfig) -> list[Problem | str]:
+    """What is wrong with the values, and with the output that they name."""
+    output, is_folder = Path(config.output), config.format == "dataset"
+    problems: list[Problem | str] = [
+        *config.problems(),
+        *output_problems("output", output, is_folder=is_folder),
+    ]
+    if not is_folder and output.is_file() and not config.overwrite:
+        cure = "choose another name, or overwrite=true to replace it"
+        problems.append(Problem(f"output={output}", "exists", cure))
+    return problems

@@ -1,0 +1,239 @@
+"""The configurations of commands that take a trained model: dlrm-evaluate, -predict, -export, -serve and -report.
+
+Values and their explanations stand in conf/<command>.yaml.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from dlrm_app.config.schema import (
+    REQUIRED,
+    BatchRows,
+    Count,
+    NonNegative,
+    Section,
+    Share,
+    Split,
+    Threads,
+    Which,
+    needs_end,
+    value_problems,
+)
+from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
+from dlrm_app.errors import Problem
+from dlrm_app.text import quoted
+
+Between = Annotated[float, Meta(gt=0, lt=1)]
+STANDARD_INPUT = "-"
+PLAIN_FORMATS = ("safetensors", "parquet")
+Format = Literal["aoti", "torchscript", "safetensors", "parquet"]
+TableType = Literal["fp32", "fp16", "int8", "int4", "int2"]
+
+
+@dataclass(slots=True)
+class EvaluationDataConfig(Section):
+    path: str | None = None
+    prefetch_batches: Count = REQUIRED
+    decode_workers: Count | None = None
+    verify: bool = REQUIRED
+
+
+@dataclass(slots=True)
+class PermutationsConfig(Section):
+    repeats: Annotated[int, Meta(ge=2, le=1000)] = REQUIRED
+    rows: Annotated[int, Meta(ge=2, le=1 << 27)] = REQUIRED
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = REQUIRED
+
+
+@dataclass(slots=True)
+class EvaluateConfig(Section):
+    checkpoint: str = REQUIRED
+    against: str | None = None
+    which: Which = REQUIRED
+    ema: bool = REQUIRED
+    data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
+    split: Split = REQUIRED
+    batch_size: BatchRows | None = None
+    group_by: str | None = None
+    confidence: Between = REQUIRED
+    importance: bool = REQUIRED
+    permutations: PermutationsConfig = field(default_factory=PermutationsConfig)
+    sharding: ShardingConfig = field(default_factory=ShardingConfig)
+    topology: TopologyConfig = field(default_factory=TopologyConfig)
+    threads: Threads | None = None
+    output: str | None = None
+    report: str | None = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Names of files."""
+        return [*needs_end("output", self.output, ".json"), *needs_end("report", self.report, ".html")]
+
+
+@dataclass(slots=True)
+class PredictDataConfig(Section):
+    path: str | None = None
+
+
+@dataclass(slots=True)
+class PredictRejectsConfig(Section):
+    max_fraction: Share = REQUIRED
+
+
+@dataclass(slots=True)
+class PredictConfig(Section):
+    model: str = REQUIRED
+    which: Which = REQUIRED
+    ema: bool = REQUIRED
+    input: Any = None
+    labels: bool | None = None
+    data: PredictDataConfig = field(default_factory=PredictDataConfig)
+    split: Split = REQUIRED
+    encoding: str | None = REQUIRED
+    output: str = REQUIRED
+    batch_size: BatchRows = REQUIRED
+    unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
+    rejects: PredictRejectsConfig = field(default_factory=PredictRejectsConfig)
+    metrics: bool = REQUIRED
+    threads: Threads | None = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Rows of one kind, and a name of a file."""
+        problems = needs_end("output", self.output, ".parquet")
+        if (self.input is None) == (self.data.path is None):
+            cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
+            problems.append(Problem("input", "or data.path must say what is to be scored", cure))
+        if isinstance(self.input, list) and STANDARD_INPUT in self.input:
+            problems.append(
+                Problem("input=-", "is standard input, alone", "give files, or pipe them all through cat")
+            )
+        if self.data.path is not None:
+            rule = "is for raw logs (input=), the dataset at data.path has its own"
+            problems += [
+                Problem(key, rule, "leave it out")
+                for key in ("encoding", "labels")
+                if getattr(self, key) is not None
+            ]
+        return problems
+
+
+@dataclass(slots=True)
+class ExportDataConfig(Section):
+    path: str | None = None
+    prefetch_batches: Count = REQUIRED
+
+
+@dataclass(slots=True)
+class ExportConfig(Section):
+    checkpoint: str = REQUIRED
+    which: Which = REQUIRED
+    ema: bool = REQUIRED
+    output: str = REQUIRED
+    format: Any = REQUIRED
+    quantize: TableType = REQUIRED
+    quantize_tables: dict[str, TableType] = field(default_factory=dict)
+    dense: Literal["fp32", "bf16", "int8"] = REQUIRED
+    cpu: Literal["native", "avx2", "avx512"] = REQUIRED
+    shards: Count = REQUIRED
+    data: ExportDataConfig = field(default_factory=ExportDataConfig)
+    split: Split | None = None
+    max_auc_loss: NonNegative = REQUIRED
+    cpp_program: str | None = None
+    batch_size: BatchRows = REQUIRED
+    threads: Threads | None = None
+
+    @property
+    def formats(self) -> list[str]:
+        """``format``, which may be one or a list."""
+        return list(self.format) if isinstance(self.format, list) else [self.format]
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Formats that cannot hold what is asked for."""
+        problems = list(value_problems("format", self.formats, list[Format]))
+        if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
+            problems.append(
+                Problem("format", "must name each file once, and at least one", value=self.format)
+            )
+        if self.cpp_program and "aoti" not in self.formats:
+            rule = "scores with model.pt2"
+            problems.append(
+                Problem("cpp_program", rule, "give format=aoti, or leave it out", self.cpp_program)
+            )
+        kinds = {f"quantize_tables.{pattern}": kind for pattern, kind in self.quantize_tables.items()}
+        kinds = {"quantize": self.quantize, **kinds}
+        if self.shards > 1:
+            if others := [name for name in self.formats if name != "torchscript"]:
+                rule = f"is of format=torchscript alone, not {others[0]}"
+                problems.append(Problem("shards", rule, "give format=torchscript, or shards=1", self.shards))
+            rule, cure = "must be int8, int4 or int2 in shards", "give one of them, or shards=1"
+            problems += [
+                Problem(key, rule, cure, kind) for key, kind in kinds.items() if not kind.startswith("int")
+            ]
+        plain = [name for name in self.formats if name in PLAIN_FORMATS]
+        integers = sorted(kind for kind in kinds.values() if kind.startswith("int"))
+        if plain and integers:
+            rule = f"holds plain weights, which are fp32 or fp16, not {integers[0]}"
+            problems.append(Problem(f"format={plain[0]}", rule, "quantize in format=aoti or torchscript"))
+        if plain and self.dense != "fp32":
+            rule = "holds plain weights, whose dense part is fp32"
+            problems.append(Problem(f"format={plain[0]}", rule, f"leave dense={self.dense} out"))
+        return problems
+
+
+@dataclass(slots=True)
+class ServeBatchConfig(Section):
+    rows: Annotated[int, Meta(ge=1, le=1 << 16)] = REQUIRED
+    wait_ms: Annotated[float, Meta(ge=0, le=10_000)] = REQUIRED
+
+
+@dataclass(slots=True)
+class ServeLimitsConfig(Section):
+    rows: Annotated[int, Meta(ge=1, le=1 << 16)] = REQUIRED
+    body_kib: Annotated[int, Meta(ge=1, le=1 << 20)] = REQUIRED
+    queued_rows: Count = REQUIRED
+    connections: Count = REQUIRED
+    seconds: Annotated[float, Meta(ge=0.001, le=86_400)] = REQUIRED
+
+
+@dataclass(slots=True)
+class ServeConfig(Section):
+    model: str = REQUIRED
+    host: str = REQUIRED
+    port: Annotated[int, Meta(ge=0, le=65535)] = REQUIRED
+    batch: ServeBatchConfig = field(default_factory=ServeBatchConfig)
+    limits: ServeLimitsConfig = field(default_factory=ServeLimitsConfig)
+    grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = REQUIRED
+    threads: Threads | None = None
+
+
+@dataclass(slots=True)
+class ReportConfig(Section):
+    runs: list[str] = field(default_factory=list)
+    output: str | None = None
+    split: Literal["val", "test"] | None = None
+    paired: bool = REQUIRED
+    which: Which = REQUIRED
+    confidence: Between = REQUIRED
+    batch_size: BatchRows = REQUIRED
+    threads: Threads | None = None
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """A name of a page."""
+        return needs_end("output", self.output, ".html")
+
+
+def with_runs(words: Sequence[str]) -> list[str]:
+    """The words behind ``dlrm-report`` with its run folders, which are typed as they are, as one ``runs=[…]``."""
+    folders: list[str] = []
+    rest: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        is_option = word.startswith("-") or (before in ("--cfg", "-c") and word in ("job", "schema"))
+        is_key = "=" in word and not Path(word).is_dir()
+        (rest if is_option or is_key else folders).append(word)
+    if not folders:
+        return rest
+    names = ",".join(map(quoted, folders))
+    return [*rest, f"runs=[{names}]"]
