@@ -15,7 +15,6 @@ class Line:
     high: float
     mean: float
     floor_ms: float | None = None
-    what: str = ""
 
     @property
     def reached(self) -> float | None:
@@ -30,13 +29,13 @@ class Section:
     name: str
     all: Line
     parts: tuple[Line, ...]
-    rows: int | None
+    rows: int
     note: str = ""
 
     @property
-    def rows_per_second(self) -> float | None:
+    def rows_per_second(self) -> float:
         """Rows of all repetitions by their time: batches are read several at a time, which no median shows."""
-        return None if self.rows is None else 1000 * self.rows / self.all.mean
+        return 1000 * self.rows / self.all.mean
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ class BenchResult:
     sections: tuple[Section, ...]
 
 
-def line(name: str, values: Sequence[float], floor_ms: float | None = None, what: str = "") -> Line:
+def line(name: str, values: Sequence[float], floor_ms: float | None = None) -> Line:
     """Summarises repeated timings (ms)."""
     if len(values) < 2:
-        return Line(name, values[0], values[0], values[0], values[0], floor_ms, what)
+        return Line(name, values[0], values[0], values[0], values[0], floor_ms)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Line(name, median, low, high, statistics.fmean(values), floor_ms, what)
+    return Line(name, median, low, high, statistics.fmean(values), floor_ms)

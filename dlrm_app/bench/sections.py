@@ -85,8 +85,8 @@ def _measure_steps(
 ) -> Section:
     times = time_steps(run, batches, warm_up, steps)
     lines = tuple(
-        line(TITLES[part], [by_part.get(part, 0.0) for _, by_part in times], floors.get(part), what)
-        for part, what in PARTS.items()
+        line(TITLES[part], [by_part.get(part, 0.0) for _, by_part in times], floors.get(part))
+        for part in PARTS
     )
     whole = line("all", [ms for ms, _ in times], sum(floors.values()))
     return Section(name, whole, lines, run.config.trainer.global_batch_size)

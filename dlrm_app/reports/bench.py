@@ -55,13 +55,8 @@ def bench_page(result: BenchResult, title: str, config: dict[str, object]) -> st
 
 
 def _title(section: Section) -> str:
-    speed = section.rows_per_second
-    words = (
-        [section.name]
-        + ([f"{speed:,.0f} rows/s"] if speed else [])
-        + ([section.note] if section.note else [])
-    )
-    return ", ".join(words)
+    words = [section.name, f"{section.rows_per_second:,.0f} rows/s", section.note]
+    return ", ".join(word for word in words if word)
 
 
 def _rows(section: Section) -> list[list[str | Cell]]:
