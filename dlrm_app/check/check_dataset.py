@@ -38,9 +38,8 @@ class Findings:
     """(feature, split) → ids read there."""
     unseen: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(feature, split) → lookups there of ids that the studied splits do not have."""
-    rows: Counter[str] = field(default_factory=Counter)
-    positives: Counter[str] = field(default_factory=Counter)
-    """Of each split."""
+    clicks: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """split → (rows, positives) of its row groups, in order."""
     empty_lists: Counter[str] = field(default_factory=Counter)
     overlap: dict[str, Overlap] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -51,6 +50,10 @@ class Findings:
         if not self.problems:
             return "everything is as the manifest says"
         return f"{count(len(self.problems), 'problem')} found"
+
+    def totals(self, split: str) -> tuple[int, int]:
+        """(rows, positives) read of a split."""
+        return sum(rows for rows, _ in self.clicks[split]), sum(clicks for _, clicks in self.clicks[split])
 
     def unseen_share(self, feature: str, split: str) -> float | None:
         """The share of a split's lookups that go to ids which the studied splits do not have; None if not counted."""
@@ -82,11 +85,12 @@ def conclude(findings: Findings) -> None:
 
 def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
     """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' numbers."""
-    studied = ["train"] if "train" in manifest.splits else list(manifest.splits)
+    splits = manifest.splits
+    studied = ["train"] if "train" in splits else list(splits)
     findings = Findings(manifest, studied, {column.name: DenseValues() for column in manifest.dense})
     groups = [
         RowGroup(name, shard, index)
-        for name, split in manifest.splits.items()
+        for name, split in splits.items()
         for shard in split.shards
         if shard.path in whole
         for index in range(len(shard.row_groups))
@@ -96,6 +100,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     findings.sparse = {
         column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
     }
+    findings.clicks = {name: [] for name in splits}
     numbers = RowNumbers(sum(group.rows for group in groups), memory_bytes // 2)
     faults: dict[tuple[str, str, str], list[ColumnError]] = defaultdict(list)
 
@@ -117,8 +122,8 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
     for (path, column, rule), same in faults.items():
         together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
         findings.problems.append(f"{path}: {together}")
-    labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
-    findings.overlap = numbers.overlaps({name: findings.rows[name] for name in manifest.splits}, labelled)
+    labelled = [name for name, split in splits.items() if split.positives is not None]
+    findings.overlap = numbers.overlaps({name: findings.totals(name)[0] for name in splits}, labelled)
     if not findings.problems and all(shard.path in whole for shard in manifest.shards):
         findings.problems = _disagreements(findings)
     return findings
@@ -126,9 +131,8 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
 
 def _add(findings: Findings, group: RowGroup, values: Values) -> None:
     """Adds a row group to what is counted of columns."""
-    findings.rows[group.split] += group.rows
-    if values.labels is not None:
-        findings.positives[group.split] += int(values.labels.sum())
+    positives = 0 if values.labels is None else int(values.labels.sum())
+    findings.clicks[group.split].append((group.rows, positives))
     is_studied = group.split in findings.studied
     for name, column in values.ids.items():
         ids = column.values if isinstance(column, Bags) else column
@@ -147,9 +151,9 @@ def _add(findings: Findings, group: RowGroup, values: Values) -> None:
 def _disagreements(findings: Findings) -> list[str]:
     """Sums over all values that differ from the manifest's."""
     problems = []
-    rows = sum(findings.rows[name] for name in findings.studied)
+    rows = sum(findings.totals(name)[0] for name in findings.studied)
     for name, split in findings.manifest.splits.items():
-        positives = findings.positives[name]
+        _, positives = findings.totals(name)
         if split.positives is not None and positives != split.positives:
             problems.append(
                 f"{name} has {positives:,} positives, the manifest says {split.positives:,}: preprocess again"

@@ -59,7 +59,7 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
     given = describe_columns(manifest)
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
     if names[0] != names[1]:
-        problems = _name_differences(*names)
+        problems = [f"its dense columns are {', '.join(names[1])}, the model's {', '.join(names[0])}"]
     else:
         pairs = zip(known["dense"], given["dense"], strict=True)
         problems = [problem for pair in pairs for problem in _differences(*pair, ["transform"])]
@@ -84,17 +84,6 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
             listed(unchecked),
         )
     return problems
-
-
-def _name_differences(known: Sequence[str], given: Sequence[str]) -> list[str]:
-    """The differences of the dense columns ``given`` from those that a model knows."""
-    missing = [name for name in known if name not in given]
-    new = [name for name in given if name not in known]
-    problems = [f"it has no dense column {listed(missing)}"] if missing else []
-    problems += [f"the model knows no dense column {listed(new)}"] if new else []
-    return problems or [
-        f"its dense columns stand in another order: {listed(given)}, the model's {listed(known)}"
-    ]
 
 
 def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:

@@ -48,33 +48,27 @@ def read_soft_labels(path: Path, share: float, manifest: Manifest) -> SoftLabels
     if problems := soft_label_problems(path, manifest):
         raise DataError("; ".join(problems))
     table = pq.read_table(path, columns=["score", "label"])
-    if any(column.null_count for column in table.columns):
-        raise DataError(f"{KEY}={path} lacks scores or labels: {_command(path, manifest)}")
-    scores = numbers_of(table.column("score")).astype(np.float32)
-    if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
-        raise DataError(f"{KEY}={path} holds scores that are no probabilities: {_command(path, manifest)}")
+    scores = table.column("score").fill_null(-1)
+    scores = numbers_of(scores).astype(np.float32)
+    if table.column("label").null_count or not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
+        raise DataError(_refusal(path, manifest, "lacks labels, or scores from 0 to 1"))
     return SoftLabels(path, scores, numbers_of(table.column("label")).astype(np.uint8), share)
 
 
 def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
-    """Why the file at ``path`` cannot hold a score for every training row, as far as its last bytes tell."""
-    command = _command(path, manifest)
-    if not path.is_file():
-        return [f"{KEY}={path}: there is no such file: {command}"]
+    """Reasons why the file at ``path`` cannot hold a score for every training row, as far as its footer tells."""
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        return [f"{KEY}={path} is no Parquet file ({str(error).splitlines()[0]}): {command}"]
-    if missing := [name for name in ("score", "label") if name not in metadata.schema.names]:
-        return [f"{KEY}={path} has no column {missing[0]}: {command}"]
+        return [_refusal(path, manifest, f"cannot be read ({str(error).splitlines()[0]})")]
     rows = manifest.splits["train"].rows
-    if metadata.num_rows != rows:
-        return [f"{KEY}={path} has {metadata.num_rows:,} rows, the train split {rows:,}: {command}"]
+    if not {"score", "label"} <= set(metadata.schema.names) or metadata.num_rows != rows:
+        return [
+            _refusal(path, manifest, f"does not hold a score and a label for each of {rows:,} rows of train")
+        ]
     return []
 
 
-def _command(path: Path, manifest: Manifest) -> str:
-    return (
-        f"make it with dlrm-predict model=TEACHER {setting('data.path', manifest.folder)} split=train "
-        f"{setting('output', path)}"
-    )
+def _refusal(path: Path, manifest: Manifest, why: str) -> str:
+    command = f"dlrm-predict model=TEACHER {setting('data.path', manifest.folder)} split=train"
+    return f"{KEY}={path} {why}: make it with {command} {setting('output', path)}"

@@ -2,8 +2,9 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -12,12 +13,13 @@ from dlrm_app.check.distributions import DenseValues, Popularity
 from dlrm_app.check.tables import dense_table, overlap_note, recipe, sparse_table, split_table
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.files import write_text
-from dlrm_app.reports.chart import SMALL, Axis, Chart, charts_html
+from dlrm_app.reports.chart import SMALL, SPLIT_STYLES, WIDE, Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import Tile, configuration, page, tiles
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, integer
-from dlrm_app.text import bytes_text, percent, short
+from dlrm_app.text import bytes_text, percent, percent_tick, short
 
 PAGE = "dataset.html"
+_MOST_BUCKETS = 80
 _NUM_POINTS = 80
 _NUM_BARS = 40
 _COVERED = 0.9
@@ -40,6 +42,7 @@ def render(findings: Findings) -> str:
     sections = [
         _overview(findings),
         _splits(findings),
+        _clicks(findings) if manifest.label else "",
         _sparse(findings),
         _dense(findings),
         _origin(manifest),
@@ -78,6 +81,46 @@ def _splits(findings: Findings) -> str:
     note = overlap_note(findings)
     warning = f'<p class="bad">{escape(note)}</p>' if note else ""
     return f"<h2>Splits</h2>{warning}{html_table(*split_table(findings))}"
+
+
+def _clicks(findings: Findings) -> str:
+    """The click rate along the rows of all splits, in their order, with twice its standard error."""
+    total = sum(findings.totals(name)[0] for name in findings.clicks)
+    rates = {name: _click_rates(groups, total) for name, groups in findings.clicks.items() if groups}
+    most = max((rate for _, found in rates.values() for rate in found), default=0.0)
+    if not most:
+        return ""
+    ticks = [(0.0, "first row"), (total / 2, "in the dataset's order"), (float(total), f"row {short(total)}")]
+    upright = linear_axis([min(1.15 * most, 1.0)], label=percent_tick, from_zero=True)
+    chart = Chart("Click rate along the rows", Axis(0, total, ticks), upright, frame=WIDE)
+    first = 0.0
+    for name, (rows, found) in rates.items():
+        edges = list(accumulate(rows, initial=first))
+        steps = list(zip(pairwise(edges), rows, found, strict=True))
+        errors = [2 * math.sqrt(rate * (1 - rate) / rows) for _, rows, rate in steps]
+        bands = [
+            (x, max(rate - error, 0.0), min(rate + error, upright.high))
+            for (ends, _, rate), error in zip(steps, errors, strict=True)
+            for x in ends
+        ]
+        chart.band(bands, SPLIT_STYLES[name])
+        chart.line([(x, rate) for ends, _, rate in steps for x in ends], SPLIT_STYLES[name], key=name)
+        tips = [f"{name}, rows {a:,.0f} to {b:,.0f}: {percent(rate)}" for (a, b), _, rate in steps]
+        chart.bin_tips(edges, found, tips)
+        first = edges[-1]
+    return (
+        "<h2>Click rate</h2><p>The band is two standard errors. A jump at a split's border "
+        "means that it is measured on other data than it was trained on.</p>"
+        + charts_html([chart], "clicks", "wide")
+    )
+
+
+def _click_rates(groups: Sequence[tuple[int, int]], total: int) -> tuple[list[float], list[float]]:
+    """(rows, click rate) of neighbours put together; a split has its share of ``_MOST_BUCKETS`` of them."""
+    rows, clicks = np.array(groups, np.float64).T
+    bucket = ((np.cumsum(rows) - rows) * _MOST_BUCKETS // total).astype(np.int64)
+    rows, clicks = np.bincount(bucket, rows), np.bincount(bucket, clicks)
+    return rows[rows > 0].tolist(), (clicks[rows > 0] / rows[rows > 0]).tolist()
 
 
 def _sparse(findings: Findings) -> str:

@@ -75,21 +75,21 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
     labels = labels_of(manifest)
     good = np.full(ROWS, 0.5)
     with pytest.raises(
-        DataError, match=r"has 1,999 rows, the train split 2,000: make it with dlrm-predict model="
+        DataError, match=r"does not hold a score .* 2,000 rows of train: make it with dlrm-predict model="
     ):
         read_soft_labels(write_scores(tmp_path / "few", good[1:], labels[1:]), 0.5, manifest)
-    with pytest.raises(DataError, match=r"holds scores that are no probabilities"):
+    with pytest.raises(DataError, match=r"lacks labels, or scores from 0 to 1"):
         read_soft_labels(
             write_scores(tmp_path / "nan", np.where(labels > 0, np.nan, good), labels), 0.5, manifest
         )
     pq.write_table(pa.table({"score": [None, *good[1:]], "label": labels}), tmp_path / "null")
-    with pytest.raises(DataError, match=r"lacks scores or labels"):
+    with pytest.raises(DataError, match=r"lacks labels, or scores from 0 to 1"):
         read_soft_labels(tmp_path / "null", 0.5, manifest)
     pq.write_table(pa.table({"score": good}), tmp_path / "bare")
-    with pytest.raises(DataError, match=r"has no column label"):
+    with pytest.raises(DataError, match=r"does not hold a score and a label"):
         read_soft_labels(tmp_path / "bare", 0.5, manifest)
     (tmp_path / "text").write_text("score\n0.5\n")
-    with pytest.raises(DataError, match=r"is no Parquet file"):
+    with pytest.raises(DataError, match=r"cannot be read"):
         read_soft_labels(tmp_path / "text", 0.5, manifest)
     turned = read_soft_labels(write_scores(tmp_path / "turned", good, labels[::-1]), 0.5, manifest)
     with pytest.raises(
@@ -98,7 +98,7 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
         turned.mixed(0, labels[:100])
 
 
-def test_a_file_that_is_not_there_and_a_share_that_is_none_are_told_together(
+def test_a_file_that_is_not_there_and_a_share_that_is_none_are_reported_together(
     manifest: Manifest, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there_and_a_share_that_is_none_are_told_together(
             f"distillation.scores={tmp_path}/none",
             "trainer.global_batch_size=7",
         )
-    assert any("distillation.scores=" in each and "no such file" in each for each in caught.value.problems)
+    assert any("distillation.scores=" in each and "No such file" in each for each in caught.value.problems)
     assert len(caught.value.problems) == 2
     with pytest.raises(ConfigError, match=r"distillation\.share must lie between 0 and 1, got 1\.5"):
         compose_train("distillation.share=1.5")
