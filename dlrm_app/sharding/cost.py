@@ -237,7 +237,6 @@ def _estimates(
             compute_kernel=kernel,
             shards=[Shard(size=size, offset=[0, 0]) for size in distinct.tolist()],
             cache_params=allowed.cache_params,
-            output_dtype=allowed.output_dtype,
             is_pooled=True,
             feature_names=allowed.feature_names,
         )

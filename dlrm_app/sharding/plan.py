@@ -2,7 +2,6 @@
 why each kind of table is sharded.
 """
 
-import copy
 import logging
 import re
 from collections import defaultdict
@@ -63,7 +62,7 @@ def module_paths(model: nn.Module) -> dict[str, str]:
 def to_plan(
     assignment: Assignment, options: Options, paths: Mapping[str, str], work: Workload, cluster: Cluster
 ) -> EstimatedPlan:
-    """``assignment`` as torchrec's plan, with the caches and rounding of the tables' constraints."""
+    """``assignment`` as torchrec's plan, with the caches of the tables' constraints."""
     constraints = work.constraints(cluster)
     plan: dict[str, EmbeddingModuleShardingPlan] = {}
     for name, path in paths.items():
@@ -82,7 +81,7 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
         )
         for size, offset, rank in zip(option.sizes, option.offsets, placed.ranks, strict=True)
     ]
-    cache = copy.deepcopy(constraints.cache_params)
+    cache = constraints.cache_params
     if option.load_factor is not None:
         cache = replace(cache or CacheParams(), load_factor=option.load_factor)
     return ParameterSharding(
@@ -91,11 +90,6 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
         compute_kernel=option.kernel,
         ranks=list(placed.ranks),
         cache_params=cache,
-        enforce_hbm=constraints.enforce_hbm,
-        stochastic_rounding=constraints.stochastic_rounding,
-        bounds_check_mode=constraints.bounds_check_mode,
-        output_dtype=constraints.output_dtype,
-        key_value_params=copy.deepcopy(constraints.key_value_params),
     )
 
 

@@ -29,7 +29,8 @@ Choices = Sequence[tuple[str, Option]]
 def search(options: Options, cluster: Cluster) -> Assignment | None:
     """The plan with the least time of the slowest rank, ties broken by memory; None if none was found that fits."""
     boards = [board for choices in _choices(options, cluster) for board in _placements(choices, cluster)]
-    if not boards or _may_leave_devices(options):
+    may_leave_devices = any(option.host.any() for of_table in options.values() for option in of_table)
+    if not boards or may_leave_devices:
         boards += _frugal_placements(options, cluster)
     boards.sort(key=_cost)
     for board in boards[:NUM_IMPROVED]:
@@ -92,10 +93,6 @@ def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster)
                 quick, key=lambda option: (option.total_time, float(option.device.sum()))
             )
     return [(name, known[id(options[name])]) for name in sorted(options)]
-
-
-def _may_leave_devices(options: Options) -> bool:
-    return any(option.host.any() for of_table in options.values() for option in of_table)
 
 
 def _most_frugal(of_table: Sequence[Option], cluster: Cluster) -> Option:
