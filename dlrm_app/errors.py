@@ -1,4 +1,4 @@
-"""The errors that a user can mend. Everything else is a bug and shows its traceback.
+"""Errors that a user can fix. Everything else is a bug and shows its traceback.
 
 A message names the key (or file and line), the value, the rule and what to do.
 """

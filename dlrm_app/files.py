@@ -25,7 +25,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     temporary = temporary_name(path)
     try:
         yield temporary
-        give_name(temporary, path)
+        rename_synced(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         error.filename = error.filename or str(path)  # writing to an open file names none
@@ -40,7 +40,7 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
-def give_name(temporary: Path, path: Path) -> None:
+def rename_synced(temporary: Path, path: Path) -> None:
     """Gives a written file its final name once its bytes are on the disk."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
@@ -71,12 +71,12 @@ _REFUSED = (
 
 
 def is_disk_error(error: OSError) -> bool:
-    """Whether ``error`` is what a disk or a path may do to any program, and no bug."""
+    """True if ``error`` is what a disk or a path may do to any program, and no bug."""
     return _is_full(error) or error.errno in _REFUSED
 
 
 def _is_full(error: OSError) -> bool:
-    """Of a disk without room; numpy's tofile and save say so in words alone, without a number."""
+    """True for a full disk; numpy's tofile and save say so in words alone, without a number."""
     return error.errno in _FULL or (error.errno is None and " requested and " in str(error))
 
 
@@ -88,14 +88,14 @@ def ensure_room(folder: Path, num_bytes: int) -> None:
 
 @contextmanager
 def explained_disk_errors(output: Path, then: str) -> Iterator[None]:
-    """Raises DlrmError for what a disk can do to a run; ``then``: what to do once that is mended."""
+    """Raises DlrmError for what a disk can do to a run; ``then``: what to do once that is fixed."""
     try:
         yield
     except OSError as error:
         if _is_full(error):
             raise DlrmError(f"no room left on the disk of output={output}: free some, {then}") from error
         if error.errno in _REFUSED:
-            raise DlrmError(f"{error.filename or output}: {error.strerror}; mend that, {then}") from error
+            raise DlrmError(f"{error.filename or output}: {error.strerror}; fix that, {then}") from error
         raise
 
 
@@ -135,7 +135,7 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; none has a name that is too long, or lies where nobody may look."""
+    """True if there is such a file; False also for names that are too long or may not be looked at."""
     try:
         return path.is_file()
     except OSError:
@@ -143,7 +143,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_program(path: Path) -> bool:
-    """Whether there is such a file that may be run."""
+    """True if there is such a file that may be run."""
     return is_file(path) and os.access(path, os.X_OK)
 
 
@@ -187,8 +187,8 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def leads_out(name: str) -> bool:
-    """Whether ``name``, a path relative to a folder, may be that of a file outside the folder."""
+def escapes(name: str) -> bool:
+    """True if ``name``, a path relative to a folder, may be that of a file outside the folder."""
     path = Path(name)
     return path.is_absolute() or ".." in path.parts
 
@@ -199,12 +199,12 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, s
 
 
 def differences(folder: Path, described: Mapping[str, tuple[int, str]]) -> list[str]:
-    """How files differ from what ``describe_files`` once said of them. Names may come from a stranger."""
+    """Differences of files from what ``describe_files`` returned for them. Names are not trusted."""
     problems = []
     for name, (num_bytes, digest) in described.items():
         path = folder / name
-        if leads_out(name):
-            problems.append(f"{name!r} leads out of the folder")
+        if escapes(name):
+            problems.append(f"{name!r} is outside the folder")
         elif not path.is_file():
             problems.append(f"{name} is missing")
         elif path.stat().st_size != num_bytes:
@@ -224,7 +224,7 @@ def checksum(path: Path) -> str:
 
 
 def code_checksum(package: Path) -> str:
-    """Of the Python files below ``package``: another one may compute another way."""
+    """Checksum of the Python files below ``package``: other code may compute otherwise."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package)}\n".encode() + path.read_bytes())

@@ -1,10 +1,10 @@
-"""Lists in messages that name a few and count the rest."""
+"""Texts for people: lists, numbers, and commands as they are typed."""
 
 import math
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def listed(names: Sequence[object], most: int = 3) -> str:
@@ -110,7 +110,7 @@ def setting(key: str, value: object) -> str:
 
 
 def _is_number_written_otherwise(text: str) -> bool:
-    """Whether ``text``, as 0E0 or 1_000, would be read as a number and come back as another text."""
+    """True if ``text``, such as 0E0 or 1_000, would be read as a number and written in another way."""
     for kind in (int, float):
         try:
             return str(kind(text)) != text
@@ -143,3 +143,8 @@ def install_command(extra: str) -> str:
     parts = [re.fullmatch(r"(.+?)\s*;\s*extra == ['\"](\w+)['\"]", text) for text in stated]
     packages = [part[1] for part in parts if part is not None and part[2] == extra]
     return shlex.join(["pip", "install", *(packages or [f"dlrm-app[{extra}]"])])
+
+
+def next_line(program: str, settings: Mapping[str, object], *words: str) -> str:
+    """``next: PROGRAM key=value … words``: the command to type after this one."""
+    return " ".join(["next:", program, *(setting(key, value) for key, value in settings.items()), *words])

@@ -17,6 +17,7 @@ from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.step_estimate import Machine, step_work
+from dlrm_app.text import next_line
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
@@ -95,4 +96,4 @@ def _write_topology(path: Path, text: str) -> None:
     with explained_disk_errors(path.parent, "then measure again"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
-    print(f"wrote {path}\nnext: dlrm-plan tables=… model=… topology={path}")
+    print(f"wrote {path}\n{next_line('dlrm-plan', {'topology': path}, 'tables=…', 'model=…')}")

@@ -80,7 +80,7 @@ def conclude(findings: Findings) -> None:
     folder = findings.manifest.folder
     if findings.problems:
         raise DataError(f"{folder}: {findings.verdict}; {SUGGESTION}:\n{bullets(findings.problems)}")
-    logger.info(f"{folder}: {findings.verdict}\nnext: {next_command(findings.manifest)}")
+    logger.info(f"{folder}: {findings.verdict}\n{next_command(findings.manifest)}")
 
 
 def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:

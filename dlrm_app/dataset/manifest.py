@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DataError
-from dlrm_app.files import leads_out, write_json
+from dlrm_app.files import escapes, write_json
 from dlrm_app.records import from_json
 
 MANIFEST = "manifest.json"
@@ -197,7 +197,7 @@ def _faults(manifest: Manifest) -> list[str]:
     faults += _miscounts(manifest)
     faults += [f"{name!r} is no file" for name in names if not isinstance(name, str)]
     return faults + [
-        f"{name!r} leads out of the folder" for name in names if isinstance(name, str) and leads_out(name)
+        f"{name!r} is outside the folder" for name in names if isinstance(name, str) and escapes(name)
     ]
 
 

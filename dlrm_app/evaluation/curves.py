@@ -81,7 +81,7 @@ def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> Curves | None:
 
 
 def _range(logits: torch.Tensor) -> tuple[float, float]:
-    """The lowest and the highest logit of all ranks; the lowest is the higher one where there are none."""
+    """The lowest and the highest logit of all ranks; (inf, -inf) without any."""
     local = torch.tensor([torch.inf, -torch.inf], device=logits.device)
     if logits.numel():
         local = torch.stack(list(logits.aminmax()))

@@ -37,7 +37,7 @@ from dlrm_app.loader.rows import Columns, arrange
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.table import text_table
-from dlrm_app.text import setting, typed_settings
+from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                 if model.importance:
                     table = text_table(*importance_table(model.importance))
                     print(f"{model.name}: {model.importance.title}\n{table}")
-            print(f"next: {next_command(config, manifest)}", flush=True)
+            print(next_command(config, manifest), flush=True)
             if config.output:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
                     Path(config.output).parent.mkdir(parents=True, exist_ok=True)
@@ -200,5 +200,5 @@ def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
     others = [name for name, split in manifest.splits.items() if name != config.split and split.positives]
     split = others[-1] if config.against and others else config.split
     typed = typed_settings("split", "against", "output", "report")
-    against = setting("against", config.against or "ANOTHER_RUN")
-    return " ".join(["dlrm-evaluate", *typed, f"split={split}", against])
+    settings = {"split": split, "against": config.against or "ANOTHER_RUN"}
+    return next_line(" ".join(["dlrm-evaluate", *typed]), settings)

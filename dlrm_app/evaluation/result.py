@@ -65,7 +65,7 @@ class Importance:
 
     @property
     def title(self) -> str:
-        """What its numbers are."""
+        """Says in a line what its numbers are."""
         return (
             f"what is lost where one feature's values are permuted, over {self.rows:,} rows, "
             f"{count(self.repeats, 'time')} each"

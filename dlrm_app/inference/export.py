@@ -2,7 +2,6 @@
 
 import glob
 import logging
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +46,7 @@ from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
 from dlrm_app.sharding.sharder import undisturbed
 from dlrm_app.table import text_table
-from dlrm_app.text import bytes_text
+from dlrm_app.text import bytes_text, next_line
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
@@ -96,9 +95,9 @@ def export_model(config: ExportConfig) -> ExportRecord:
     if in_cpp:
         print(f"in C++: {in_cpp}")
     if record.proofs:  # plain weights do not score by themselves
-        rows = [f"data.path={source.manifest.path}", f"split={source.split}"]
-        command = ["dlrm-predict", f"model={config.output}", *rows, "output=scores.parquet"]
-        print(f"next: {shlex.join(command)}", flush=True)
+        rows = {"data.path": source.manifest.path, "split": source.split}
+        settings = {"model": config.output, **rows, "output": "scores.parquet"}
+        print(next_line("dlrm-predict", settings), flush=True)
     return record
 
 

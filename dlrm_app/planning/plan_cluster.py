@@ -20,7 +20,7 @@ from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.suggestions import smallest_cluster
 from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import count, setting, typed_settings
+from dlrm_app.text import count, next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
 PageWriter = Callable[[EstimatedPlan, Path], None]
@@ -111,7 +111,7 @@ def _print_next(config: PlanConfig, cluster: Cluster) -> None:
         print(
             "output=… keeps the plan as plan.yaml, which dlrm-train takes, and a chart of every rank's load"
         )
-        print(f"next: {' '.join(['dlrm-plan', *typed_settings('output'), 'output=plan'])}")
+        print(next_line("dlrm-plan", {}, *typed_settings("output"), "output=plan"))
         return
     print(f"next: {train_command(config, cluster)}")
     if cluster.nodes > 1:

@@ -22,7 +22,7 @@ from dlrm_app.preprocess.read.parser import REJECTS, RejectedLine, read_rejects,
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.source import MAX_RATIO
 from dlrm_app.table import text_table
-from dlrm_app.text import NONE, bytes_text, setting
+from dlrm_app.text import NONE, bytes_text, next_line
 
 logger = logging.getLogger(__name__)
 
@@ -245,16 +245,16 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
         lines.append(
             f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         )
-    lines.append(f"next: {next_command(manifest)}")
+    lines.append(next_command(manifest))
     logger.info("\n".join(lines))
 
 
 def next_command(manifest: Manifest) -> str:
-    """What to type on a dataset that is made: training; evaluation where no rows are to train on; a look at the rest."""
-    path = setting("data.path", manifest.path)
+    """The line that says what to type next: training, evaluation where no rows are to train on, or a look at the rest."""
+    path = {"data.path": manifest.path}
     labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
     if "train" in labelled:
-        return f"dlrm-train {path} tables=dataset trainer.epochs=1"
+        return next_line("dlrm-train", {**path, "tables": "dataset", "trainer.epochs": 1})
     if labelled:
-        return f"dlrm-evaluate checkpoint=RUN {path} split={labelled[0]}"
-    return f"dlrm-check {path}"
+        return next_line("dlrm-evaluate", {"checkpoint": "RUN", **path, "split": labelled[0]})
+    return next_line("dlrm-check", path)

@@ -23,7 +23,7 @@ class Axis:
     title: str = ""
 
     def share(self, value: float) -> float:
-        """Where ``value`` lies between ``low`` (0) and ``high`` (1)."""
+        """Position of ``value`` between ``low`` (0) and ``high`` (1)."""
         return (value - self.low) / (self.high - self.low)
 
 
@@ -69,7 +69,7 @@ def round_step(span: float, num_steps: int) -> float:
 
 
 def step_digits(step: float) -> int:
-    """How many digits that count a round step has: 2 for 2.5, else 1."""
+    """Significant digits of a round step: 2 for 2.5, else 1."""
     return 2 if f"{step:e}".startswith("2.5") else 1
 
 
@@ -142,7 +142,7 @@ class Chart:
             self.tips(points, tips, style)
 
     def tips(self, points: Iterable[Point], texts: Iterable[str], style: str) -> None:
-        """What the page's script shows when a pointer comes near a point."""
+        """Adds texts that the page's script shows when a pointer comes near a point."""
         self._hits += [
             self._circle("hit", point, style, 4, f' data-tip="{escape(text)}"')
             for point, text in zip(points, texts, strict=True)
@@ -176,7 +176,7 @@ class Chart:
                 self._path("bars", style, f"M{left:.1f} {bottom:.1f}V{top:.1f}H{right:.1f}V{bottom:.1f}Z")
 
     def band(self, points: Sequence[tuple[float, float, float]], style: str) -> None:
-        """What lies between (x, low, high)."""
+        """Fills the area between ``low`` and ``high`` at every x."""
         outline = [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)]
         self._path("band", style, "M" + "L".join(map(self._at, outline)) + "Z")
 
@@ -282,7 +282,7 @@ def _finite_parts(points: Iterable[Point]) -> list[list[Point]]:
 
 
 def _anchor(at: float, label: str, frame: Frame) -> str:
-    """How a tick's label stands at ``at``, so that it stays inside the picture."""
+    """The text-anchor of a tick's label at ``at`` that keeps it inside the picture."""
     half = 3.2 * len(label)  # half the width of so many digits
     if at - half < 0:
         return "start"

@@ -20,7 +20,7 @@ from dlrm_app.reports.run_page import METRICS
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, text_table
-from dlrm_app.text import NONE, count, duration, fixed, setting, short
+from dlrm_app.text import NONE, count, duration, fixed, next_line, short
 
 OF_THE_FOLDER = ("output", "resume")
 """Keys that say where a run lies, not what it is."""
@@ -259,7 +259,7 @@ def _configurations(runs: Sequence[ComparedRun]) -> str:
     """The keys that differ: a row each, or a row a run where there are more runs than keys."""
     by_key = differences(runs)
     if not by_key:
-        return "<h2>Configurations</h2><p>They are the same but for where they lie.</p>"
+        return "<h2>Configurations</h2><p>They are the same except for their folders.</p>"
     names = [run.name for run in runs]
     if len(by_key) >= len(runs):
         columns = [Column("key", is_words=True), *(Column(name, is_words=True) for name in names)]
@@ -280,7 +280,7 @@ def write_comparison(
     write_text(path, render(runs, split, tests, confidence, folder))
     print(f"{split}:\n{text_table(*results_table(runs, split, tests, confidence))}")
     best = max(runs, key=lambda run: run.final_auc(split))
-    print(f"next: dlrm-evaluate {setting('checkpoint', best.record.path)} split={split}")
+    print(next_line("dlrm-evaluate", {"checkpoint": best.record.path, "split": split}))
     return path
 
 

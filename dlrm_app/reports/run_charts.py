@@ -121,7 +121,7 @@ Z95 = 1.959964
 
 
 def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
-    """What curves.json has for ``split``."""
+    """Charts of the curves that curves.json holds for ``split``."""
     curves = record.curves.get(split, {})
     charts = []
     if curves.get("roc"):
@@ -182,7 +182,7 @@ def wilson_interval(positives: int, count: int) -> tuple[float, float]:
 
 
 def histogram_chart(histogram: dict[str, Any]) -> Chart:
-    """How the predictions of either class are spread."""
+    """Distribution of the predictions of either class."""
     edges: list[float] = histogram["edges"]
     classes = {"negatives": "first", "positives": "second"}
     totals = {name: sum(histogram[name]) for name in classes}

@@ -1,4 +1,4 @@
-"""What a run's folder tells, read without torch and without the dataset."""
+"""Contents of a run's folder, read without torch and without the dataset."""
 
 import json
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def read_run(folder: Path) -> RunRecord:
     events = read_events(folder)
     result = _read(folder / "result.json")
     last_step = max((event.step for event in events), default=0)
-    is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one goes on from
+    is_stale = result.get("steps", 0) < last_step  # of the shorter run that this one continues
     return RunRecord(
         path=folder,
         config=config,
@@ -86,7 +86,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def _is_of_training(config: dict[str, Any]) -> bool:
-    """Whether what reports read of a configuration has dlrm-train's types; other keys may be of another version."""
+    """True if what reports read of a configuration has dlrm-train's types; other keys may be of another version."""
     data, logging, trainer = (config.get(name, {}) for name in ("data", "logging", "trainer"))
     if "trainer" not in config or not all(isinstance(section, dict) for section in (data, logging, trainer)):
         return False

@@ -50,7 +50,7 @@ def write_study(output: Path) -> Path | None:
     path = output / "tune.html"
     summary = "Values that were tried, judged by val alone. Nothing here has seen the test split."
     content = "\n".join(f"<section>{section}</section>" for section in sections if section)
-    with explained_disk_errors(output, "then the same command goes on"):
+    with explained_disk_errors(output, "then type the same command again"):
         write_text(path, page(output.absolute().name, "tuning", summary=summary, content=content))
     return path
 

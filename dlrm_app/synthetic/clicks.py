@@ -26,7 +26,7 @@ from dlrm_app.synthetic.distribution import (
     draw_rows,
 )
 from dlrm_app.synthetic.signal import Best, Signal, Tally, plant_signal, probability
-from dlrm_app.text import setting
+from dlrm_app.text import next_line
 
 logger = logging.getLogger(__name__)
 
@@ -121,13 +121,14 @@ def _settings(config: GenerateConfig) -> dict[str, object]:
 
 
 def _log_next_command(output: Path, best: Best) -> None:
-    name = output.name.split(".")[0]
+    dataset = output.with_name(output.name.split(".")[0])
+    splits = {"split.val": 0.1, "split.test": 0.1, "encoding": "vocab"}
+    settings = {"dataset": "criteo_kaggle", "input.train": output, **splits, "output": dataset}
     auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
     logger.info(
         f"{output}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
         f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({_best_path(output)})\n"
-        f"next: dlrm-preprocess dataset=criteo_kaggle {setting('input.train', output)} "
-        f"split.val=0.1 split.test=0.1 encoding=vocab {setting('output', output.with_name(name))}"
+        + next_line("dlrm-preprocess", settings)
     )
 
 

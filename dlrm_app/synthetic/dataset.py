@@ -30,7 +30,7 @@ from dlrm_app.files import checksum, output_problems, room_problems, sync_folder
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.tables.specs import resolve_tables
-from dlrm_app.text import setting, typed_settings
+from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -215,8 +215,8 @@ def _log_next_command(config: GenerateConfig, manifest: Manifest) -> None:
     rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in manifest.splits.items())
     typed = [each for each in typed_settings() if each.lstrip("'").startswith(("tables=", "experiment="))]
     model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
-    command = " ".join(["dlrm-train", setting("data.path", config.output), *typed, *model, "output=run"])
+    command = next_line("dlrm-train", {"data.path": config.output}, *typed, *model, "output=run")
     logger.info(
         f"{config.output}: {rows}; {len(manifest.sparse)} sparse and {len(manifest.dense)} dense features, "
-        f"{size / 1e6:,.0f} MB\nnext: {command}"
+        f"{size / 1e6:,.0f} MB\n{command}"
     )

@@ -11,7 +11,7 @@ from dlrm_app.runs.events import RunResult, TrainEvent
 from dlrm_app.sharding.constraints import log_dense_kernel
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import duration, setting
+from dlrm_app.text import duration, next_line
 from dlrm_app.training.instruments import largest_part
 from dlrm_app.training.state import TrainingRun
 
@@ -96,9 +96,8 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     )
     if result.skipped_steps:
         print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
-    print(
-        f"next: dlrm-evaluate {setting('checkpoint', folder)} split={evals[-1].split if evals else 'train'}"
-    )
+    split = evals[-1].split if evals else "train"
+    print(next_line("dlrm-evaluate", {"checkpoint": folder, "split": split}))
 
 
 def format_summary(

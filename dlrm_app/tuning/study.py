@@ -61,7 +61,7 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     output = Path(str(config.output)).absolute()
-    with explained_disk_errors(output, "then the same command goes on"):
+    with explained_disk_errors(output, "then type the same command again"):
         (output / "trials").mkdir(parents=True, exist_ok=True)
         study = open_study(output, config.tune)
         common = common_settings(config, typed)
@@ -273,7 +273,7 @@ class _Work:
         words = shlex.split(" ".join([*self._common, settings]))
         outcome = run_trial(folder, words, self._settings.metric, goes_on, self._stopped.is_set, self._train)
         if self._stopped.is_set() and outcome.was_given_up:
-            return  # left undone, for whoever goes on
+            return  # left undone, for whoever continues the study
         if outcome.error is not None or not outcome.values:
             error = outcome.error or "it was never evaluated"
             trial.set_user_attr("error", error)

@@ -28,9 +28,9 @@ from dlrm_app.text import setting
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 60
-"""For a run that is told to stop, to save itself."""
+"""Time for a run that is asked to stop to save itself."""
 STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a training that a signal ended, as Ctrl-C does in every process of a terminal: it can go on."""
+"""Exit codes of a training that a signal ended, as Ctrl-C does in every process of a terminal: it can be resumed."""
 UNSEEN = "evaluation.test=false"
 """A choice by val is made without a look at test."""
 TRAIN = (sys.executable, "-m", "dlrm_app.cli.train")
@@ -56,7 +56,7 @@ def run_trial(
     """Trains with ``settings`` in ``folder``, from its newest checkpoint if it has one.
 
     ``goes_on(number, value)``: asked at every evaluation, of which the first is 0; False gives the run up.
-    ``is_stopped()``: whether to leave it, to be gone on with later. Raises KeyboardInterrupt if a signal ended it.
+    ``is_stopped()``: True to stop now; the run can be resumed. Raises KeyboardInterrupt if a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", UNSEEN]
@@ -84,14 +84,14 @@ def _watch(
     is_stopped: Callable[[], bool],
 ) -> bool:
     """Waits for the process's end; True if ``goes_on`` said no, or all is stopped, before."""
-    told = 0
+    reported = 0
     while True:
         has_ended = process.poll() is not None
         values = curve(folder, metric)
-        for number in range(told, len(values)):
+        for number in range(reported, len(values)):
             if not goes_on(number, values[number]) and not has_ended:
                 return True
-        told = len(values)
+        reported = len(values)
         if has_ended or is_stopped():
             return not has_ended
         time.sleep(POLL_SECONDS)
@@ -115,7 +115,7 @@ def curve(folder: Path, metric: str) -> list[float]:
 
 
 def _last_error(log: Path) -> str:
-    """What the process said last, from ``error:`` on."""
+    """The process's last words, from ``error:`` on."""
     text = log.read_text(encoding="utf-8", errors="replace").rstrip()
     start = text.rfind("error")
     return text[start:][:500] if start >= 0 else text[-500:] or f"no word; see {log}"
@@ -126,7 +126,7 @@ LEARNING_CURVE = "evaluation.per_epoch=8"
 
 
 def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
-    """What every trial is told: what was typed, when to evaluate, and its share of the cores."""
+    """Settings of every trial: those that were typed, when to evaluate, and its share of the cores."""
     settings = [*typed]
     if config.evaluation.every_steps is None and config.evaluation.per_epoch is None:
         settings.append(LEARNING_CURVE)
@@ -195,6 +195,6 @@ def typed_values(values: Mapping[str, Any]) -> list[str]:
 
 
 def final_command(common: Sequence[str], values: Mapping[str, Any]) -> str:
-    """What trains with the values of a trial, and evaluates on test at its end."""
+    """The command that trains with the values of a trial, and evaluates on test at its end."""
     shown = [word for word in common if word != LEARNING_CURVE and not word.startswith("trainer.threads=")]
     return " ".join(["dlrm-train", *shown, *typed_values(values), "output=BEST"])

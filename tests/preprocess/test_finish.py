@@ -26,4 +26,4 @@ def test_training_is_suggested_where_there_are_rows_to_train_on(splits: list[str
         config={},
         path=Path("my data"),
     )
-    assert next_command(manifest) == command
+    assert next_command(manifest) == f"next: {command}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import code_checksum, give_name, held_lock, sync_folder, temporary_name, write_json
+from dlrm_app.files import code_checksum, held_lock, rename_synced, sync_folder, temporary_name, write_json
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.records import from_json
 
@@ -93,7 +93,7 @@ class Unit(Generic[R]):
     def _land(self, record: R) -> R:
         """Gives the files their names, then records that the unit is done."""
         for temporary, path in self._written:
-            give_name(temporary, path)
+            rename_synced(temporary, path)
         if self._written:
             sync_folder(self._journal.folder)
         self._journal.land(self._source, self._unit, record)

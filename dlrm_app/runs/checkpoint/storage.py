@@ -26,7 +26,7 @@ from torch.futures import Future
 
 from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.errors import DataError
-from dlrm_app.files import leads_out, write_json
+from dlrm_app.files import escapes, write_json
 
 INDEX = "index.json"
 
@@ -106,6 +106,6 @@ def _tensor_metadata(entry: dict[str, Any]) -> TensorStorageMetadata:
 
 
 def _file_name(name: str) -> str:
-    if leads_out(name):
-        raise ValueError(f"{name!r} leads out of the checkpoint's folder")
+    if escapes(name):
+        raise ValueError(f"{name!r} is outside the checkpoint's folder")
     return name
