@@ -38,9 +38,10 @@ from dlrm_app.inference.record import (
     write_encoding,
     write_record,
 )
-from dlrm_app.inference.scoring_model import CheckpointWeights, build_scoring_model, to_inputs
+from dlrm_app.inference.scoring_model import CPU, CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
 from dlrm_app.inference.verification import TIMED_ROWS, Scored, check_in_cpp, refuse_loss, score_split, verify
+from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
@@ -159,15 +160,17 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     if scoring:
         model = build_scoring_model(trained, source.types, config.dense, config.shards)
         example = _first_rows(source)
-        with torch.no_grad():
-            write_reference(folder, example, model(*example)[0])
         for name in scoring:
             if name == "torchscript":
                 write_torchscript(folder / SCRIPT, model)
             else:
                 logger.info("compiling %s, which takes a minute or less", PACKAGE)
                 write_package(folder / PACKAGE, model, example, config.cpu, _interface(source, cpu))
-        del model
+        # with the kernels that it trained with, now that the files, which have none, are written
+        kernels = install(model, CPU, trained.config.trainer.kernels)
+        with torch.no_grad():
+            write_reference(folder, example, kernels(*example)[0])
+        del model, kernels
         scored = _score_trained(source, config.batch_size, runtime)
         for name in scoring:
             path = folder / LOADERS[name][0]

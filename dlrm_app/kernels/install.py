@@ -103,7 +103,11 @@ def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
     from dlrm_app.kernels.dense_layers import LinearRelu, LowRankCross
 
     for name, child in list(model.named_children()):
-        if type(child) is Perceptron and child._activation_fn is torch.relu:
+        if (
+            type(child) is Perceptron
+            and child._activation_fn is torch.relu
+            and type(child._linear) is nn.Linear
+        ):
             setattr(model, name, LinearRelu(child))
         elif type(child) is LowRankCrossNet:
             setattr(model, name, LowRankCross(child))
