@@ -204,11 +204,6 @@ def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
     return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
 
 
-def above_zero(key: str, value: float | None) -> list[str]:
-    """What is wrong with a number that must be positive and that fp32 holds."""
-    return [str(problem) for problem in value_problems(key, value, Positive)]
-
-
 def needs_end(key: str, value: str | None, end: str) -> list[Problem]:
     """What is wrong with the name of a file of one kind."""
     if value is None or value.endswith(end):

@@ -84,11 +84,6 @@ class ShardingConfig(Section):
         return merged
 
 
-def constraint_problems(where: str, constraints: Any) -> list[str]:
-    """``constraint_faults`` in words."""
-    return list(map(str, constraint_faults(where, constraints)))
-
-
 def constraint_faults(where: str, constraints: Any) -> list[Problem]:
     """What is wrong with one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
     if not isinstance(constraints, Mapping):

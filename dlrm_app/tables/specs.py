@@ -21,21 +21,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from math import inf
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.schema import above_zero, one_of
-from dlrm_app.config.sharding import constraint_problems
+from dlrm_app.config.schema import Count, Positive, type_problem, value_problems
+from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.text import first_lines, listed
 
-POOLINGS = ("sum", "mean")
+DataType = Literal["fp32", "fp16", "bf16"]
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
-DATA_TYPES = tuple(BYTES_PER_WEIGHT)
-INITS = ("uniform", "normal", "zeros")
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
@@ -69,10 +68,22 @@ class Table:
         return self.rows * self.dim * BYTES_PER_WEIGHT[self.data_type]
 
 
-SPEC_KEYS = (*(f.name for f in fields(Table) if f.name != "precision_by"), "count")
+_TYPES: dict[str, Any] = {
+    "name": Any,
+    "rows": Count,
+    "dim": Count,
+    "features": list[Any],
+    "pooling": Literal["sum", "mean"],
+    "data_type": DataType,
+    "init": Literal["uniform", "normal", "zeros"],
+    "init_scale": Positive | None,
+    "sharding": dict[str, Any],
+    "optimizer": dict[str, Any],
+    "pooling_factors": list[Positive],
+    "count": Annotated[int, Meta(ge=1, le=100_000)],
+}
+"""A spec's keys, with what each may hold."""
 MAX_MISFITS = 5
-MAX_COUNT = 100_000
-"""Of tables that one spec stands for: a hundred times those of any model published."""
 
 
 def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None) -> list[Table]:
@@ -101,7 +112,7 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     tables = []
     for index, spec in enumerate(specs):
         tables += _read_spec(index, spec, config, faults)
-    problems = [f"{_and_more(where)}{fault}" for fault, where in faults.items()]
+    problems: list[Problem | str] = [f"{_and_more(where)}{fault}" for fault, where in faults.items()]
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
         problems += first_lines(_misfits(tables, feature_rows), MAX_MISFITS)
@@ -121,13 +132,13 @@ def _and_more(where: Sequence[str]) -> str:
 def _read_spec(index: int, spec: Any, config: TablesConfig, problems: dict[str, list[str]]) -> list[Table]:
     """The tables of one spec; else adds to ``problems``, fault → the specs that have it."""
     if not isinstance(spec, Mapping):
-        problems[f"must be a mapping with {', '.join(SPEC_KEYS)}, got {spec!r}"].append(
-            f"tables.specs[{index}]"
-        )
+        problems[f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"].append(f"tables.specs[{index}]")
         return []
     where = f"tables.specs[{index}] ({spec.get('name', 'no name')})"
-    unknown = [str(key) for key in spec if key not in SPEC_KEYS]
+    unknown = [str(key) for key in spec if key not in _TYPES]
     missing = [key for key in ("name", "rows", "features") if key not in spec]
+    if config.embedding_dim is None and "dim" not in spec:
+        missing.append("dim (or tables.embedding_dim)")
     if unknown or missing:
         for fault in [*map(_unknown_key, unknown), *(f"{key} is missing" for key in missing)]:
             problems[fault].append(where)
@@ -139,14 +150,16 @@ def _read_spec(index: int, spec: Any, config: TablesConfig, problems: dict[str, 
         "init": config.init,
         "init_scale": config.init_scale,
     }
-    given = {key: value for key, value in spec.items() if key != "count"}
-    lists = {key: tuple(spec[key]) for key in ("features", "pooling_factors") if _is_list(spec.get(key))}
-    table = Table(**{**defaults, **given, **lists})
-    faults, count = _table_faults(table), spec.get("count")
-    if count is not None and not _is_whole(count, MAX_COUNT):
-        faults.append(f"count must be a whole number from 1 to {MAX_COUNT}, got {count!r}")
-    for fault in faults:
-        problems[fault].append(where)
+    values = {**defaults, **spec}
+    faults: Sequence[Problem | str] = _value_faults(values)
+    if not faults:
+        count = values.pop("count", None)
+        values["features"] = tuple(values["features"])
+        values["pooling_factors"] = tuple(values.get("pooling_factors", ()))
+        table = Table(**values)
+        faults = _table_faults(table)
+    for each in faults:
+        problems[str(each)].append(where)
     if faults:
         return []
     expanded = _expand(table, count)
@@ -158,7 +171,7 @@ def _read_spec(index: int, spec: Any, config: TablesConfig, problems: dict[str, 
 def _unknown_key(key: str) -> str:
     if key in RENAMED_IN_SPECS:
         return f"{key} is now called {RENAMED_IN_SPECS[key]}"
-    return f"{key} is not a key of a table: use {', '.join(SPEC_KEYS)}"
+    return f"{key} is not a key of a table: use {', '.join(_TYPES)}"
 
 
 def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
@@ -166,18 +179,14 @@ def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
     return replace(table, data_type=data_types[fitting[-1]], precision_by=fitting[-1]) if fitting else table
 
 
-def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[str]:
+def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[Problem | str]:
     names = [table.name for table in tables]
-    faults = [f for kind in data_types.values() for f in one_of("tables.data_types", kind, DATA_TYPES)]
+    faults = [f for kind in data_types.values() for f in value_problems("tables.data_types", kind, DataType)]
     return faults + [
         f"tables.data_types.{pattern} fits no table: they are {listed(names, 30)}"
         for pattern in data_types
         if names and not any(fnmatchcase(name, pattern) for name in names)
     ]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _expand(table: Table, count: int | None) -> list[Table]:
@@ -192,60 +201,36 @@ def _expand(table: Table, count: int | None) -> list[Table]:
     ]
 
 
-def _is_whole(value: Any, most: int = 2**63 - 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-
-
-def _is_name(value: Any) -> bool:
+def _is_name(name: Any) -> bool:
     """Whether torch takes it as a module's name, and a file as part of one."""
-    return (
-        isinstance(value, str) and value.isprintable() and bool(value.strip()) and not {".", "/"} & {*value}
-    )
+    return isinstance(name, str) and name.isprintable() and bool(name.strip()) and not {".", "/"} & {*name}
 
 
-def _list_faults(table: Table) -> list[str]:
-    features, factors = table.features, table.pooling_factors
-    if not isinstance(features, tuple) or not features or not all(isinstance(name, str) for name in features):
-        return [f"features must be a list of names, at least one, got {features!r}"]
-    if (
-        isinstance(factors, tuple)
-        and len(factors) in (0, len(features))
-        and all(_is_positive(ids) for ids in factors)
-    ):
-        return []
-    return [
-        f"pooling_factors must hold a positive number for each of the {len(features)} features, got {factors!r}"
-    ]
+def _value_faults(values: Mapping[str, Any]) -> list[Problem]:
+    """Keys whose value has a wrong type or lies out of its range."""
+    faults: list[Problem] = []
+    for key, value in values.items():
+        problem = type_problem(key, value, _TYPES[key])
+        faults += [problem] if problem else value_problems(key, value, _TYPES[key])
+    return faults
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < inf
-
-
-def _table_faults(table: Table) -> list[str]:
-    faults = []
+def _table_faults(table: Table) -> list[Problem | str]:
+    """What is wrong with values of the right types, in their ranges."""
+    faults: list[Problem | str] = []
     if not _is_name(table.name):
-        faults.append(f"name must be a text without dots and slashes, such as t_item, got {table.name!r}")
-    for key in ("rows", "dim"):
-        value = getattr(table, key)
-        if not _is_whole(value):
-            hint = " (or set tables.embedding_dim)" if key == "dim" else ""
-            faults.append(f"{key} must be a whole number of at least 1, got {value!r}{hint}")
-    if isinstance(table.dim, int) and table.dim % 4:
-        faults.append(f"dim must be a multiple of 4 (fbgemm's vector width), got {table.dim}")
-    faults += _list_faults(table)
-    for key, choices in (("pooling", POOLINGS), ("data_type", DATA_TYPES), ("init", INITS)):
-        faults += one_of(key, getattr(table, key), choices)
-    if table.init_scale is not None and not _is_positive(table.init_scale):
-        faults.append(f"init_scale must be a positive number, got {table.init_scale!r}")
-    elif table.init_scale is not None:
-        faults += above_zero("init_scale", table.init_scale)
-    faults += constraint_problems("sharding", table.sharding)
-    if not isinstance(table.optimizer, Mapping):
-        return [
-            *faults,
-            f"optimizer must be a mapping with {', '.join(OPTIMIZER_KEYS)}, got {table.optimizer!r}",
-        ]
+        faults.append(
+            Problem("name", "must be a text without dots and slashes, such as t_item", value=table.name)
+        )
+    if table.dim % 4:
+        faults.append(Problem("dim", "must be a multiple of 4 (fbgemm's vector width)", value=table.dim))
+    if not table.features or not all(isinstance(name, str) for name in table.features):
+        rule = "must be a list of names, at least one"
+        faults.append(Problem("features", rule, value=list(table.features)))
+    if len(table.pooling_factors) not in (0, len(table.features)):
+        rule = f"must hold a positive number for each of the {len(table.features)} features"
+        faults.append(Problem("pooling_factors", rule, value=list(table.pooling_factors)))
+    faults += constraint_faults("sharding", table.sharding)
     return faults + [
         f"optimizer.{key} is not known: use {', '.join(OPTIMIZER_KEYS)}"
         for key in table.optimizer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.sharding import ShardingConfig, constraint_problems
+from dlrm_app.config.sharding import ShardingConfig, constraint_faults
 from dlrm_app.sharding.constraints import (
     constraints_of,
     dense_kernel_tables,
@@ -95,7 +95,7 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
     ],
 )
 def test_a_constraint_that_means_nothing_is_refused_by_its_key(constraints: Any, words: str) -> None:
-    (problem,) = constraint_problems("sharding.tables.t", constraints)
+    (problem,) = constraint_faults("sharding.tables.t", constraints)
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(problem)
 
