@@ -1,4 +1,4 @@
-"""The distinct values of columns, numbered: what a row group's values have in common is then done once for all.
+"""The distinct values of columns, numbered, so that work on equal values of a row group is done once.
 
 Encoding, counting and writing all work on distinct values where there are few; see docs/how-to/preprocessing.md. All columns
 are numbered in one compiled call: threads that leave and enter Python at every column would wait for one another.
@@ -73,10 +73,6 @@ class Indexed:
     def values(self, column: int, kind: type) -> NDArray[Any]:
         """The values of a column that is numbered, whose distinct ones are the bits of ``kind``."""
         return self.distinct[column].view(kind)[self.codes[column]]
-
-    def has(self, column: int) -> bool:
-        """True if the column is numbered."""
-        return bool(self.distinct.begins[column] < self.distinct.ends[column])
 
 
 @dataclass(frozen=True)

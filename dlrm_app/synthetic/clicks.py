@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -79,55 +78,41 @@ def write_clicks(config: GenerateConfig) -> Best:
     sample_rows = 1000
     sample_bytes = len(source.block(0, sample_rows)[0])
     refuse_if(room_problems("rows", output.parent, config.rows * sample_bytes // sample_rows))
+    threads = config.threads or os.cpu_count() or 1
+    stop = config.start_row + config.rows
+    blocks = map_in_order(
+        lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
+        range(config.start_row, stop, BLOCK_ROWS),
+        threads,
+        2 * threads,
+    )
     tally = Tally()
     with (
         written_whole(output) as temporary,
         temporary.open("wb") as file,
         tqdm(total=config.rows, unit=" rows", unit_scale=True, desc=output.name) as bar,
     ):
-        for text, probabilities, labels in _blocks(source, config):
+        for text, probabilities, labels in blocks:
             file.write(text)
             tally.add(probabilities, labels)
             bar.update(len(labels))
     best = tally.best()
-    write_json(_best_path(output), {**asdict(best), **_settings(config)})
-    _log_next_command(output, best)
+    path = output.with_name(f"{output.name}.best.json")
+    asked = asdict(config)
+    keys = ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
+    write_json(path, {**asdict(best), **{key: asked[key] for key in keys}})
+    _log_next_command(output, best, path)
     return best
 
 
-def _blocks(
-    source: Source, config: GenerateConfig
-) -> Iterator[tuple[bytes, NDArray[np.float64], NDArray[np.uint8]]]:
-    """The file's blocks in order."""
-    threads = config.threads or os.cpu_count() or 1
-    stop = config.start_row + config.rows
-    return map_in_order(
-        lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
-        range(config.start_row, stop, BLOCK_ROWS),
-        threads,
-        2 * threads,
-    )
-
-
-def _best_path(output: Path) -> Path:
-    return output.with_name(f"{output.name}.best.json")
-
-
-def _settings(config: GenerateConfig) -> dict[str, object]:
-    settings = asdict(config)
-    return {
-        key: settings[key] for key in ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
-    }
-
-
-def _log_next_command(output: Path, best: Best) -> None:
+def _log_next_command(output: Path, best: Best, path: Path) -> None:
     dataset = output.with_name(output.name.split(".")[0])
     splits = {"split.val": 0.1, "split.test": 0.1, "encoding": "vocab"}
     settings = {"dataset": "criteo_kaggle", "input.train": output, **splits, "output": dataset}
     auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
     logger.info(
         f"{output}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
-        f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({_best_path(output)})\n"
+        f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({path})\n"
         + next_line("dlrm-preprocess", settings)
     )
 

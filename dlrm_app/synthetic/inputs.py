@@ -66,25 +66,21 @@ class Inputs:
     def rows(self, first_row: int, num_rows: int) -> pa.Table:
         """Rows from ``first_row`` on."""
         schema = self.schema
-        draws = [self._uniform(index, first_row, num_rows) for index in range(1 + self.num_dense)]
+        draws = [_draw_uniform(key, first_row, num_rows) for key in self.keys[: 1 + self.num_dense]]
         columns = [array_of((draws[0] < 0.5).astype(np.uint8))]
         columns += [
             array_of(np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT)) for draw in draws[1:]
         ]
         for index, feature in enumerate(self.features, start=1 + self.num_dense):
-            ids = array_of(self._ids(index, feature, first_row, num_rows))
+            first, count = first_row * feature.num_ids, num_rows * feature.num_ids
+            ids = array_of(
+                _draw_ids(self.keys[index], first, count, feature.num_embeddings, 1.0 - self.alpha)
+            )
             if feature.is_multi_hot:
                 offsets = np.arange(num_rows + 1, dtype=np.int32) * feature.num_ids
                 ids = pa.ListArray.from_arrays(array_of(offsets), ids, type=schema.field(index).type)
             columns.append(ids)
         return pa.Table.from_arrays(columns, schema=schema)
-
-    def _uniform(self, index: int, first_row: int, num_rows: int) -> NDArray[np.float64]:
-        return _draw_uniform(self.keys[index], first_row, num_rows)
-
-    def _ids(self, index: int, feature: Feature, first_row: int, num_rows: int) -> NDArray[np.int32]:
-        first, count = first_row * feature.num_ids, num_rows * feature.num_ids
-        return _draw_ids(self.keys[index], first, count, feature.num_embeddings, 1.0 - self.alpha)
 
 
 def make_inputs(features: Sequence[Feature], num_dense: int, alpha: float, seed: int) -> Inputs:

@@ -33,7 +33,7 @@ def test_values_are_numbered_in_the_order_of_their_first_occurrences(
     for c, column in enumerate(values):
         codes, distinct = numbered(column)
         if not 0 < len(distinct) <= limits[c]:
-            assert not indexed.has(c)
+            assert not len(indexed.distinct[c])
             continue
         assert indexed.distinct[c].tolist() == distinct
         assert indexed.codes[c].tolist() == codes
@@ -49,7 +49,7 @@ def test_as_many_distinct_values_as_the_limit_fit_and_not_one_more(count: int) -
     indexed = index_columns(columns, np.array([count]), missing)
     assert np.array_equal(indexed.distinct[0], distinct)
     assert np.array_equal(distinct[indexed.codes[0]], values)
-    assert not index_columns(columns, np.array([count - 1]), missing).has(0)
+    assert not len(index_columns(columns, np.array([count - 1]), missing).distinct[0])
 
 
 def test_repeating_tells_columns_whose_last_values_are_not_all_different() -> None:

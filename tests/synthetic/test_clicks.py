@@ -129,14 +129,8 @@ def test_no_column_has_more_ids_than_asked_for(sample):
     assert criteo_shape(None, 1.0).cardinality.tolist() == list(CARDINALITIES)
 
 
-def test_the_signal_has_the_auc_and_click_rate_asked_for(sample):
-    _, _, probabilities, labels = sample
-    assert abs(roc_auc_score(labels, probabilities) - 0.80) < 0.005
-    assert abs(labels.mean() - 0.25) < 0.005
-
-
-@pytest.mark.parametrize(("auc", "click_rate"), [(0.5, 0.5), (0.7, 0.03), (0.95, 0.4)])
-def test_other_aucs_and_click_rates_can_be_had(tmp_path, auc, click_rate):
+@pytest.mark.parametrize(("auc", "click_rate"), [(0.8, 0.25), (0.5, 0.5), (0.95, 0.03)])
+def test_the_signal_has_the_auc_and_click_rate_asked_for(tmp_path, auc, click_rate):
     best = generate(
         config(tmp_path / "c.tsv", "rows=100_000", f"signal.auc={auc}", f"signal.click_rate={click_rate}")
     )
