@@ -250,7 +250,7 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
 
 
 def next_command(manifest: Manifest) -> str:
-    """The line that says what to type next: training, evaluation where no rows are to train on, or a look at the rest."""
+    """The line with the next command: training; evaluation where there are no rows to train on; otherwise a check."""
     path = {"data.path": manifest.path}
     labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
     if "train" in labelled:

@@ -50,14 +50,14 @@ from dlrm_app.records import leaves
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
-GO_ON = "then run the same command again; it goes on where it stopped"
+CONTINUE = "then run the same command again; it continues where it stopped"
 _NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def preprocess(config: PreprocessConfig) -> Manifest:
-    """Makes the dataset that ``config`` describes, or goes on with it; gives its manifest.
+    """Makes the dataset that ``config`` describes, or continues an unfinished one; gives its manifest.
 
     Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
     """
@@ -76,7 +76,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         return finished
     check_first_lines(plan)
     start, compiled = time.perf_counter(), compiling_seconds()
-    with _executor(config) as executor, explained_disk_errors(plan.output, GO_ON), locked(plan.output):
+    with _executor(config) as executor, explained_disk_errors(plan.output, CONTINUE), locked(plan.output):
         is_resumed = _open_work(identity, plan, encoding)
         manifest = Stages(config, plan, encoding, executor).run(identity)
         remove_temporary_files(plan.output)
@@ -149,7 +149,7 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
 
 
 def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool:
-    """Begins OUTPUT/.work, or makes sure that the one there is of this very run; tells whether it was there."""
+    """Begins OUTPUT/.work, or checks that the one there belongs to this run; True if it was there."""
     output = plan.output
     fingerprint = encoding.known.fingerprint() if encoding.known else None
     now = RunRecord(identity, plan.sources, fingerprint)
@@ -165,7 +165,7 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
         raise ConfigError(
             [f"the dataset at encoding.path={path} has changed: delete {output} to start again"]
         )
-    logger.info(f"{output} is unfinished: going on where it stopped")
+    logger.info(f"{output} is unfinished: continuing where it stopped")
     remove_temporary_files(output)
     if before.config["encoding"] != identity["encoding"]:
         redo_vocabularies(output)
@@ -174,7 +174,7 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
 
 
 def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int]]:
-    """The input of an unfinished run; files of which nothing has landed may be others by now, such as mended ones."""
+    """The input of an unfinished run; files of which nothing has landed may have been replaced, such as damaged ones."""
     known = {source.path: source.version for source in before.sources}
     for number, source in enumerate(plan.sources):
         if source.path in known and not passes_over(plan.output, number):
@@ -216,7 +216,7 @@ def check_first_lines(plan: Plan) -> None:
 
 
 def _is_empty(source: Source, spec: Spec) -> bool:
-    """Whether there is no line, but for a header."""
+    """True if there is no line, except a header."""
     for text in beginning_of(source).items():
         return not any(start < stop for _, start, stop in body(text, spec)) and text.finish().is_last
     return True
@@ -259,7 +259,7 @@ def _header_fault(line: bytes, source: Source, spec: Spec) -> str | None:
 
 
 def _fits(line: bytes, spec: Spec) -> bool:
-    """Whether ``line`` is a good row of ``spec``."""
+    """True if ``line`` is a good row of ``spec``."""
     text = np.frombuffer(
         bytearray(line + b"\n" + bytes(PADDING)), np.uint8
     )  # compiled for what can be written

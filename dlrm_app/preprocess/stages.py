@@ -25,7 +25,7 @@ from dlrm_app.preprocess.encode.columns import (
 )
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.finish import RejectLimit, finish, refuse_if_many_rejects
-from dlrm_app.preprocess.passes.distinct import count_distinct
+from dlrm_app.preprocess.passes.counting import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocess.passes.plan import CountedUnit, CountLines, Cuts, Plan, cut_lines, refuse_empty_cuts
 from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
@@ -71,7 +71,7 @@ class Stages:
     executor: Executor
 
     def run(self, identity: dict[str, Any]) -> Manifest:
-        """Does everything that has not been done, and writes the manifest; ``identity``: its configuration."""
+        """Runs all passes that have not been done, and writes the manifest; ``identity``: its configuration."""
         cuts = self.cut()
         dense, sparse = self.make_columns(cuts)
         journal, units = self.encode(cuts, dense, sparse)
@@ -83,7 +83,7 @@ class Stages:
         return finish(self.plan, journal, units, shards, dense, sparse, identity)
 
     def cut(self) -> Cuts | None:
-        """Where the training input is cut into splits, if it is."""
+        """The cuts of the training input into splits, if there are any."""
         if not self.plan.fractions:
             return None
         work = CountLines(self.plan, self._journal("lines", CountedUnit))
@@ -194,7 +194,7 @@ class Stages:
         return open_journal(self.plan.output, name, record)
 
     def _over_numbers(self, work: Work[R], count: int) -> list[R]:
-        """Does ``work`` on the numbers under ``count`` that have not landed; gives all records."""
+        """Runs ``work`` on the numbers under ``count`` that have not landed; gives all records."""
         todo = sorted(set(range(count)) - set(work.journal.done_units(0)))
         with closing(self.executor.run(work, [Single(number) for number in todo])) as records:
             for _ in tqdm(records, work.title, len(todo), disable=not todo):
@@ -204,7 +204,7 @@ class Stages:
     def _over_units(
         self, work: Work[U], splits: set[str], check: Callable[[U], None] | None = None
     ) -> list[U]:
-        """Does ``work`` on the units of the sources of ``splits`` that have not landed; gives all records, in order.
+        """Runs ``work`` on the units of the sources of ``splits`` that have not landed; gives all records, in order.
 
         ``check`` is called with each record as it comes.
         """
@@ -229,12 +229,12 @@ class Stages:
         return _landed(sources, work.journal)
 
     def _repair_hint(self, source: int, journal: Journal[U]) -> str:
-        """What to do once a damaged source is mended. Its records are forgotten, unless later passes build on it."""
+        """The cure for a damaged source, once it is replaced. Forgets its records, unless later passes build on them."""
         output = self.plan.output
         if passes_over(output, source) - {journal.folder}:
             return f"delete {output} and start again"
         journal.forget(source)
-        return "run the same command again; it goes on where it stopped"
+        return "run the same command again; it continues where it stopped"
 
 
 def _landed(sources: Iterable[Source], journal: Journal[U]) -> list[U]:

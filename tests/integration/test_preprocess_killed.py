@@ -101,5 +101,5 @@ def test_a_full_disk_is_said_clearly_and_the_run_goes_on_once_there_is_room(tmp_
             command(tmp_path, f"{tmp_path}/small/k"), capture_output=True, text=True, check=False
         )
         assert again.returncode == 0, again.stderr
-        assert "is unfinished: going on where it stopped" in again.stderr
+        assert "is unfinished: continuing where it stopped" in again.stderr
         assert content(tmp_path / "small/k") == content(tmp_path / "whole")

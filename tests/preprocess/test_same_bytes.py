@@ -192,7 +192,7 @@ def test_a_damaged_file_may_be_replaced_and_the_run_goes_on(
     good = (clicks / "b.tsv.gz").read_bytes()
     modified_ns = (clicks / "b.tsv.gz").stat().st_mtime_ns
     (clicks / "b.tsv.gz").write_bytes(good[: len(good) // 2])
-    with pytest.raises(DataError, match=r"b\.tsv\.gz is cut short: .* then run the same command again"):
+    with pytest.raises(DataError, match=r"b\.tsv\.gz is cut short, .* then run the same command again"):
         run(clicks / "mended", *given)
     landed = {path.name.split("-")[0] for path in (clicks / "mended" / WORK).glob("*/*.json")}
     assert landed == {"00000"}
@@ -216,5 +216,5 @@ def test_a_file_that_other_passes_have_read_may_not_be_replaced(
         return cuts
 
     monkeypatch.setattr(Stages, "cut", cut_then_damage)
-    with pytest.raises(DataError, match=r"a\.tsv\.gz is cut short: .* then delete .* and start again"):
+    with pytest.raises(DataError, match=r"a\.tsv\.gz is cut short, .* then delete .* and start again"):
         run(clicks / "out", f"input.train={path}", *options("hash"))

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Encoding:
-    """Where ids come from.
+    """The way ids are made.
 
     ``known``: the dataset whose columns are all taken as they are. ``has_vocabularies``: values of the training split
     are counted before rows are encoded; otherwise distinct values are counted on the way.
@@ -82,7 +82,7 @@ def _number_problems(
     high: int = 2**31 - 1,
     needs_all: bool = False,
 ) -> list[str]:
-    """What is wrong with one number for all columns, a list in their order, or a mapping."""
+    """Problems of one number for all columns, a list in their order, or a mapping."""
     if value is None:
         return []
     if isinstance(value, Mapping):
@@ -106,7 +106,7 @@ def _number_problems(
 
 
 def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[str]:
-    """What is wrong with ``wanted``, which may be null, all, or a list of ``names``."""
+    """Problems of ``wanted``, which may be null, all, or a list of ``names``."""
     given = chosen(wanted, names)
     problems = [
         f"{key} names {name!r}: give all or a list of {', '.join(names)}"
@@ -233,8 +233,8 @@ def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str
     paths = {Path(source.path).resolve() for source in learnt}
     dates = {(source.bytes, source.modified_ns) for source in learnt}
     return [
-        f"input.train={source.path} is what the target columns of {known.path} have their clicks of: its rows would be "
-        f"told their own. Train on {known.path}, or give other rows"
+        f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
+        f"their own. Train on {known.path}, or give other rows"
         for source in sources
         if source.split == "train"
         and (Path(source.path).resolve() in paths or (source.bytes, source.modified_ns) in dates)

@@ -118,12 +118,12 @@ def _scaled(values, shift, scale, out):  # type: ignore[no-untyped-def]  # compi
 
 
 def is_target(column: DenseColumn) -> bool:
-    """Whether the column is made of a sparse one and the clicks."""
+    """True if the column is made of a sparse one and the clicks."""
     return bool(column.transform["kind"] == TARGET)
 
 
 def target_file(name: str) -> str:
-    """What is known of the ids of sparse column ``name``, relative to the dataset folder."""
+    """Path of the clicks by id of sparse column ``name``, relative to the dataset folder."""
     return f"target/{name}.parquet"
 
 

@@ -78,7 +78,7 @@ class Encoder:
     """Encodes rows parsed by ``spec`` as ``dense`` and ``sparse`` say; ``folder`` holds the vocabularies.
 
     For serving: ``Encoder(spec, manifest.dense, manifest.sparse, manifest.path)``. For the training rows of a dataset with
-    target columns ``folded`` is where the values by fold lie, and ``encode`` is told the rows' folds.
+    target columns ``folded`` is where the values by fold lie, and ``encode`` is given the rows' folds.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Encoder:
         return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
 
     def _encode_plain(self, raw: Columns, indexed: Indexed) -> list[_Part]:
-        """What each of the ``raw`` columns becomes and how many values are missing; its own number if it is numbered.
+        """Encodes the ``raw`` columns: (values, or its own number if it is numbered; the number of missing values).
 
         All columns in one compiled call each for dense and sparse: for a few rows, calls are what takes time.
         """
@@ -187,7 +187,7 @@ def plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[np.int32]:
 
 
 def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:
-    """Where the raw values of a column are, and how this column differs in their encoding."""
+    """Finds the raw values of a column, and what is special in its encoding."""
     encoding = column.encoding
     if encoding["kind"] == "bucket":
         dense = [dense.name for dense in spec.dense].index(encoding["column"])

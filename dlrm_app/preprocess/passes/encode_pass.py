@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.passes.distinct import TOTAL_KEYS, UNIT_KEYS, Sketches
+from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketches
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, Segment, segments
 from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
@@ -55,7 +55,7 @@ class EncodedUnit:
 
 @dataclass
 class _Tally:
-    """What is counted while rows of one split go by."""
+    """Counts over the rows of one split."""
 
     missing: NDArray[np.int64]
     rows: int = 0

@@ -1,4 +1,4 @@
-"""What a run is to do, worked out before it begins: plain values that any process can be sent."""
+"""The plan of a run, made before it begins, and the cuts of the training input: plain values, sent to any process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """How shards are written; see docs/how-to/preprocessing.md for the measurements behind the defaults."""
+    """Settings of shards; see docs/how-to/preprocessing.md for the measurements behind the defaults."""
 
     row_group_rows: int
     compression: str
@@ -65,7 +65,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where the training input is cut: lines [0, train) train, [train, val) validate, the others test."""
+    """Cuts of the training input: lines [0, train) train, [train, val) validate, the others test."""
 
     train: int
     val: int
@@ -109,7 +109,7 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
 
 
 def segments(plan: Plan, cuts: Cuts | None, text: UnitText) -> list[Segment]:
-    """Which lines of the unit go to which split."""
+    """The lines of the unit that go to each split."""
     split = plan.sources[text.source].split
     if cuts is None or split != "train":
         return [Segment(split, 0, None)]
@@ -126,7 +126,7 @@ class CountedUnit:
 
 @dataclass(frozen=True)
 class CountLines:
-    """How many lines each unit has."""
+    """Counts the lines of each unit."""
 
     title: ClassVar[str] = "counting lines"
     plan: Plan

@@ -131,7 +131,7 @@ class ShardWriter:
             self.row_groups.append(len(part))
 
     def finish(self) -> Shard:
-        """What the manifest says of the shard. One without rows stays out of the dataset."""
+        """Gives the shard's entry in the manifest. One without rows stays out of the dataset."""
         self._writer.close()
         return Shard(
             path=self._name,

@@ -154,7 +154,7 @@ class AddUpClicks:
 
 
 def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:
-    """How many rows the prior counts for, in [1, STRONGEST], by the moments of the beta-binomial (Kleinman 1973).
+    """Number of rows that the prior counts for, in [1, STRONGEST], by the moments of the beta-binomial (Kleinman 1973).
 
     rows, clicks [ids]; rate: of clicks in all rows. The more the ids' rates differ, beyond what so few rows would by
     chance, the weaker. It needs no setting, so that it fits any column and any rate of clicks.

@@ -1,4 +1,4 @@
-"""What must be known of the training split before it can be encoded: vocabularies, and moments of dense columns.
+"""The passes over the training split before it can be encoded: vocabularies, and moments of dense columns.
 
 ``Study`` counts the values of each unit into a file, in buckets by hash. ``AddUp`` adds them up feature by feature, as
 many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
@@ -51,7 +51,7 @@ BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
 
 @dataclass(frozen=True)
 class Moments:
-    """How many values a column has, their mean, and the sum of squared distances from it."""
+    """Number of values of a column, their mean, and the sum of squared distances from it."""
 
     count: int = 0
     mean: float = 0.0

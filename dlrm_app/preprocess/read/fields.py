@@ -156,7 +156,7 @@ def parse_string(text, start, stop, doubled):  # type: ignore[no-untyped-def]  #
 
 @njit_uncounted
 def _is_utf8(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    """As Unicode 15, table 3-7, allows: nothing overlong, no surrogates, nothing past U+10FFFF."""
+    """Checks UTF-8 by Unicode 15, table 3-7: nothing overlong, no surrogates, nothing past U+10FFFF."""
     at = start
     while at < stop:
         lead = np.int64(text[at])

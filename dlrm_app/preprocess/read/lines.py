@@ -93,7 +93,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
-    """Whether ``plain_lines`` can read such columns."""
+    """True if ``plain_lines`` can read such columns."""
     for c in range(len(columns)):
         kind = columns[c, 0]
         if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
@@ -239,7 +239,7 @@ def _line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
 
 @njit_uncounted
 def line_length(text, start):  # type: ignore[no-untyped-def]  # compiled
-    """Of the line at ``start``, its end included."""
+    """Length of the line at ``start``, its end included."""
     return _line_end(text, start) + 1 - start
 
 

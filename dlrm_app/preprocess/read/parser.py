@@ -88,7 +88,7 @@ class RejectedLine(NamedTuple):
 
 
 def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
-    """What to keep of a row of ``lines.parse_lines``'s rejects."""
+    """The record of a row of ``lines.parse_lines``'s rejects."""
     line, start, end, reason, detail = reject
     column = spec.columns[detail] if reason == lines.FIELD else None
     words = {
@@ -181,7 +181,7 @@ class Parser:
         return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
 
     def take(self) -> RawColumns:
-        """The rows collected, as views that hold until the next parse, which begins anew."""
+        """The rows collected, as views that hold until the next parse, which begins again."""
         rows, self.rows = self.rows, 0
         begins = np.arange(len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
         return RawColumns(

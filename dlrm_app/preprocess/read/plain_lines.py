@@ -98,7 +98,7 @@ def _number_of(word):  # type: ignore[no-untyped-def]  # compiled
 
 @intrinsic
 def _find_byte(typing_context, text, at, byte):  # type: ignore[no-untyped-def]  # numba's protocol
-    """Which of text[at:at + 64] are ``byte``, the first one in the lowest bit."""
+    """Bits: which of text[at:at + 64] are ``byte``, the first one in the lowest bit."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -125,7 +125,7 @@ def _count_ones(typing_context, word):  # type: ignore[no-untyped-def]  # numba'
 
 @njit_uncounted
 def _find_marks(text, start, stop, delimiter, num_columns, marks):  # type: ignore[no-untyped-def]  # compiled
-    """How many lines from ``start`` on have ``num_columns`` columns, up to the first that has not.
+    """Number of lines from ``start`` on have ``num_columns`` columns, up to the first that has not.
 
     ``marks`` int32 [lines * num_columns + 1 + 2 * BLOCK]: the position before the first line, then of each mark, all from
     ``start``. It decides how many lines there are at most.
@@ -214,9 +214,9 @@ def _read_integers(words, lengths, out, bad):  # type: ignore[no-untyped-def]  #
 
 @njit(nogil=True, cache=True)
 def make_room(num_columns):  # type: ignore[no-untyped-def]  # compiled
-    """What ``read_batch`` works in: the marks of a batch, and the words, lengths and faults of one column.
+    """Buffers for ``read_batch``: the marks of a batch, and the words, lengths and faults of one column.
 
-    These are all as wide as the words, so that vector instructions go on without conversions.
+    These are all as wide as the words, so that vector instructions need no conversions.
     """
     marks = np.empty(BATCH * num_columns + 1 + 2 * BLOCK, np.int32)
     return marks, np.empty(BATCH, np.uint64), np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)

@@ -1,4 +1,4 @@
-"""What a raw click log looks like: columns in the order of the file, from conf/dataset/*.yaml.
+"""The format of a raw click log: columns in the order of the file, from conf/dataset/*.yaml.
 
 - {name: clicked, role: label}                                     # 0 or 1
 - {name: age, role: dense, kind: integer}                          # integer or float
@@ -83,7 +83,7 @@ def _character_faults(key: str, value: str) -> list[str]:
 
 
 def _is_mark(value: Any) -> bool:
-    """Whether the parser can tell it from the digits, signs and points of numbers."""
+    """True if the parser can tell it from the digits, signs and points of numbers."""
     return (
         isinstance(value, str)
         and len(value) == 1

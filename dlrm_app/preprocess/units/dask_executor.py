@@ -1,4 +1,4 @@
-"""Who does the units: the workers of a dask.distributed cluster, on this machine or on many.
+"""Runs units of work on the workers of a dask.distributed cluster, on this machine or on many.
 
 The workers must see the input and the output under the same names, relative ones from the same folder. A worker that
 is lost costs the items it was at: others do them again, and as they land by rename the dataset is the same.
@@ -7,11 +7,9 @@ is lost costs the items it was at: others do them again, and as they land by ren
 import logging
 import os
 import pickle
-import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,8 @@ from distributed.scheduler import KilledWorker
 
 from dlrm_app.config.datasets import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import code_checksum
 from dlrm_app.preprocess.units.executor import Executor, Feed, Work
-from dlrm_app.preprocess.units.journal import R
+from dlrm_app.preprocess.units.journal import R, own_code
 from dlrm_app.preprocess.units.unit_text import UnitText
 
 logger = logging.getLogger(__name__)
@@ -44,14 +41,12 @@ def open_cluster(config: DaskConfig) -> Iterator[Executor]:
     if config.slurm.workers is None:
         with _connect(config.address) as client:
             _await_worker(client, _PATIENCE)
-            with _watched(client):
-                yield DaskExecutor(client)
+            yield DaskExecutor(client)
         return
     with slurm_cluster(config.slurm) as cluster, _connect(cluster) as client:
         cluster.scale(jobs=config.slurm.workers)
         _await_worker(client, _QUEUE_PATIENCE)
-        with _watched(client):
-            yield DaskExecutor(client)
+        yield DaskExecutor(client)
 
 
 def slurm_cluster(config: SlurmConfig) -> Any:
@@ -95,30 +90,8 @@ def _await_worker(client: Client, patience: float) -> None:
         ) from error
 
 
-@contextmanager
-def _watched(client: Client) -> Iterator[None]:
-    """Logs a warning as long as there is no worker: otherwise the run would wait without a word."""
-    end = threading.Event()
-
-    def watch() -> None:
-        with suppress(Exception):  # the scheduler may leave at any moment, which the run finds out by itself
-            while not end.wait(_PATIENCE):
-                if not client.scheduler_info()["workers"]:
-                    logger.warning(
-                        f"no worker is left at {client.scheduler.address}: waiting for one to join"
-                    )
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
-
-
 class DaskExecutor:
-    """Each feed is a task of the cluster, which has as many of them going on as its workers have threads."""
+    """Each feed is a task of the cluster, which runs as many of them as its workers have threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -145,20 +118,14 @@ def _records(task: Future) -> list[Any]:
     except KilledWorker as error:
         raise DlrmError(
             f"{error}. A unit that ends one worker after the other needs more memory than they have: give them more, "
-            "or fewer threads each, then run the same command again; it goes on where it stopped"
+            "or fewer threads each, then run the same command again; it continues where it stopped"
         ) from error
     except (CancelledError, CommClosedError) as error:
         raise DlrmError(
-            "the Dask scheduler has ended: start one, or leave executor=dask out, then run the command again; it goes "
-            "on where it stopped"
+            "the Dask scheduler has ended: start one, or leave executor=dask out, then run the command again; it "
+            "continues where it stopped"
         ) from error
     return records
-
-
-@cache
-def own_code() -> str:
-    """The checksum of this process's dlrm-app."""
-    return code_checksum(Path(__file__).resolve().parents[2])
 
 
 def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
@@ -169,7 +136,7 @@ def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
     if code != own_code():
         raise DlrmError(
             f"the worker at {get_worker().address} has another dlrm-app than this process: install the same on all, "
-            "start the worker anew, then run the same command again; it goes on where it stopped"
+            "start the worker again, then run the same command again; it continues where it stopped"
         )
     os.chdir(folder)
     act: Work[Any] = pickle.loads(work)

@@ -1,4 +1,4 @@
-"""Who does the units: threads of this process.
+"""Runs units of work in threads.
 
 An executor takes ``work``, which is called with each item (a unit's text, mostly), and the feeds that give the items.
 It gives back records as they come, in any order; what ``work`` must leave behind is on disk by then.
@@ -26,7 +26,7 @@ class Work(Protocol[R]):
 
     @property
     def journal(self) -> Journal[R]:
-        """Where the records land."""
+        """The journal in which the records land."""
 
     def __call__(self, item: Any, /) -> Finish[R]: ...
 
@@ -49,9 +49,9 @@ class Single:
 
 class Executor(Protocol):
     def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
-        """Does ``work`` on every item of ``feeds``; raises the first error met.
+        """Runs ``work`` on every item of ``feeds``; raises the first error met.
 
-        No work goes on once the generator is closed.
+        No work continues once the generator is closed.
         """
 
 

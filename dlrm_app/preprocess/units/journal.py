@@ -32,7 +32,7 @@ class Journal(Generic[R]):
     record: type[R]
 
     def path(self, source: int, unit: int, suffix: str) -> Path:
-        """Where a file of a unit lies, whether it is there or not."""
+        """The path of a file of a unit, whether it is there or not."""
         return self.folder / f"{source:05d}-{unit:06d}{suffix}"
 
     def land(self, source: int, unit: int, record: R) -> None:
@@ -64,7 +64,7 @@ class Journal(Generic[R]):
 
 
 class Unit(Generic[R]):
-    """What one unit of work leaves behind: files under temporary names, until it lands."""
+    """The files of one unit of work: under temporary names, until it lands."""
 
     def __init__(self, journal: Journal[R], source: int, unit: int) -> None:
         self._journal, self._source, self._unit = journal, source, unit
@@ -87,7 +87,7 @@ class Unit(Generic[R]):
         return self._journal.path(self._source, self._unit, suffix)
 
     def finish(self, record: R) -> Callable[[], R]:
-        """What is left to do, and gives the record: it waits for the disk, so a thread without work may do it."""
+        """The rest of the unit's work, which gives the record: it waits for the disk, so another thread may do it."""
         return partial(self._land, record)
 
     def _land(self, record: R) -> R:
@@ -101,7 +101,7 @@ class Unit(Generic[R]):
 
 
 def open_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
-    """The journal of pass ``name``, begun or gone on with."""
+    """The journal of pass ``name``, new or not."""
     folder = output / WORK / name
     folder.mkdir(parents=True, exist_ok=True)
     return Journal(folder, record)
@@ -114,13 +114,14 @@ def passes_over(output: Path, source: int) -> set[Path]:
 
 @cache
 def own_code() -> str:
-    """The checksum of dlrm_app/preprocess/."""
-    return code_checksum(Path(__file__).resolve().parents[1])
+    """The checksum of the code that decides what a dataset's bytes are: dlrm_app/preprocess/ and dlrm_app/dataset/."""
+    package = Path(__file__).resolve().parents[2]
+    return code_checksum(package / "preprocess") + code_checksum(package / "dataset")
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What decides the work of a run.
+    """The configuration and input of a run.
 
     ``encoding``: the fingerprint of the dataset at encoding.path. ``code``: the checksum of the code at work; units
     that another version has encoded must not be mixed with its own.

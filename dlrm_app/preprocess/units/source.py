@@ -17,8 +17,10 @@ from dlrm_app.config.schema import SPLITS
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 
 _LOOK = 1 << 14
-"""Bytes of text by which copies are told; a file with fewer is not looked at."""
+"""Bytes of text by which copies are recognized; smaller files are not compared."""
 GZIP_MAGIC = b"\x1f\x8b"
+MAX_RATIO = 20
+"""Text is at most about so many times as large as its gzip file."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +51,24 @@ class Source:
 
 def find_sources(given: InputConfig) -> list[Source]:
     """The files that input.train, input.val and input.test name, in that order; raises ConfigError with all faults."""
-    problems: list[str] = []
-    sources: list[Source] = []
-    for split in SPLITS:
-        for path in _expand(f"input.{split}", getattr(given, split), problems):
-            source = _look_at(f"input.{split}", path, split, len(sources), problems)
-            if source is not None:
-                sources.append(source)
-    refuse_if(problems + _named_twice(sources))
+    sources = _find({f"input.{split}": getattr(given, split) for split in SPLITS})
+    refuse_if(_named_twice(sources) or _copies(sources))
     return sources
 
 
 def find_files(key: str, given: Any) -> list[Source]:
     """The files that setting ``key`` names, in order; raises ConfigError with all faults."""
+    return _find({key: given})
+
+
+def _find(given: Mapping[str, Any]) -> list[Source]:
     problems: list[str] = []
     sources: list[Source] = []
-    for path in _expand(key, given, problems):
-        source = _look_at(key, path, "", len(sources), problems)
-        if source is not None:
-            sources.append(source)
+    for key, value in given.items():
+        for path in _expand(key, value, problems):
+            source = _look_at(key, path, len(sources), problems)
+            if source is not None:
+                sources.append(source)
     refuse_if(problems)
     return sources
 
@@ -84,7 +85,7 @@ def _named_twice(sources: Sequence[Source]) -> list[str]:
                 f"input.{known.split}={known.path} and input.{source.split}={source.path} are the same file: "
                 "its rows would count twice, so name it once (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
             )
-    return problems or _copies(sources)
+    return problems
 
 
 def _copies(sources: Sequence[Source]) -> list[str]:
@@ -108,7 +109,7 @@ def _first_text(source: Source) -> bytes:
             return file.read(_LOOK)
         try:
             return zlib.decompressobj(wbits=31).decompress(file.read(2 * _LOOK), _LOOK)
-        except zlib.error:  # told with its place when it is read
+        except zlib.error:  # reported with its place when it is read
             return b""
 
 
@@ -141,7 +142,7 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
-def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -> Source | None:
+def _look_at(key: str, path: str, index: int, problems: list[str]) -> Source | None:
     if not Path(path).exists():
         problems.append(f"{key}={path}: no such file (looked in {Path.cwd()})")
         return None
@@ -161,7 +162,7 @@ def _look_at(key: str, path: str, split: str, index: int, problems: list[str]) -
     except OSError as error:
         problems.append(f"{key}={path} cannot be read: {error.strerror}")
         return None
-    return Source(index, path, split, status.st_size, status.st_mtime_ns, is_gzip)
+    return Source(index, path, key.partition(".")[2], status.st_size, status.st_mtime_ns, is_gzip)
 
 
 def refuse_other_input(
@@ -185,9 +186,6 @@ def refuse_other_input(
         raise ConfigError([*problems, hint])
 
 
-MAX_RATIO = 20
-"""Text is at most about so many times as large as its gzip file."""
-_PIECE = 1 << 16
 _DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
 
 
@@ -216,36 +214,6 @@ def explained_damage(source: Source) -> Iterator[None]:
     try:
         yield
     except (EOFError, *_DAMAGED) as error:
-        end = _end_of_whole_data(source)
-        if end is not None:
-            fault = f"is whole gzip data up to byte {end}, and something else behind it"
-        elif isinstance(error, EOFError):
-            fault = "is cut short: its gzip data ends before its end mark"
-        else:
-            fault = f"is damaged: {error}"
-        message = f"{source.path} {fault}; copy or download it again"
-        raise DamagedFileError(message, source.index) from error
-
-
-def _end_of_whole_data(source: Source) -> int | None:
-    """Where a file's gzip data ends if it is whole and other bytes than zeros follow, else None. Reads it once more."""
-    end, stream = 0, None
-    with Path(source.path).open("rb") as file:
-        while piece := file.read(_PIECE):
-            while piece:
-                if stream is None:
-                    piece = piece.lstrip(b"\0")  # padding between streams
-                    if not piece:
-                        break
-                    if piece[:2] != GZIP_MAGIC[: len(piece)]:
-                        return end
-                    stream = isal_zlib.decompressobj(wbits=31)
-                try:
-                    stream.decompress(piece)
-                except _DAMAGED:
-                    return None
-                if not stream.eof:
-                    break
-                piece, stream = stream.unused_data, None
-                end = file.tell() - len(piece)
-    return None
+        is_cut = isinstance(error, EOFError)
+        fault = "is cut short, or other bytes follow its gzip data" if is_cut else f"is damaged: {error}"
+        raise DamagedFileError(f"{source.path} {fault}; copy or download it again", source.index) from error

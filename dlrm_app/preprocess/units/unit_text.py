@@ -37,7 +37,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class TextRange:
-    """What a unit turned out to be, once it was read.
+    """The extent of a unit, known once it was read.
 
     ``size`` and ``crc`` are those of its text, ``file_bytes`` is its size in the file, and ``is_last`` says whether
     the source ends with it.
@@ -69,7 +69,7 @@ class UnitText:
 
     @property
     def may_be_last(self) -> bool:
-        """False where the source is known to go on before the unit is read."""
+        """False where the source is known to be longer, before the unit is read."""
         slack = 1.01 if self._rest.source.is_gzip else 1  # what cannot be compressed grows a little
         return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
 
@@ -188,7 +188,7 @@ class _Rest:
         return count
 
     def peek_line(self) -> bytes:
-        """What comes next, as far as the next line end, or farther than any line goes; it remains to be read."""
+        """The next bytes, as far as the next line end, or farther than any line goes; it remains to be read."""
         pieces = [self._peeked]
         while _NEWLINE not in pieces[-1] and sum(map(len, pieces)) <= MAX_LINE:
             with explained_damage(self.source):

@@ -119,7 +119,7 @@ def test_rows_are_not_told_their_own_clicks_by_way_of_the_dataset_they_made(
     copied = shutil.copy2(clicks, tmp_path / "copied.tsv")
     for path in (clicks, copied):
         with pytest.raises(
-            ConfigError, match=r"its rows would be told their own\. Train on .*, or give other rows"
+            ConfigError, match=r"its rows would see their own\. Train on .*, or give other rows"
         ):
             run(tmp_path / "again", f"input.train={path}", *again)
     (tmp_path / "new.tsv").write_bytes(make_clicks(20, seed=7))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlrm_app.dataset.dictionary import Columns
-from dlrm_app.preprocess.passes.distinct import (
+from dlrm_app.preprocess.passes.counting import (
     TOTAL_KEYS,
     UNIT_KEYS,
     Sketches,
