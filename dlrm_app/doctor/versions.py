@@ -10,7 +10,7 @@ from dlrm_app.machine import PYTHONS, PYTORCH_CPU_INDEX, WHEELS_CUDA
 
 FITTING = {"torch": "2.13", "fbgemm": "1.8.0", "torchrec": "1.8.0"}
 """Built for each other, as pyproject.toml asks for them; any other three end in an undefined symbol."""
-OTHERS = ("hydra-core", "numpy", "numba", "pyarrow", "isal", "tensordict", "torchmetrics", "tqdm")
+OTHERS = ("hydra-core", "msgspec", "numpy", "numba", "pyarrow", "isal", "tensordict", "torchmetrics", "tqdm")
 PIP = f"{sys.executable} -m pip"
 
 
