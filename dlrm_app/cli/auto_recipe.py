@@ -134,10 +134,10 @@ def _with_settings_of(former: str, typed: Sequence[str], overrides: list[str]) -
     from dlrm_app.training.resume import read_former, settings_of
 
     try:
-        trained = read_former(former)
+        trained, config = read_former(former)
     except DlrmError:
         return overrides
     logger.info(
         "what is not typed of model, tables, optimizer, schedule and batch is that of %s", trained.folder
     )
-    return [*settings_of(trained.config, but_for=typed), *overrides]
+    return [*settings_of(config, but_for=typed), *overrides]

@@ -206,14 +206,6 @@ class TrainConfig(Section):
     resume: str = REQUIRED
     output: str | None = None
 
-    def evaluation_rows(self, num_ranks: int, device_type: str) -> int:
-        """Rows of an evaluation's batch on each rank."""
-        if self.evaluation.batch_size is not None:
-            return self.evaluation.batch_size
-        # measured on CPU (benchmarks/evaluation.py): a larger batch leaves its caches
-        at_training = self.trainer.global_batch_size // num_ranks if device_type == "cuda" else 0
-        return max(LEAST_EVALUATION_ROWS, 2 * at_training)
-
     def rules(self, prefix: str) -> list[Problem]:
         """What sections do not allow each other; no data is needed to see it."""
         problems, parts = [], self.trainer.micro_batches

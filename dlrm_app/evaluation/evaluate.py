@@ -22,10 +22,23 @@ Scored = tuple[Batch, torch.Tensor]
 """A batch on the device, and its logits [B]."""
 
 
+LEAST_ROWS = 4096
+"""Rows of a batch on a rank, where nothing else is asked for."""
+
+
 class SizedBatches(Sized, Protocol):
     """Batches whose number is known beforehand, the same on every rank."""
 
     def __iter__(self) -> Iterator[Batch]: ...
+
+
+def batch_rows(asked: int | None, global_batch_size: int, num_ranks: int, device_type: str) -> int:
+    """Rows of an evaluation's batch on each rank: those ``asked`` for, or enough for the device."""
+    if asked is not None:
+        return asked
+    # measured on CPU (benchmarks/evaluation.py): a larger batch leaves its caches
+    at_training = global_batch_size // num_ranks if device_type == "cuda" else 0
+    return max(LEAST_ROWS, 2 * at_training)
 
 
 # not inference_mode: what modules keep of a first pass would be refused by the next backward pass

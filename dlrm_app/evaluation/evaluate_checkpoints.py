@@ -15,7 +15,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.evaluation.evaluate import evaluate
+from dlrm_app.evaluation.evaluate import batch_rows, evaluate
 from dlrm_app.evaluation.importance import ShareOfRows, measure_importance, sample_rows
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -100,7 +100,7 @@ def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, 
     with start_runtime(config.threads) as runtime:
         try:
             trained = open_trained(first_path, runtime, config.which)
-            manifest = read_manifest(Path(trained.config.data.path))
+            manifest = read_manifest(Path(trained.data_path))
             check_columns(trained, manifest)
             baseline = measure(trained, manifest, config, runtime)
         except DlrmError as error:
@@ -138,7 +138,12 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
 
 def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
     """Loads the model, evaluates it and lets it go."""
-    size = config.batch_size or trained.config.evaluation_rows(runtime.world_size, runtime.device_type)
+    size = config.batch_size or batch_rows(
+        trained.evaluation.batch_size,
+        trained.trainer.global_batch_size,
+        runtime.world_size,
+        runtime.device_type,
+    )
     batches = runtime.together(
         lambda: EvalBatches(
             manifest,

@@ -104,7 +104,7 @@ def export_model(config: ExportConfig) -> ExportRecord:
 
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
     trained = open_trained(Path(config.checkpoint), runtime, config.which, config.ema)
-    manifest = read_manifest(Path(config.data.path or trained.config.data.path))
+    manifest = read_manifest(Path(config.data.path or trained.data_path))
     check_columns(trained, manifest)
     verify_shards(manifest)
     types = table_types(trained.tables, config.quantize, config.quantize_tables)

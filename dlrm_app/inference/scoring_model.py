@@ -11,7 +11,7 @@ from torch import nn
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.tables import QuantizedTables, ShardedTables
 from dlrm_app.loader.batch import Batch
-from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
+from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.runs.checkpoint.load import load_tensors
@@ -91,8 +91,7 @@ class CheckpointWeights:
 
     def __init__(self, trained: TrainedModel) -> None:
         self._folder = trained.folder
-        spec = ModelSpec(trained.config.model, trained.tables, len(trained.columns["dense"]))
-        self.model = build_model(spec, CPU)
+        self.model = build_model(trained.spec, CPU)
         """Its dense part has the checkpoint's weights, its tables none."""
         named = collect_weights(ClickTask(self.model, CPU, trains_in_bf16=False), trained.dense)
         self._tables = {table_of(name): (name, meta) for name, meta in named.items() if table_of(name)}
@@ -116,7 +115,7 @@ def build_scoring_model(
     """
     weights = CheckpointWeights(trained)
     model = weights.model
-    stacked = ARCHITECTURES[trained.config.model.kind].interacts
+    stacked = ARCHITECTURES[trained.spec.config.kind].interacts
     if num_shards > 1:
         model.sparse_arch = ShardedTables(trained.tables, types, weights.table, num_shards, stacked=stacked)
     else:

@@ -8,7 +8,7 @@ import torch
 
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import evaluate
+from dlrm_app.evaluation.evaluate import batch_rows, evaluate
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
@@ -64,7 +64,12 @@ def split_batches(run: TrainingRun, split: str) -> EvalBatches:
         run.manifest,
         split,
         run.trainable.features,
-        batch_size=config.evaluation_rows(runtime.world_size, runtime.device_type),
+        batch_size=batch_rows(
+            config.evaluation.batch_size,
+            config.trainer.global_batch_size,
+            runtime.world_size,
+            runtime.device_type,
+        ),
         rank=runtime.rank,
         world_size=runtime.world_size,
         loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.dataset.manifest import Manifest
@@ -99,25 +100,29 @@ _FREE = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that its weights do not depend on."""
 
 
-def read_former(path: str) -> TrainedModel:
-    """What the newest checkpoint of a run folder tells, or the one that is named. Raises DataError where there is none."""
+def read_former(path: str) -> tuple[TrainedModel, TrainConfig]:
+    """The newest checkpoint of a run folder, or the one that is named, and its configuration. Raises DataError."""
     folder = choose_checkpoint(Path(path), "newest")
-    return describe_trained(folder, read_marker(folder))
+    marker = read_marker(folder)
+    return describe_trained(folder, marker), read_saved_config(marker.config, folder)
 
 
 def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
     """What ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
     assert config.warm_start.checkpoint is not None
-    former = read_former(config.warm_start.checkpoint)
+    former, then = read_former(config.warm_start.checkpoint)
     check_columns(former, manifest)  # first: other ids mean tables of other sizes too
-    if problems := [*_model_problems(former, config), *_table_problems(former, config, tables)]:
+    problems = [*_model_problems(former, config), *_table_problems(former, tables)]
+    if config.warm_start.optimizer and not problems:
+        problems = _optimizer_problems(former, then.optimizer, config.optimizer, tables)
+    if problems:
         raise ConfigError([*problems, _RULE])
     return former
 
 
 def _model_problems(former: TrainedModel, config: TrainConfig) -> list[str]:
     names = [each.name for each in fields(ModelConfig) if each.name not in _FREE]
-    values = [(name, getattr(config.model, name), getattr(former.config.model, name)) for name in names]
+    values = [(name, getattr(config.model, name), getattr(former.spec.config, name)) for name in names]
     return [
         f"model.{name} is {now}, in {former.folder} {then}: give model.{name}={_typed(then)}"
         for name, now, then in values
@@ -125,26 +130,23 @@ def _model_problems(former: TrainedModel, config: TrainConfig) -> list[str]:
     ]
 
 
-def _table_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
+def _table_problems(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
     known, given = ({table.name: table for table in each} for each in (former.tables, tables))
     if lone := sorted(known.keys() ^ given.keys()):
         return [f"tables: {listed(lone)} are not in both, this run and {former.folder}"]
-    problems = [
+    return [
         f"tables: {key} of {name} is {now}, in {former.folder} {then}"
         for key in ("rows", "dim", "pooling", "features")
         for name in given
         if (now := getattr(given[name], key)) != (then := getattr(known[name], key))
     ]
-    if config.warm_start.optimizer and not problems:
-        problems += _optimizer_problems(former, config, tables)
-    return problems
 
 
-def _optimizer_problems(former: TrainedModel, config: TrainConfig, tables: Sequence[Table]) -> list[str]:
-    now: dict[str, str] = {"the dense part": config.optimizer.dense.kind}
-    then: dict[str, str] = {"the dense part": former.config.optimizer.dense.kind}
-    now.update(optimizer_kinds(tables, config.optimizer.sparse))
-    then.update(optimizer_kinds(former.tables, former.config.optimizer.sparse))
+def _optimizer_problems(
+    former: TrainedModel, before: OptimizerConfig, after: OptimizerConfig, tables: Sequence[Table]
+) -> list[str]:
+    then = {"the dense part": before.dense.kind, **optimizer_kinds(former.tables, before.sparse)}
+    now = {"the dense part": after.dense.kind, **optimizer_kinds(tables, after.sparse)}
     return [
         f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin anew "
         "with warm_start.optimizer=false"

@@ -104,7 +104,7 @@ class RunState:
         if self.ema is not None:
             self.ema.start()
         steps = count(former.marker.progress.step, "step")
-        path = former.config.data.path
+        path = former.data_path
         logger.info("beginning with the weights of %s, trained on %s: %s", former.folder, path, steps)
 
 

@@ -10,7 +10,7 @@ import torch
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.evaluation.evaluate import forward_passes
+from dlrm_app.evaluation.evaluate import batch_rows, forward_passes
 from dlrm_app.loader.batch import Batch
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import compose_train
@@ -95,3 +95,20 @@ def test_a_split_that_cannot_be_read_leaves_the_model_its_own_forward() -> None:
         with pytest.raises(OSError, match="no such shard"):
             piped(model, Batches(runtime, fails_at=3), runtime)
         assert all(map(torch.equal, plain(model, Batches(runtime)), expected))
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch_size", "device_type", "rows"),
+    [
+        (None, 65536, "cpu", 4096),
+        (None, 65536, "cuda", 16384),
+        (64, 65536, "cuda", 64),
+        (64, 65536, "cpu", 64),
+        (None, 128, "cuda", 4096),
+    ],
+)
+def test_evaluations_have_batches_for_the_device(
+    asked: int | None, batch_size: int, device_type: str, rows: int
+) -> None:
+    """Twice training's on a GPU, small steps excepted; what is asked for, everywhere."""
+    assert batch_rows(asked, batch_size, 8, device_type) == rows

@@ -133,7 +133,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
     trained = open_trained(path, runtime, config.which, config.ema)
     types = table_types(trained.tables, "fp32", {})
     scoring = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
-    model = install(scoring, torch.device("cpu"), trained.config.trainer.kernels)
+    model = install(scoring, torch.device("cpu"), trained.trainer.kernels)
 
     @torch.no_grad()
     def logits(batch: Batch) -> torch.Tensor:
@@ -144,7 +144,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
         check_columns(trained, manifest)
 
     identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
-    return Model(identity, trained.features, Path(trained.config.data.path), logits, check)
+    return Model(identity, trained.features, Path(trained.data_path), logits, check)
 
 
 def _source(config: PredictConfig, manifest: Manifest, reader: TableReader) -> DatasetParts | RawParts:

@@ -14,7 +14,6 @@ from dlrm_app.distributed.collectives import while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.kernels.install import install
-from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.loss import ClickTask, set_tf32
 from dlrm_app.runs.checkpoint.marker import (
@@ -23,6 +22,7 @@ from dlrm_app.runs.checkpoint.marker import (
     Checkpoint,
     TrainedModel,
     describe_trained,
+    keeps_ema,
     read_marker,
     verify_files,
 )
@@ -109,7 +109,7 @@ def open_trained(path: Path, runtime: Runtime, which: str = "newest", ema: bool 
     folder = runtime.together(lambda: choose_checkpoint(path, which))
     marker = open_checkpoint(folder, runtime).marker
     trained = describe_trained(folder, marker, EMA if ema else MODEL)
-    if ema and trained.config.optimizer.dense.ema_decay is None:
+    if ema and not keeps_ema(marker.config):
         raise ConfigError(
             [
                 f"ema=true: {folder} has no average of its dense weights: leave ema=true out, or train with "
@@ -128,8 +128,8 @@ def load_trained(
 ) -> DistributedModelParallel:
     """The sharded model with its weights, ready for ``evaluate``; ``batch_size`` rows a rank are planned for."""
     tables = [replace(table, optimizer={}) for table in trained.tables]
-    trainer, rows = trained.config.trainer, batch_size * runtime.world_size
-    spec = ModelSpec(trained.config.model, tables, len(trained.columns["dense"]), trainer.seed)
+    spec, trainer = replace(trained.spec, tables=tables), trained.trainer
+    rows = batch_size * runtime.world_size
 
     def build() -> DistributedModelParallel:
         set_tf32(trainer.tf32, runtime.device)

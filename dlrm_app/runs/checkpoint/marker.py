@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.saved import read_saved_config
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import EvaluationConfig, TrainerConfig
 from dlrm_app.dataset.columns import refuse_other_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
+from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.records import from_json
 from dlrm_app.tables.specs import Table, resolve_tables
 from dlrm_app.text import bullets, setting
@@ -219,15 +220,27 @@ MODEL, EMA = "model", "ema"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A whole checkpoint, not loaded yet, with how its dataset was encoded, its configuration, and its tables."""
+    """A whole checkpoint, not loaded yet: what its model is built from, and the sections that say how it computes."""
 
     folder: Path
     marker: Marker
-    columns: dict[str, Any]
-    config: TrainConfig
-    tables: Sequence[Table]
+    spec: ModelSpec
+    trainer: TrainerConfig
+    evaluation: EvaluationConfig
+    data_path: str
+    """The dataset that it was trained on."""
     dense: str = MODEL
     """MODEL, or EMA for the average of the dense weights in their place."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """How its dataset is encoded."""
+        return self.marker.columns
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """Its tables, whose features the model reads in this order."""
+        return self.spec.tables
 
     @property
     def features(self) -> list[str]:
@@ -246,11 +259,12 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     tables = resolve_tables(config.tables, feature_rows)
-    return TrainedModel(folder, marker, marker.columns, config, tables, dense)
+    spec = ModelSpec(config.model, tables, len(marker.columns["dense"]), config.trainer.seed)
+    return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, config.data.path, dense)
 
 
 def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
     if trained.marker.dataset != manifest.fingerprint():
-        encoding = setting("encoding.path", trained.config.data.path)
+        encoding = setting("encoding.path", trained.data_path)
         refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
