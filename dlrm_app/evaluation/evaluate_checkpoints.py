@@ -63,7 +63,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
     with start_runtime(config.threads) as runtime:
         paths = [config.checkpoint, *([config.against] if config.against else [])]
         models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
-        data_path = Path(config.data.path or models[0].config.data.path)
+        data_path = Path(config.data.path or models[0].data_path)
         manifest = runtime.together(lambda: open_rows(data_path, models, config))
         measured = [measure(trained, manifest, config, runtime) for trained in models]
         intervals, comparison = find_intervals(measured, config.confidence)
