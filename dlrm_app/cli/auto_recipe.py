@@ -46,7 +46,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
     Unchanged where a recipe is typed, or the dataset cannot be read, which is reported with all else that is wrong.
     """
     from dlrm_app.distributed.ranks import started_ranks
-    from dlrm_app.runs.checkpoint.names import goes_on
+    from dlrm_app.runs.checkpoint.names import can_continue
     from dlrm_app.training.validation import read_trainable
 
     typed = plain_values(overrides)
@@ -55,7 +55,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
         return overrides
     if isinstance(former := typed.get("warm_start.checkpoint"), str):
         output = str(typed.get("output"))
-        has_begun = typed.get("resume") == "auto" and goes_on("auto", output)
+        has_begun = typed.get("resume") == "auto" and can_continue("auto", output)
         return _with_settings_of(output if has_begun else former, list(typed), overrides)
     path = typed.get("data.path")
     if not isinstance(path, str):
@@ -140,4 +140,4 @@ def _with_settings_of(former: str, typed: Sequence[str], overrides: list[str]) -
     logger.info(
         "what is not typed of model, tables, optimizer, schedule and batch is that of %s", trained.folder
     )
-    return [*settings_of(config, but_for=typed), *overrides]
+    return [*settings_of(config, exclude=typed), *overrides]

@@ -1,4 +1,4 @@
-"""What happens in a run and who is told: lines of metrics.jsonl, result.json, and the moments between them."""
+"""Events of a run and their observers: lines of metrics.jsonl, result.json, and the moments between them."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ PARTS = {
 }
 """The parts of a step in their order, and what each is."""
 TITLES = {part: part.replace("_", " ").replace("mlps", "MLPs").replace("dist", "exchange") for part in PARTS}
-"""How they are called where people read."""
+"""Their names for people."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SkipEvent:
 
 @dataclass(frozen=True)
 class HealthEvent:
-    """What becomes of each table, by name; measured with an evaluation of ``split``."""
+    """Health of each table, by name; measured with an evaluation of ``split``."""
 
     split: str
     epoch: int
@@ -75,13 +75,13 @@ KINDS: dict[type, str] = {
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """A line of metrics.jsonl, but for the time."""
+    """A line of metrics.jsonl, except the time."""
     values = event.to_json() if isinstance(event, Evaluation) else asdict(event)
     return {"event": KINDS[type(event)], **values}
 
 
 def event_from_json(value: Mapping[str, Any]) -> Event:
-    """What ``event_to_json`` gave, with the time or without. Raises KeyError, TypeError or ValueError."""
+    """Reads what ``event_to_json`` gave, with the time or without. Raises KeyError, TypeError or ValueError."""
     if not isinstance(value, Mapping):
         raise TypeError("no JSON object")
     values = {key: part for key, part in value.items() if key not in ("event", "time")}
@@ -91,7 +91,7 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """What the run in ``folder`` has told so far. Raises DataError, naming the line that is no event."""
+    """Reads the events of the run in ``folder`` so far. Raises DataError, naming the line that is no event."""
     path = folder / "metrics.jsonl"
     if not path.is_file():
         return []
@@ -111,7 +111,7 @@ def read_events(folder: Path) -> list[Event]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model."""
+    """Result of a run. ``evals``: the last evaluation of each split; ``best_reachable``: metrics of the true model."""
 
     evals: dict[str, Evaluation]
     ended_because: str | None
@@ -127,12 +127,12 @@ class RunResult:
     world_size: int
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in result.json."""
+        """The value in result.json."""
         return {**asdict(self), "evals": {split: each.to_json() for split, each in self.evals.items()}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
-        """What ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
+        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
         return cls(**{**value, "evals": evals})
 
@@ -202,7 +202,7 @@ Happening = (
 
 
 class Observer(Protocol):
-    """Is told by the first rank what happens in a run, in its order."""
+    """Receives from the first rank what happens in a run, in its order."""
 
     def tell(self, happening: Happening) -> None:
         """Takes what concerns it."""

@@ -1,4 +1,4 @@
-"""A run's folder: what was asked for, on what, and what came of it.
+"""A run's folder: configuration, environment, events and result.
 
 RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
 RUN/config-until-step-000001000.yaml            the configuration of the steps before, where it was changed
@@ -54,7 +54,7 @@ from dlrm_app.runs.events import EvaluationEnd, Happening, RunEnd, RunResult, ev
 logger = logging.getLogger(__name__)
 
 RUNS = Path("runs")
-"""Where a run without ``output`` gets its folder."""
+"""The parent folder of runs without ``output``."""
 GO_ON = "then the same command with resume=auto goes on from the newest checkpoint, if there is one"
 
 
@@ -86,11 +86,11 @@ class RunFolder:
             write_json(self.path / "result.json", happening.result.to_json())
 
     def metrics_bytes(self) -> int:
-        """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run goes on."""
+        """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run continues."""
         path = self.path / "metrics.jsonl"
         return path.stat().st_size if self._writes and path.exists() else 0
 
-    def go_on_from(self, checkpoint: Checkpoint | None) -> None:
+    def continue_from(self, checkpoint: Checkpoint | None) -> None:
         """Sets aside what the folder holds after ``checkpoint`` (None: all), and takes over the metrics up to it."""
         if not self._writes:
             return
@@ -108,7 +108,7 @@ class RunFolder:
                 temporary.write_bytes(kept)
 
     def note_changes(self, before: Mapping[str, Any], config: Mapping[str, Any], step: int) -> None:
-        """Says what is changed from ``step`` on, and keeps the configuration of the steps before."""
+        """Logs what is changed from ``step`` on, and keeps the configuration of the steps before."""
         if self._writes and (changes := changed_keys(before, config)):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
@@ -131,7 +131,7 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
     """Makes the folder, or takes the one that is there, for this run alone while the block runs; the same on every rank.
 
     Raises DlrmError if it cannot be written, another process works on it, or it holds a run that ``resume`` does not
-    go on with.
+    continue.
     """
     with ExitStack() as stack:
         held = runtime.together(
@@ -181,7 +181,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _curves_in(path: Path) -> dict[str, object]:
-    """Those of the splits that were evaluated before; none if the file is damaged, for they come again."""
+    """Curves of the splits that were evaluated before; none if the file is damaged, for they come again."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
@@ -189,13 +189,13 @@ def _curves_in(path: Path) -> dict[str, object]:
 
 
 ENDED = ("result.json", "curves.json", "report.html", "mlflow_run_id")
-"""Files that tell how far the run had come, or where its events go: the run that goes back begins without."""
+"""Files that tell how far the run had come, or where its events go: the resumed run begins without."""
 
 
 def set_aside_after(run: Path, step: int) -> Path | None:
     """Moves the checkpoints after ``step`` and copies all else of the run to RUN/set-aside-N, which it gives.
 
-    None if the run neither saved nor ended after ``step``: then it goes on from where it was, and nothing is left.
+    None if the run neither saved nor ended after ``step``: then it continues from where it was, and nothing is left.
     """
     newer = [folder for folder in list_checkpoints(run / "checkpoints") if checkpoint_step(folder) > step]
     if not newer and _last_step(run) <= step:

@@ -73,7 +73,7 @@ class TensorBoardLog:
 
 
 class MlflowLog:
-    """A run on an MLflow tracking server; RUN/mlflow_run_id lets a resumed run go on with it.
+    """A run on an MLflow tracking server; RUN/mlflow_run_id lets a resumed run continue it.
 
     The experiment is MLFLOW_EXPERIMENT_NAME, or dlrm-app. Raises DlrmError if ``uri`` does not answer.
     """
@@ -127,7 +127,7 @@ class MlflowLog:
 
 
 def open_logs(config: LoggingConfig, folder: Path, first_step: int, parameters: Mapping[str, Any]) -> Loggers:
-    """The logs that ``config`` wants for the run in ``folder``, which goes on after ``first_step`` steps.
+    """The logs that ``config`` wants for the run in ``folder``, which continues after ``first_step`` steps.
 
     ``parameters``: the run's configuration, as MLflow shows it.
     """

@@ -1,4 +1,4 @@
-"""What follows a step: go on, evaluate, save or stop. Arithmetic on a run's configuration and its past."""
+"""Decides what follows a step: the next one, an evaluation, a save, a stop. Arithmetic on a run's configuration and past."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from dlrm_app.runs.checkpoint.marker import Evaluation, Progress
 
 @dataclass(frozen=True)
 class AfterStep:
-    """What follows a step, in this order; if nothing does, the next step."""
+    """Actions after a step, in this order; none: the next step."""
 
     evaluate: bool = False
     save: bool = False
     stop: bool = False
-    """Leave the run, to be gone on with later."""
+    """Stop now; the run can be resumed."""
 
 
 def decide_after_step(
@@ -26,10 +26,10 @@ def decide_after_step(
     save_overdue: bool,
     is_last: bool,
 ) -> AfterStep:
-    """What follows the step just taken, ``is_last`` of those that the epoch still takes. The same on every rank.
+    """Decides what follows the step just taken, ``is_last`` of those left in the epoch. The same on every rank.
 
     ``stop_requested``: by a signal to any rank, or because a save has failed. A run that stops is saved at once and
-    evaluates when it goes on. ``save_overdue``: so many minutes have passed.
+    evaluates when it is resumed. ``save_overdue``: so many minutes have passed.
     """
     stop = stop_requested and not is_last
     every_steps = config.checkpoint.every_steps
@@ -41,13 +41,13 @@ def decide_after_step(
 
 
 def is_val_due(config: EvaluationConfig, progress: Progress, batches_per_epoch: int) -> bool:
-    """Whether to evaluate on val now, in the middle of an epoch; a run that goes on may have done so before."""
+    """True if val is to be evaluated now, in the middle of an epoch; a resumed run may have done so before."""
     is_due = is_eval_due(config, progress.step, progress.batch, batches_per_epoch)
     return is_due and not progress.has_evaluated("val")
 
 
 def is_eval_due(config: EvaluationConfig, step: int, batch: int, batches_per_epoch: int) -> bool:
-    """Whether to evaluate in the middle of an epoch, ``step`` steps into the run and ``batch`` into the epoch.
+    """True if an evaluation is due in the middle of an epoch, ``step`` steps into the run and ``batch`` into the epoch.
 
     ``per_epoch`` spreads that many evenly, the last of them at the epoch's end, where every run evaluates anyway.
     """
@@ -60,7 +60,7 @@ def is_eval_due(config: EvaluationConfig, step: int, batch: int, batches_per_epo
 
 
 def overfitting(train_loss: Sequence[float], evals: Sequence[Evaluation]) -> str | None:
-    """What to do about a run whose last whole epoch lowered the loss on its own rows and the AUC on val; None if it did not.
+    """Advice for a run whose last whole epoch lowered the loss on its own rows and the AUC on val; None if it did not.
 
     train_loss: the mean over each epoch done. Rows told apart by rare ids are learnt by heart when they come again, which
     most models of click logs do in their second epoch (Zhang et al. 2022, arXiv:2209.06053).
@@ -80,13 +80,13 @@ def overfitting(train_loss: Sequence[float], evals: Sequence[Evaluation]) -> str
 
 
 def has_reached_target(config: EvaluationConfig, evals: Sequence[Evaluation]) -> bool:
-    """Whether the latest AUC on val is evaluation.target_auc or above."""
+    """True if the latest AUC on val is evaluation.target_auc or above."""
     aucs = [each.comparable_auc for each in evals if each.split == "val"]
     return bool(aucs) and config.target_auc is not None and aucs[-1] >= config.target_auc
 
 
 def reason_to_stop(config: EvaluationConfig, evals: Sequence[Evaluation]) -> str | None:
-    """Why the run has trained enough, from all its evaluations so far; None to go on."""
+    """The reason why the run has trained enough, from all its evaluations so far; None to continue."""
     aucs = [each.comparable_auc for each in evals if each.split == "val"]
     if not aucs:
         return None

@@ -20,7 +20,7 @@ from dlrm_app.training.summary import log_evaluation
 logger = logging.getLogger(__name__)
 
 EMA_METRICS = ("auc", "logloss", "calibration")
-"""What an evaluation also tells of the averaged dense weights, with ema_ before the name."""
+"""Metrics that an evaluation also reports for the averaged dense weights, named ema_*."""
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:
@@ -52,7 +52,7 @@ def measure(
     title: str,
     on_batch: Callable[[Batch], None] | None = None,
 ) -> dict[str, float]:
-    """What ``metrics`` finds of every row of ``split``. Every rank must call it, with no pipeline attached."""
+    """The ``metrics`` of every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
         return evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
 
@@ -77,7 +77,7 @@ def split_batches(run: TrainingRun, split: str) -> EvalBatches:
 
 
 LARGEST = 1.0
-"""Of a shift: a run that needs more has not learnt the share of clicks, which no bias mends."""
+"""The largest shift: a run that needs more has not learnt the share of clicks, which no bias corrects."""
 NEWTON_STEPS = 4
 """Each doubles the digits, and the second is nearly exact already."""
 
@@ -100,7 +100,7 @@ def fit_final_bias(run: TrainingRun) -> None:
 
 
 def shift_to_labels(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """What to add to the logits of all ranks' rows for their probabilities to add up to their labels, by Newton's method.
+    """The shift of all ranks' logits with which probabilities add up to labels, by Newton's method.
 
     logits [n] of this rank, labels [n] bool. Within ±LARGEST; 0 where the logits are all sure, so that no shift counts.
     """

@@ -1,4 +1,4 @@
-"""What measures the steps of a run: throughput, mean loss, the largest part of a step, a profiler's trace."""
+"""Instruments that measure the steps of a run: throughput, mean loss, the largest part of a step, a profiler's trace."""
 
 import logging
 import math
@@ -73,7 +73,7 @@ class LossMeter:
 
     @property
     def has_unread(self) -> bool:
-        """Whether losses were added since the last reading."""
+        """True if losses were added since the last reading."""
         return self._count > 0
 
     def read(self) -> float:
@@ -95,13 +95,13 @@ class LossMeter:
         self._epoch_sum, self._epoch_count = 0.0, 0
 
     def state(self) -> LossSums:
-        """Everything added and not yet finished, of all ranks. Every rank must call it."""
+        """Losses of all ranks that are added and not yet finished. Every rank must call it."""
         return LossSums(
             all_gather_stacked(self._sum).tolist(), self._count, self._epoch_sum, self._epoch_count
         )
 
     def load_state(self, state: LossSums) -> None:
-        """Goes on from ``state``; under another number of ranks the mean stays the same."""
+        """Continues from ``state``; under another number of ranks the mean stays the same."""
         if len(state.sums) == self._runtime.world_size:
             value = state.sums[self._runtime.rank]
         else:

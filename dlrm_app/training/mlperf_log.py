@@ -48,7 +48,7 @@ COMPARED: dict[str, Sequence[str] | None] = {
 
 
 def open_division_reasons(config: TrainConfig, manifest: Manifest) -> list[str]:
-    """What of a run is not allowed in MLPerf's closed division; nothing for experiment=mlperf_dcnv2 on its dataset.
+    """Lists what MLPerf's closed division does not allow; nothing for experiment=mlperf_dcnv2 on its dataset.
 
     Free are the batch size, the learning rate, which is one for tables and dense part, the seed, and how it is computed.
     """

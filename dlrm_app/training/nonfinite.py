@@ -47,7 +47,7 @@ class NonfiniteGuard(nn.Module):
         self._group = new_group(TIMEOUT) if skips else None
         self._first_bad = torch.full((), NO_STEP, dtype=torch.int64, device=device)
         self.has_skipped = False
-        """Whether the last step was skipped; the same on every rank."""
+        """True if the last step was skipped; the same on every rank."""
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
         """[] → []; evaluation passes unchanged."""
@@ -90,7 +90,7 @@ def raise_if_nonfinite(
 ) -> None:
     """Raises SharedError if the loss of any rank was nan or inf since the epoch began. Every rank must call it.
 
-    ``batches``: the current epoch's, to say which rows they were. ``hint``: how to go on, the message's last line.
+    ``batches``: the current epoch's, to say which rows they were. ``hint``: how to resume, the message's last line.
     """
     step = guard.first_bad_step()
     if step is not None:
@@ -138,7 +138,7 @@ def raise_if_skips_are_useless(
 
 
 def diagnose(step: int, model: nn.Module, batches: TrainBatches, progress: Progress) -> NonfiniteStep:
-    """What can be said of ``step``, of the current epoch, by all ranks together."""
+    """Describes ``step`` of the current epoch, by all ranks together."""
     batch = step - 1 - (progress.step - progress.batch)
     local = (batches.describe(batch), _bad_columns(batches, batch), _bad_weights(model))
     rows, columns, weights = (

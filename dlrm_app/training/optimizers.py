@@ -153,7 +153,7 @@ class DenseEma:
         self._copy(self._buffers)
 
     def start(self) -> None:
-        """Begins anew with the weights of now."""
+        """Begins again with the present weights."""
         self._copy(self._weights)
 
     def _copy(self, names: Iterable[str]) -> None:

@@ -23,12 +23,12 @@ class OneByOne(TrainPipelineBase[Batch, StepOutput]):
     """Prefetches the copy of the next batch and nothing more; ``detach`` and ``attach`` as of the others."""
 
     def detach(self) -> None:
-        """Nothing of the model was changed; a stream at its end is forgotten."""
+        """Forgets a stream at its end; the model was not changed."""
         if self._data_iter_stopped:
             self.reset()
 
     def attach(self, sparse_dist: bool = False) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):

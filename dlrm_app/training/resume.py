@@ -35,13 +35,13 @@ FIXED_KEYS = (
     ("trainer", "global_batch_size"),
     *(("model", field.name) for field in fields(ModelConfig)),
 )
-"""Keys that decide which rows make which batch, and what the model computes: a run that goes on keeps them."""
+"""Keys that decide which rows make which batch, and what the model computes: a resumed run keeps them."""
 
 
 def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: int) -> TrainConfig:
-    """``config`` with a number in data.lanes: its own, or that of the run that goes on, or enough for the ranks.
+    """``config`` with a number in data.lanes: its own, or that of the resumed run, or enough for the ranks.
 
-    Raises ConfigError if the ranks do not divide the lanes of the run that goes on.
+    Raises ConfigError if the ranks do not divide the lanes of the resumed run.
     """
     if config.data.lanes is not None:
         return config
@@ -52,8 +52,8 @@ def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: in
             fitting = [str(n) for n in range(1, lanes + 1) if lanes % n == 0]
             raise ConfigError(
                 [
-                    f"{num_ranks} ranks do not divide data.lanes, which is {lanes} in the run that {checkpoint.folder} goes on "
-                    f"with: use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
+                    f"{num_ranks} ranks do not divide data.lanes, which is {lanes} in the run that {checkpoint.folder} "
+                    f"belongs to: use {', '.join(fitting[:-1])} or {fitting[-1]} ranks, or start a new run"
                 ]
             )
     return replace(config, data=replace(config.data, lanes=lanes))
@@ -94,7 +94,7 @@ def check_resumable(
 
 _SECTIONS = ("model", "tables", "optimizer", "schedule")
 _TRAINER_KEYS = ("global_batch_size", "calibrate")
-"""What a recipe sets: a run that says nothing of it takes that of the run whose weights it begins with."""
+"""Keys that a recipe sets: where none is typed, those of the run whose weights a run begins with."""
 _RULE = "warm_start.checkpoint: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
 _FREE = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that its weights do not depend on."""
@@ -108,7 +108,7 @@ def read_former(path: str) -> tuple[TrainedModel, TrainConfig]:
 
 
 def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
-    """What ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
+    """The checkpoint that ``config`` names. Raises DlrmError for another model, and for rows whose ids mean something else."""
     assert config.warm_start.checkpoint is not None
     former, then = read_former(config.warm_start.checkpoint)
     check_columns(former, manifest)  # first: other ids mean tables of other sizes too
@@ -148,19 +148,19 @@ def _optimizer_problems(
     then = {"the dense part": before.dense.kind, **optimizer_kinds(former.tables, before.sparse)}
     now = {"the dense part": after.dense.kind, **optimizer_kinds(tables, after.sparse)}
     return [
-        f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin anew "
+        f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin again "
         "with warm_start.optimizer=false"
         for name, kind in now.items()
         if kind != then[name]
     ][:1]
 
 
-def settings_of(config: TrainConfig, but_for: Collection[str] = ()) -> list[str]:
+def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]:
     """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
 
-    ``but_for``: groups that are chosen anew.
+    ``exclude``: groups that are chosen again.
     """
-    leaves = [leaf for section in _SECTIONS if section not in but_for for leaf in _leaves(config, section)]
+    leaves = [leaf for section in _SECTIONS if section not in exclude for leaf in _leaves(config, section)]
     leaves += [(f"trainer.{key}", getattr(config.trainer, key)) for key in _TRAINER_KEYS]
     return [f"{key}={_typed(value)}" for key, value in leaves]
 

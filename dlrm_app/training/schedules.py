@@ -15,7 +15,7 @@ from dlrm_app.tables.specs import Table, table_of
 
 
 def lr_factor(step: int, schedule: ScheduleSettings, evals: Sequence[Evaluation] = ()) -> float:
-    """What the learning rate is multiplied with in ``step``, of which the first is 1.
+    """Factor of the learning rate in ``step``, of which the first is 1.
 
     Warm-up: step / warmup_steps. Then 1 up to and with the last step before the decay; from there, with x the share
     of ``decay_steps`` done, end_factor + (1 - end_factor) times (1 - x)^power (polynomial) or (1 + cos πx) / 2
@@ -41,8 +41,8 @@ def lr_factor(step: int, schedule: ScheduleSettings, evals: Sequence[Evaluation]
 def plateau_factor(evals: Sequence[Evaluation], schedule: ScheduleSettings) -> float:
     """step_factor once for every ``patience`` + 1 evaluations in a row that brought nothing better, at least end_factor.
 
-    As torch's ReduceLROnPlateau with an absolute threshold, which goes on counting from 0 after each fall. A function of
-    all evaluations so far, so a run that goes on from a checkpoint has nothing else to remember.
+    As torch's ReduceLROnPlateau with an absolute threshold, which counts from 0 again after each fall. A function of
+    all evaluations so far, so a resumed run has nothing else to remember.
     """
     sign = 1.0 if schedule.metric == "auc" else -1.0
     best, num_worse, factor = -math.inf, 0, 1.0

@@ -1,4 +1,4 @@
-"""From a configuration and a dataset to a sharded model, its optimizer and its pipeline, with seeds and choices made.
+"""Builds a sharded model, its optimizer and its pipeline from a configuration and a dataset; sets seeds, makes choices.
 
 Each table draws its weights from (seed, table, row) in model/initial_weights.py, so that every sharding plan starts alike;
 model/build.py draws the dense part's; loader/batch_order.py shuffles by (manifest, seed, epoch, batch size).
@@ -106,7 +106,7 @@ def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest
 
 
 def distilled_labels(config: DistillationConfig, manifest: Manifest) -> SoftLabels | None:
-    """What a teacher said of the training rows, if there is one. Raises DataError."""
+    """A teacher's scores for the training rows, if there is one. Raises DataError."""
     return None if config.scores is None else read_soft_labels(Path(config.scores), config.share, manifest)
 
 
@@ -198,14 +198,14 @@ def set_seed(seed: int) -> None:
 def set_step_seed(seed: int, step: int, rank: int) -> None:
     """Seeds torch's generators for ``step``, each rank's otherwise: for masks of dropout that no two share.
 
-    A function of its arguments, so a run that goes on, on other ranks too, needs to remember nothing.
+    A function of its arguments, so a resumed run, on other ranks too, needs to remember nothing.
     """
     (drawn,) = np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)
     torch.manual_seed(int(drawn))
 
 
 def set_deterministic(wanted: bool) -> None:
-    """Whether torch and fbgemm choose kernels that add in a fixed order; what has none is then an error.
+    """Makes torch and fbgemm choose kernels that add in a fixed order; an operator without one is then an error.
 
     fbgemm's backward pass asks the same switch: without it a GPU cuts the gradients of a row that a batch reads more than
     1,024 times into pieces and adds them in any order.

@@ -1,4 +1,4 @@
-"""The records of a training run: what is fixed, what a checkpoint holds with save and restore, and what measures."""
+"""The records of a training run: the fixed part, the state that a checkpoint holds, and the instruments."""
 
 import copy
 import logging
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunState:
-    """What a checkpoint holds of a run: weights, optimizer states and their average, progress, unread losses."""
+    """The part of a run that a checkpoint holds: weights, optimizer states and their average, progress, unread losses."""
 
     trainable: Trainable
     table_kinds: Mapping[str, str]
@@ -63,7 +63,7 @@ class RunState:
         Every rank must call it. Raises SharedError if the save before this one failed.
         """
         marker = Marker(
-            progress=copy.deepcopy(self.progress),  # training may go on while it is written
+            progress=copy.deepcopy(self.progress),  # training may continue while it is written
             meter=self.meter.state(),
             random_state=random_state(),
             cuda_random_states=cuda_random_states(self.runtime),
@@ -114,7 +114,7 @@ def _without_ema(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class Instruments:
-    """What measures the steps of a run, and what guards them."""
+    """Instruments that measure the steps of a run, and its guard against NaN and inf."""
 
     guard: NonfiniteGuard
     throughput: Throughput
@@ -126,7 +126,7 @@ class Instruments:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What is fixed in a run, beside its ``state``, its ``instruments`` and the ``observers`` of what happens."""
+    """The fixed part of a run, beside its ``state``, its ``instruments`` and the ``observers`` of what happens."""
 
     config: TrainConfig
     runtime: Runtime
@@ -144,16 +144,16 @@ class TrainingRun:
     observers: list[Observer] = field(default_factory=list)
     """Empty on all ranks but the first."""
     started: float = field(default_factory=time.perf_counter)
-    """When this process began the run, by time.perf_counter."""
+    """The time at which this process began the run, by time.perf_counter."""
 
     @property
     def progress(self) -> Progress:
-        """Where the run is."""
+        """Epoch, batch, step and evaluations so far."""
         return self.state.progress
 
     @property
     def why_done(self) -> str | None:
-        """Why there is nothing left to train; None while there is."""
+        """The reason why nothing is left to train; None while something is."""
         trainer = self.config.trainer
         if reason := reason_to_stop(self.config.evaluation, self.progress.evals):
             return reason
@@ -180,7 +180,7 @@ class TrainingRun:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """How the dataset is encoded, for evaluating the model on other rows; read by the first rank alone."""
+        """The dataset's encoding, for evaluating the model on other rows; read by the first rank alone."""
         return describe_columns(self.manifest) if self.runtime.is_first else {}
 
     def tell(self, happening: Happening) -> None:

@@ -1,4 +1,4 @@
-"""What the time of a training step goes into, by hooks around the parts that are there already.
+"""The time of a training step by part, measured with hooks around the modules that are there already.
 
 Marks are set where one part ends and the next begins: forward hooks of the model's own modules, hooks of the autograd
 nodes that divide the backward pass, and calls of the pipeline and the optimizer. Between two marks all time belongs to
@@ -75,7 +75,7 @@ class StepParts:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """What is measured: one step."""
+        """Measures one step."""
         self._part, self._num_gradients = "other", 0
         self._mark("other")
         try:
@@ -216,7 +216,7 @@ class _HostClock:
         return end - begin
 
     def wait_for(self, moment: float) -> None:
-        """Nothing to wait for."""
+        """Does nothing: the host has done its work."""
 
 
 class _DeviceClock:

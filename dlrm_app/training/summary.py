@@ -1,4 +1,4 @@
-"""What a run logs at its start and on its way, and prints at its end."""
+"""Log lines of a run at its start and on its way, and the table that it prints at its end."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ HEADINGS = ["", "train loss", "AUC", "log loss", "NE", "calibration"]
 
 
 def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
-    """Device, data, model, and which rows are left out, before the first step."""
+    """Logs device, data, model, and how many rows are left out, before the first step."""
     rows = manifest.splits["train"].rows
     batch_size = config.trainer.global_batch_size
     logger.info(
@@ -54,7 +54,7 @@ def epoch_title(run: TrainingRun) -> str:
 
 
 def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> None:
-    """One line for the steps since the last; it stays where a progress bar does not, in a log file."""
+    """Logs one line for the steps since the last; it stays where a progress bar does not, in a log file."""
     progress = run.progress
     logger.info(
         "%s, step %s/%s: loss %.5f, %s samples/s (%s), %s of training left",
@@ -69,7 +69,7 @@ def log_step(run: TrainingRun, event: TrainEvent, seconds_per_step: float) -> No
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
-    """One line for an evaluation."""
+    """Logs one line for an evaluation."""
     metrics = evaluation.metrics
     logger.info(
         "%s after epoch %d, step %s: AUC %.5f, log loss %.5f, NE %.4f, calibration %.4f (%s rows)",
@@ -87,7 +87,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
 
 
 def print_end(run: TrainingRun, result: RunResult) -> None:
-    """The table of epochs, what came of the run and what to type next."""
+    """Prints the table of epochs, the run's result and what to type next."""
     folder, evals = run.folder.path, run.progress.evals
     print(f"\n{format_summary(result.train_loss, evals, result.best_reachable)}\n")
     print(

@@ -1,4 +1,4 @@
-"""What becomes of each embedding table: how much of it has been trained, how its weights grow, what is looked up."""
+"""Health of each embedding table: how much of it has been trained, how its weights grow, what is looked up."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ class TableHealth:
     """Compares the tables of a sharded model with their initial weights and counts what an evaluation looks up.
 
     To be made before the first step and before a checkpoint is loaded, while the weights are those of
-    ``trainer.seed``: a run that goes on elsewhere then measures from the same start. Every rank calls each
+    ``trainer.seed``: a run that is resumed elsewhere then measures from the same start. Every rank calls each
     method; only sums are exchanged.
     """
 
@@ -53,7 +53,7 @@ class TableHealth:
         }
 
     def _collision_rate(self, name: str) -> float | None:
-        """Of the distinct raw values that a table's features have, the share that shares its id with another."""
+        """Share of the distinct raw values of a table's features that share their id with another value."""
         columns = [self._columns[feature] for feature in self._tables[name].features]
         known = [(c.collisions, c.distinct) for c in columns if c.collisions is not None and c.distinct]
         return sum(c for c, _ in known) / sum(d for _, d in known) if known else None
@@ -181,7 +181,7 @@ class LookupCounter:
         return torch.where(is_shared & (ids >= FIRST_SHARED), hashes.clamp_(min=FIRST_SHARED), ids)
 
     def rates(self) -> dict[str, dict[str, float | None]]:
-        """Of each table, over all ranks: ``lookups`` and the shares of them explained in docs/how-to/watching.md.
+        """Each table's ``lookups`` over all ranks, and shares of them, explained in docs/how-to/watching.md.
 
         Every rank must call it. None where there is nothing to divide by, or no id stands for such a value.
         """

@@ -145,7 +145,7 @@ def make_instruments(
     folder: Path,
     runtime: Runtime,
 ) -> Instruments:
-    """What measures the run's steps; ``trainable`` has its initial weights."""
+    """Makes what measures the run's steps; ``trainable`` has its initial weights."""
     model, tables = trainable.model, trainable.tables
     is_alone = runtime.world_size == 1
     health = TableHealth(model, tables, manifest, runtime.device) if config.evaluation.table_health else None
@@ -159,9 +159,9 @@ def make_instruments(
 
 
 def begin(run: TrainingRun, checkpoints: Checkpoints, mlperf: MlperfLog | None) -> None:
-    """Writes down what the run is; one that continues another run's checkpoint first gets one of its own."""
+    """Writes the run's description; a run that continues another run's checkpoint first gets one of its own."""
     folder, config, step = run.folder, run.config, run.progress.step
-    folder.go_on_from(run.checkpoint)
+    folder.continue_from(run.checkpoint)
     if run.before is not None:
         folder.note_changes(asdict(run.before), asdict(config), step)
     if checkpoints.agree_that_none() and step:  # resume=auto would start afresh until the first save

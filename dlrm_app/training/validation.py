@@ -1,7 +1,7 @@
-"""Everything for which a training run or a plan is refused before any work starts, in one error.
+"""Checks of a training run or a plan before any work starts; all problems in one error.
 
 What depends on a value that is itself wrong is not looked at. What only memory or a checkpoint can tell comes later.
-Nothing here waits for torch, so that a mistake is told at once; only a plan file is read by what needs it.
+Nothing here waits for torch, so that a mistake is reported at once; only a plan file is read by what needs it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from dlrm_app.evaluation.problems import evaluation_problems, has_labelled_val
 from dlrm_app.files import output_problems
 from dlrm_app.loader.batch_order import check_lanes, enough_lanes
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
-from dlrm_app.runs.checkpoint.names import goes_on, other_run_problems
+from dlrm_app.runs.checkpoint.names import can_continue, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems, table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
@@ -88,7 +88,7 @@ def check_plan(config: PlanConfig) -> tuple[Cluster, Manifest | None, list[Table
 
 
 def check_bench(config: BenchConfig, ranks: Ranks) -> None:
-    """As ``check_training``, except for a dataset that is yet to be made where none is named, and a topology file."""
+    """Checks as ``check_training``, except for a dataset that is yet to be made where none is named, and a topology file."""
     checks = _Checks(config)
     if config.writes_topology:
         checks.add(lambda: output_problems("output", Path(config.output or "")))
@@ -109,7 +109,7 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
 
 
 def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
-    """As ``check_training``, and for a val split to judge by; a trial's own values are checked when it starts."""
+    """Checks as ``check_training``, and for a val split to judge by; a trial's own values are checked when it starts."""
     manifest, _ = check_training(config, ranks)
     if not has_labelled_val(manifest):
         raise ConfigError(
@@ -120,7 +120,7 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
 
 
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
-    """What keeps batches of ``rows`` training rows from being dealt to the ranks."""
+    """Problems of dealing batches of ``rows`` training rows to the ranks."""
     batch_size = config.trainer.global_batch_size
     rows_per_rank = batch_size // num_ranks * config.model.ensemble_size
     return [
@@ -130,7 +130,7 @@ def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
 
 
 def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> "Workload":
-    """What is planned: each model of an ensemble reads rows of its own."""
+    """The workload to plan: each model of an ensemble reads rows of its own."""
     from dlrm_app.sharding.planner import make_workload
 
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
@@ -138,7 +138,7 @@ def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str
 
 
 def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str) -> list[str]:
-    """What the device or the evaluations do not allow of the pipeline ``name``."""
+    """Problems of the pipeline ``name`` with the device or the evaluations."""
     if name != "prefetch":
         return []
     problems = []
@@ -157,7 +157,7 @@ def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str)
 
 
 def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
-    """Why a schedule cannot follow the evaluations on val."""
+    """Problems of schedules that follow the evaluations on val."""
     problems = []
     for part, settings in (("sparse", config.schedule.sparse), ("dense", config.schedule.dense)):
         if settings.kind != "plateau":
@@ -171,7 +171,7 @@ def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
 
 
 def mllog_problems(is_wanted: bool, manifest: Manifest) -> list[str]:
-    """Why MLPerf's log has nothing to tell."""
+    """Problems of MLPerf's log without a val split."""
     if not is_wanted or has_labelled_val(manifest):
         return []
     return [
@@ -189,7 +189,7 @@ class _Checks:
         self._errors: list[DlrmError] = [ConfigError(self._wrong)] if self._wrong else []
 
     def result(self, work: Callable[[], T], needs: Sequence[str] = ()) -> T | None:
-        """What ``work`` gives; None if it fails, or if a key or section that it ``needs`` is wrong already."""
+        """The result of ``work``; None if it fails, or if a key or section that it ``needs`` is wrong already."""
         if any(problem.startswith(tuple(needs)) for problem in self._wrong):
             return None
         try:
@@ -209,7 +209,7 @@ class _Checks:
             raise joined(self._errors)
 
     def batches(self, manifest: Manifest | None, num_ranks: int) -> None:
-        """How rows are dealt to ranks, and schedules that end with the run."""
+        """Checks how rows are dealt to ranks, and schedules that end with the run."""
         config, trainer = self._config, self._config.trainer
         rows = manifest.splits["train"].rows if manifest else trainer.global_batch_size
         sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
@@ -243,7 +243,7 @@ class _Checks:
     def warm_start(self, manifest: Manifest, tables: list[Table]) -> None:
         """The checkpoint that the run begins with, if there is one and the run has none of its own yet."""
         config = self._config
-        if config.warm_start.checkpoint is not None and not goes_on(config.resume, config.output):
+        if config.warm_start.checkpoint is not None and not can_continue(config.resume, config.output):
             self.result(
                 lambda: check_warm_start(config, manifest, tables),
                 needs=["model", "optimizer", "tables"],

@@ -181,7 +181,7 @@ def train_stub(output: Path, resume: str, num_steps: int, auc: float | None, end
     config = TrainConfig(resume=resume, output=str(output))
     with open_run_folder(config.output, resume, ALONE) as folder:
         checkpoint = find_checkpoint(config.resume, config.output, ALONE)
-        folder.go_on_from(checkpoint)
+        folder.continue_from(checkpoint)
         progress = checkpoint.marker.progress if checkpoint else Progress()
         if checkpoint and not list_checkpoints(output / "checkpoints"):
             save_stub(folder.metrics_bytes(), output, progress, start)

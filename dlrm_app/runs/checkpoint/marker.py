@@ -1,4 +1,4 @@
-"""complete.json: what makes a checkpoint complete, what a run continues from besides tensors, and the model it tells of.
+"""complete.json: what makes a checkpoint complete, what a resumed run needs besides tensors, and a description of the model.
 
 Needs no torch.
 """
@@ -29,7 +29,7 @@ SUGGESTION = "take it from a copy of the run, or name another checkpoint"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the weights after ``step`` steps score on ``split``; ``epoch`` is that of the last step taken."""
+    """Metrics on ``split`` of the weights after ``step`` steps; ``epoch`` is that of the last step taken."""
 
     split: str
     epoch: int
@@ -48,7 +48,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Evaluation":
-        """What ``to_json`` gave. Raises KeyError or TypeError."""
+        """Reads what ``to_json`` gave. Raises KeyError or TypeError."""
         rest = dict(value)
         split, epoch, step = rest.pop("split"), rest.pop("epoch"), rest.pop("step")
         if not (isinstance(epoch, int) and isinstance(step, int)):
@@ -71,7 +71,7 @@ class Progress:
     """Steps that changed nothing, for their loss was no finite number (trainer.on_nonfinite=skip)."""
     evals: list[Evaluation] = field(default_factory=list)
     earlier_updates: int = 0
-    """What the optimizers had counted when the run began with another's weights and their states."""
+    """Steps that the optimizers had counted when the run began with another's weights and their states."""
 
     @property
     def updates(self) -> int:
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def counted_updates(self) -> int:
-        """What optimizers count."""
+        """Steps as optimizers count them."""
         return self.earlier_updates + self.updates
 
     @property
@@ -94,7 +94,7 @@ class Progress:
         return self.samples / max(self.train_seconds, 1e-9)
 
     def has_evaluated(self, split: str) -> bool:
-        """Whether ``split`` was evaluated after the last step taken."""
+        """True if ``split`` was evaluated after the last step taken."""
         return any(each.split == split and each.step == self.step for each in self.evals)
 
     def best_val(self) -> Evaluation | None:
@@ -103,7 +103,7 @@ class Progress:
         return max(val, key=lambda each: each.comparable_auc, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in complete.json."""
+        """The value in complete.json."""
         value = {**asdict(self), "evals": [each.to_json() for each in self.evals]}
         if not self.earlier_updates:  # the files of runs that need it not stay as they were
             del value["earlier_updates"]
@@ -111,7 +111,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
-        """What ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
+        """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         evals = [Evaluation.from_json(each) for each in value["evals"]]
         return replace(from_json(cls, {**value, "evals": []}), evals=evals)
 
@@ -128,16 +128,16 @@ class LossSums:
 
 @dataclass(frozen=True)
 class Marker:
-    """Everything that a run goes on from, but for the tensors."""
+    """Everything that a resumed run needs, except the tensors."""
 
     progress: Progress
     meter: LossSums
     random_state: str
-    """Of torch's CPU generator."""
+    """State of torch's CPU generator."""
     dataset: str
     """Its fingerprint."""
     columns: dict[str, Any]
-    """How the dataset is encoded, by ``describe_columns``."""
+    """The dataset's encoding, by ``describe_columns``."""
     config: dict[str, Any]
     world_size: int
     plan: dict[str, Any]
@@ -145,7 +145,7 @@ class Marker:
     metrics_bytes: int
     """The size of the run's metrics.jsonl."""
     cuda_random_states: list[str] = field(default_factory=list)
-    """Of each rank's GPU, by rank."""
+    """State of each rank's GPU generator, by rank."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Name → (bytes, checksum) of every file beside the marker."""
 
@@ -166,7 +166,7 @@ class Checkpoint:
 
 
 def keeps_ema(config: Mapping[str, Any]) -> bool:
-    """Whether the run of ``config`` kept an average of its dense weights; early versions had no such key."""
+    """True if the run of ``config`` kept an average of its dense weights; early versions had no such key."""
     return config["optimizer"]["dense"].get("ema_decay") is not None
 
 
@@ -179,7 +179,7 @@ def write_marker(folder: Path, marker: Marker) -> None:
 
 
 def read_marker(folder: Path) -> Marker:
-    """What complete.json tells. Raises DataError if the folder is no complete checkpoint."""
+    """Reads complete.json. Raises DataError if the folder is no complete checkpoint."""
     path = folder / MARKER
     if not folder.is_dir():
         raise DataError(f"no checkpoint at {folder}: the folder does not exist")
@@ -215,7 +215,7 @@ def verify_files(folder: Path, files: dict[str, tuple[int, str]]) -> None:
 
 
 MODEL, EMA = "model", "ema"
-"""What the names of a checkpoint's weights begin with, and of the averages of the dense ones."""
+"""Prefixes of the names of a checkpoint's weights, and of the averages of the dense ones."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class TrainedModel:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """How its dataset is encoded."""
+        """Its dataset's encoding."""
         return self.marker.columns
 
     @property
@@ -255,7 +255,7 @@ class TrainedModel:
 
 
 def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> TrainedModel:
-    """What ``marker``, of the checkpoint at ``folder``, tells of its model. Raises DataError for an unknown configuration."""
+    """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for an unknown configuration."""
     config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     tables = resolve_tables(config.tables, feature_rows)

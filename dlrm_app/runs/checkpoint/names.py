@@ -26,7 +26,7 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def partial_path(folder: Path) -> Path:
-    """Where a checkpoint is written before it is complete."""
+    """The folder that a checkpoint is written to before it is complete."""
     return folder.with_name(f".{folder.name}.partial")
 
 
@@ -70,7 +70,7 @@ def list_checkpoints(parent: Path) -> list[Path]:
 
 
 def resume_hint(parent: Path) -> str:
-    """What someone may type whose run has failed: it depends on whether a checkpoint is there."""
+    """The hint printed after a failure: how to resume, if a checkpoint is there."""
     newest = list_checkpoints(parent)[:1]
     return (
         f"resume=auto goes on from {newest[0].name}"
@@ -85,7 +85,7 @@ def best_checkpoints(parent: Path) -> list[Path]:
 
 
 def choose_checkpoint(path: Path, which: str) -> Path:
-    """Of a run folder its newest checkpoint or, with ``which="best"``, the best on val; any other folder itself.
+    """The newest checkpoint of a run folder or, with ``which="best"``, the best on val; any other folder itself.
 
     Raises DataError where none was evaluated.
     """
@@ -109,7 +109,7 @@ def _best_first(checkpoints: list[Path]) -> list[Path]:
 
 
 def looks_whole(folder: Path) -> bool:
-    """Whether the marker of a checkpoint is readable and its files have their sizes; checksums are not computed."""
+    """True if a checkpoint's marker is readable and its files have their sizes; checksums are not computed."""
     try:
         files = read_marker(folder).files
         return all((folder / name).stat().st_size == num_bytes for name, (num_bytes, _) in files.items())
@@ -131,21 +131,21 @@ def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
 
 
 def other_run_problems(path: Path, resume: str) -> list[str]:
-    """Why ``output=path`` cannot take a run that begins with ``resume``."""
+    """Problems of ``output=path`` for a run that begins with ``resume``."""
     holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
-    if not holds_run or _goes_on_with(path, resume):
+    if not holds_run or _continues(path, resume):
         return []
     return [f"output={path} already holds a run: add resume=auto to go on with it, or choose another folder"]
 
 
-def _goes_on_with(path: Path, resume: str) -> bool:
-    """Whether ``resume`` names the run in ``path``, or a checkpoint of it."""
+def _continues(path: Path, resume: str) -> bool:
+    """True if ``resume`` names the run in ``path``, or a checkpoint of it."""
     named = Path(resume).resolve()
     return resume == "auto" or (resume != "none" and path.resolve() in (named, *named.parents[1:2]))
 
 
-def goes_on(resume: str, output: str | None) -> bool:
-    """Whether a run goes on from a checkpoint, its own mostly: the one that it began with may be gone by then."""
+def can_continue(resume: str, output: str | None) -> bool:
+    """True if a run continues from a checkpoint, mostly its own: the one that it began with may be gone by then."""
     if resume == "auto":
         return bool(list_checkpoints(Path(output or "") / "checkpoints"))
     return resume != "none"

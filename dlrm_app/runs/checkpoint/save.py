@@ -1,4 +1,4 @@
-"""Saving checkpoints on all ranks together, at once or in a thread while training goes on, and keeping the newest and best.
+"""Saving checkpoints on all ranks together, at once or in a thread while training continues, and keeping the newest and best.
 
 torch.distributed.checkpoint.async_save is not used: its thread ends where its index is written, and checksums, marker
 and the deletion of older checkpoints come after that; its copies are of whole tensors, for CUDA with moved placements.
@@ -140,7 +140,7 @@ def save_checkpoint(
 
 
 def check_pieces(folder: Path, pieces: Pieces) -> None:
-    """Raises DataError if a value is nan or inf: nothing could go on from there."""
+    """Raises DataError if a value is NaN or inf: nothing could be resumed from there."""
     if bad := not_finite(pieces):
         raise DataError(
             f"{folder.name} is not saved, for what is not finite in it: {listed(bad)}. The weights diverged: lower the learning "
@@ -156,7 +156,7 @@ def _or_refuse(folder: Path, work: Callable[[], T]) -> T:
 
 
 def _room(folder: Path) -> str:
-    """What torch does not tell of a full disk."""
+    """The room on the disk, which torch does not report."""
     disk = next(parent for parent in folder.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(disk).free / 2**30
     return f"\n  {free:,.1f} GiB are free there; make room, then: {resume_hint(folder.parent)}"
@@ -181,7 +181,7 @@ class Writer:
             self.finish()
 
     def has_failed(self) -> bool:
-        """Whether ``finish`` would raise, as far as this rank knows by now."""
+        """True if ``finish`` would raise, as far as this rank knows by now."""
         done = self._pending
         return done is not None and done.done() and done.exception() is not None
 
@@ -207,7 +207,7 @@ def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
 
 
 LAST_SECONDS = 60.0
-"""How long a run that ends by an error of one rank waits for the save under way."""
+"""Time that a run which ends by an error of one rank waits for the save under way."""
 
 
 class Checkpoints:
@@ -231,15 +231,15 @@ class Checkpoints:
             self._writer.abandon(LAST_SECONDS)
 
     def have_failed(self) -> bool:
-        """Whether this rank knows that a save in the background failed: ``wait`` raises it on every rank."""
+        """True if this rank knows that a save in the background failed: ``wait`` raises it on every rank."""
         return self._writer.has_failed()
 
     def agree_that_none(self) -> bool:
-        """Whether there is nothing to resume from. Every rank must call it."""
+        """True if there is nothing to resume from. Every rank must call it."""
         return self._runtime.decide_first(not list_checkpoints(self._folder))
 
     def are_overdue(self) -> bool:
-        """Whether ``every_minutes`` have passed since the last one, by this rank's clock."""
+        """True if ``every_minutes`` have passed since the last one, by this rank's clock."""
         minutes = self._config.every_minutes
         return minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
 

@@ -31,7 +31,7 @@ Tensors = dict[str, Any]
 def collect_tensors(
     model: nn.Module, optimizer: CombinedOptimizer, table_kinds: Mapping[str, str]
 ) -> Tensors:
-    """Every tensor that a run needs to go on: views, so that loading into them changes the run.
+    """Every tensor that a resumed run needs: views, so that loading into them changes the run.
 
     ``table_kinds``: each table's optimizer kind. Optimizer states exist after ``create_states`` or a first step.
     Step counters are left out: ``set_step`` restores them.
@@ -92,7 +92,7 @@ def _like_weight(state: Any, weight: Any) -> Any:
 
 
 def _locate_rows(layout: ShardedTensorMetadata, piece: ShardMetadata) -> ShardMetadata:
-    """Where a weight's ``piece`` keeps one number a row: pieces of the same rows come after one another."""
+    """Place of the numbers, one a row, that belong to a weight's ``piece``: pieces of the same rows come after one another."""
     columns = sorted({other.shard_offsets[1] for other in layout.shards_metadata})
     start = columns.index(piece.shard_offsets[1]) * layout.size[0] + piece.shard_offsets[0]
     return ShardMetadata([start], [piece.shard_sizes[0]], piece.placement)
