@@ -114,7 +114,7 @@ def test_the_newest_or_the_best_on_val_of_a_run(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("dlrm_app.runs.checkpoint.marker.read_saved_config", lambda *_: TrainConfig())
     monkeypatch.setattr("dlrm_app.runs.checkpoint.marker.resolve_tables", lambda *_: [])
     for step, auc in ((10, 0.7), (20, 0.75), (30, math.nan), (40, 0.75), (50, 0.72), (60, None)):
-        write_checkpoint(tmp_path, step, auc, columns={"sparse": []}, config={})
+        write_checkpoint(tmp_path, step, auc, columns={"dense": [], "sparse": []}, config={})
     names = {which: open_trained(tmp_path, RUNTIME, which).folder.name for which in ("newest", "best")}
     assert names == {"newest": "step-000000060", "best": "step-000000040"}
     named = tmp_path / "checkpoints" / "step-000000010"
