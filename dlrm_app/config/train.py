@@ -23,8 +23,6 @@ from dlrm_app.text import install_command
 
 InitialBias = Literal["base_rate", "random"]
 INITIAL_BIASES: tuple[str, ...] = get_args(InitialBias)
-LEAST_EVALUATION_ROWS = 4096
-"""Of a batch on a rank, where nothing else is asked for."""
 
 
 @dataclass(slots=True)
