@@ -72,7 +72,7 @@ def all_reduce_min(values: torch.Tensor) -> torch.Tensor:
 
 
 def is_any(value: bool, group: dist.ProcessGroup | None = None) -> bool:
-    """Whether ``value`` is true on any rank."""
+    """True if ``value`` is true on any rank."""
     flag = torch.tensor([value], dtype=torch.int32)
     return bool(_all_reduce(flag, dist.ReduceOp.MAX, group).item())
 

@@ -1,4 +1,4 @@
-"""What the libraries' errors mean to whoever reads a rank's last message: memory, a lost peer, NCCL's own trouble."""
+"""The libraries' errors, explained in a rank's last message: memory, a lost peer, NCCL's own trouble."""
 
 import re
 import sys
@@ -66,14 +66,14 @@ def fixable(error: BaseException) -> DlrmError | None:
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether ``error`` is a collective's complaint that its other end is gone or silent (no library has a class for it)."""
+    """True if ``error`` is a collective's complaint that its other end is gone or silent (no library has a class for it)."""
     return isinstance(error, RuntimeError) and any(
         sign in f"{type(error).__name__}: {error}" for sign in _LOST_PEER
     )
 
 
 def nccl_hint(error: BaseException) -> str | None:
-    """What to do about an error of NCCL's own; None for other errors."""
+    """The cure of an error of NCCL's own; None for other errors."""
     text = str(error)
     if "NCCL" not in text and "nccl" not in text:
         return None

@@ -25,17 +25,17 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the one that prints and writes."""
+        """True for the rank that prints and writes."""
         return self.rank == 0
 
 
 def num_started() -> int:
-    """How many ranks torchrun says that there are; one without it."""
+    """The number of ranks that torchrun has started; one without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def started_ranks() -> Ranks:
-    """What torchrun says through the environment; without it, one rank.
+    """This process's place, as torchrun gives it in the environment; without it, one rank.
 
     Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for.
     """
@@ -50,7 +50,7 @@ def started_ranks() -> Ranks:
 
 
 def has_gpu(driver: Driver | None) -> bool:
-    """Whether this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs, or by wheels for CPU.
+    """True if this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs, or by wheels for CPU.
 
     Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver.
     """
@@ -69,7 +69,7 @@ def has_gpu(driver: Driver | None) -> bool:
 
 
 def why_cpu() -> str | None:
-    """By what the CPU was asked for in spite of a driver: hidden GPUs, or wheels for CPU. None: it was not."""
+    """The reason to compute on the CPU in spite of a driver: hidden GPUs, or wheels for CPU. None: there is none."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden in HIDDEN:
         return f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"
@@ -95,7 +95,7 @@ CORES_PER_GPU = 2
 
 @dataclass(frozen=True)
 class Binding:
-    """What one rank of a machine gets, and why."""
+    """Threads and cores of one rank of a machine, and why."""
 
     num_threads: int
     cores: frozenset[int] | None

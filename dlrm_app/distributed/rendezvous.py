@@ -1,4 +1,4 @@
-"""How ranks find each other: the network interface, a store that no earlier attempt has written to, the process group.
+"""The meeting of ranks: the network interface, a store that no earlier attempt has written to, the process group.
 
 torchrun keeps one TCPStore for all attempts of a job (torch 2.13), and gloo finds in it the addresses of the ranks
 that died: the restarted ones wait for them for ever. TORCHELASTIC_RESTART_COUNT does not tell the attempts apart,
@@ -22,7 +22,7 @@ from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import DlrmError
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
+"""The time that a rank waits for another by default: long enough for one to write a checkpoint that others wait for."""
 POLL_SECONDS = 0.02
 
 

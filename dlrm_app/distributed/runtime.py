@@ -50,7 +50,7 @@ class Runtime(Ranks):
 
     @property
     def device(self) -> torch.device:
-        """What it computes on."""
+        """The device that it computes on."""
         return torch.device("cuda", self.local_rank) if self.device_type == "cuda" else torch.device("cpu")
 
     def use_device(self) -> None:

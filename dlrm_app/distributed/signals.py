@@ -23,7 +23,7 @@ GRACE_SECONDS = 2.0
 
 
 class Stopped(SharedError):  # noqa: N818 - doing what was asked is no error
-    """Every rank has stopped after a signal, with a checkpoint to go on from."""
+    """Raised by every rank that stops after a signal, with a checkpoint to resume from."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, RESUMABLE)
@@ -31,7 +31,7 @@ class Stopped(SharedError):  # noqa: N818 - doing what was asked is no error
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all ranks do because one of them wishes it."""
+    """Actions of all ranks because one of them asks for it."""
 
     stop: bool = False
     save: bool = False
@@ -39,7 +39,7 @@ class Agreement:
 
 
 class StopRequest:
-    """Whether any rank has to stop or to save, agreed on by all ranks, one step late so that no step waits for it."""
+    """Lets all ranks agree to stop or to save when any has to, one step late so that no step waits for it."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -65,7 +65,7 @@ class StopRequest:
             os._exit(128 + number)
 
     def agreed(self, has_failed: bool = False, is_overdue: bool = False) -> Agreement:
-        """Whether a signal asked any rank to stop, a checkpoint ``is_overdue`` on any, and whether any ``has_failed``.
+        """Tells whether a signal asked any rank to stop, a checkpoint ``is_overdue`` on any, and whether any ``has_failed``.
 
         To be called once a step by every rank; gives all of them the same answer.
         """
@@ -89,7 +89,7 @@ class StopRequest:
         self._saved_since = True
 
     def must_stop_now(self) -> bool:
-        """Whether to stop, without the delay: between epochs, where waiting costs nothing."""
+        """True if all should stop, without the delay: between epochs, where waiting costs nothing."""
         self.agreed()
         self.settle()
         return bool(self._flags[0]) if self._group else self._asked_at is not None

@@ -94,7 +94,7 @@ event.register("numba:compile", _watch)
 
 
 def compiling_seconds() -> float:
-    """How long this process has been compiling so far, which says nothing of how fast the compiled code is."""
+    """Seconds that this process has been compiling so far: no part of how long compiled code takes."""
     return _watch.seconds
 
 

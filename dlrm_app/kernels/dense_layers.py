@@ -23,7 +23,7 @@ _FEW = 32
 
 @cache
 def _leaves_units_idle() -> bool:
-    """Whether MKL does half of what the CPU can: it has AVX-512 products for Intel's alone, and AMD's are wide since Zen 5.
+    """True if MKL does half of what the CPU can: it has AVX-512 products for Intel's alone, and AMD's are wide since Zen 5.
 
     Zen 5 is the first of them that has both AVX-512 and AVX-VNNI.
     """
@@ -33,12 +33,12 @@ def _leaves_units_idle() -> bool:
 
 
 def is_for_onednn(inputs: torch.Tensor) -> bool:
-    """Whether ``multiply`` can take them; where not, plain operators do."""
+    """True if ``multiply`` takes them; otherwise plain operators do."""
     return _HAS_ONEDNN and not is_traced(inputs) and inputs.device.type == "cpu"
 
 
 def product_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """What is multiplied, as autocast says it."""
+    """The type that is multiplied, by autocast's choice."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
 
 
@@ -62,7 +62,7 @@ def _multiply_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def is_traced(*inputs: object) -> bool:
-    """Whether ``inputs`` stand for tensors; then plain operators are what a reader understands."""
+    """True if ``inputs`` only stand for tensors: who reads the model understands plain operators alone."""
     is_read = torch.compiler.is_compiling() or torch._C._is_tracing()
     return is_read or not all(type(value) is torch.Tensor for value in inputs)
 

@@ -7,8 +7,9 @@ import ctypes
 import logging
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +43,7 @@ def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
 
 @cache
 def _fit_libraries() -> bool:
-    """Whether fbgemm and torchrec are those that the kernels were written for; says so, once, where they are not."""
+    """True if fbgemm and torchrec have the versions that the kernels are written for; else warns, once."""
     found = {"fbgemm": _version("fbgemm-gpu-cpu") or _version("fbgemm-gpu"), "torchrec": _version("torchrec")}
     for name, wanted in WRITTEN_FOR.items():
         if not f"{found[name]}.".startswith(f"{wanted}."):
@@ -68,13 +69,13 @@ def replace_operators() -> None:
     if _libraries:
         return
     from dlrm_app.kernels.lookups import make_lookup
-    from dlrm_app.kernels.updates import make_adagrad, make_rowwise_adagrad, make_sgd
+    from dlrm_app.kernels.updates import ADAGRAD, ROWWISE_ADAGRAD, SGD, make_update
 
-    makers = {
+    makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
         "split_embedding_codegen_forward_cpu": make_lookup,
-        "split_embedding_backward_codegen_sgd_cpu": make_sgd,
-        "split_embedding_backward_codegen_adagrad_cpu": make_adagrad,
-        "split_embedding_backward_codegen_rowwise_adagrad_cpu": make_rowwise_adagrad,
+        "split_embedding_backward_codegen_sgd_cpu": partial(make_update, SGD),
+        "split_embedding_backward_codegen_adagrad_cpu": partial(make_update, ADAGRAD),
+        "split_embedding_backward_codegen_rowwise_adagrad_cpu": partial(make_update, ROWWISE_ADAGRAD),
     }
     library = torch.library.Library("fbgemm", "IMPL")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
@@ -121,7 +122,7 @@ def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
 
 
 def fastest_product(inputs: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """What multiplies matrices like ``inputs`` by square weights in the layers that ``install`` puts in place."""
+    """The product of matrices like ``inputs`` with square weights that the replaced layers take."""
     from dlrm_app.kernels.dense_layers import is_for_onednn, multiply
 
     return multiply if is_for_onednn(inputs) else torch.mm

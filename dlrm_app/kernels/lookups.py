@@ -27,7 +27,7 @@ from dlrm_app.kernels.rows import ALL_WEIGHTS, LINE, bring_to_read, can_read
 _DISTANCE = 32
 """Ids between the one whose row is brought into the cache and the one whose row is added."""
 LANES = 4
-"""What the width of every table of fbgemm's is a multiple of."""
+"""fbgemm's tables have a multiple of so many columns."""
 _POOLINGS = (PoolingMode.SUM.value, PoolingMode.MEAN.value)
 
 
@@ -46,7 +46,7 @@ def make_lookup(of_fbgemm: Any) -> Callable[..., Tensor]:
 
 
 def _is_ours(arguments: Any) -> bool:
-    """Whether there are threads to share the work, and it is plain: ids int64, bags sums or means without weights."""
+    """True if there are threads to share the work, and it is plain: ids int64, bags sums or means without weights."""
     weights, ids, pooling, bag_weights, output_type = (arguments[k] for k in (0, 5, 7, 8, 9))
     is_plain = bag_weights is None and pooling in _POOLINGS and output_type == SparseType.FP32.as_int()
     return torch.get_num_threads() > 1 and can_read(weights) and ids.dtype == torch.int64 and is_plain
@@ -170,11 +170,11 @@ def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
 
 @openmp.kernel
 def _run_lookup(arguments: openmp.Arguments) -> None:
-    """Of float32 tables."""
+    """Pools rows of float32 tables."""
     _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_lookup_of_halves(arguments: openmp.Arguments) -> None:
-    """Of float16 tables."""
+    """Pools rows of float16 tables."""
     _look_up_share(arguments, openmp.carray(arguments[6], ALL_WEIGHTS).view(np.uint16))

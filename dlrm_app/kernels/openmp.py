@@ -17,19 +17,19 @@ from dlrm_app.kernels.compiled import njit
 __all__ = ["IS_AVAILABLE", "carray", "integers", "kernel", "run", "share", "sizes"]
 
 _LIBRARIES: Any = ctypes.CDLL(None)
-"""All that torch has loaded for everybody, its OpenMP among it."""
+"""The libraries that torch has loaded for all, its OpenMP among them."""
 
 IS_AVAILABLE = torch._C.has_openmp and all(
     hasattr(_LIBRARIES, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
 )
-"""Whether torch's OpenMP can be called; where it cannot, no ``kernel`` may be defined."""
+"""True if torch's OpenMP can be called; otherwise no ``kernel`` may be defined."""
 
 _thread = types.ExternalFunction("omp_get_thread_num", types.int32())
 _num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
 _ARGUMENTS = types.CPointer(types.CPointer(types.float32))
 
 Arguments: TypeAlias = Any
-"""What a kernel is called with: where its sizes lie, then where each tensor begins."""
+"""A kernel's arguments: the address of its sizes, then of each tensor."""
 
 
 def kernel(function: Any) -> Any:

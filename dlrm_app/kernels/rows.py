@@ -18,12 +18,12 @@ ALL_WEIGHTS = 1 << 48
 
 @cache
 def _converts_halves() -> bool:
-    """Whether the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
+    """True if the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
     return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
 
 
 def can_read(weights: torch.Tensor) -> bool:
-    """Whether they are float32, or float16 that the CPU can convert."""
+    """True if they are float32, or float16 that the CPU can convert."""
     return weights.dtype == torch.float32 or (weights.dtype == torch.float16 and _converts_halves())
 
 

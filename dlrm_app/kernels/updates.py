@@ -34,52 +34,32 @@ _DISTANCE = 16
 """Keys between the one whose row is brought into the cache and the one whose row is updated."""
 _BAG = 0xFFFFFFFF
 """The bits of a key that are its bag."""
-_SGD, _ADAGRAD, _ROWWISE_ADAGRAD = range(3)
+SGD, ADAGRAD, ROWWISE_ADAGRAD = range(3)
 """The rules: of the last two the first keeps a sum of squares for each weight, the second one for a row."""
 
 
-def make_sgd(of_fbgemm: Any) -> Callable[..., None]:
-    """The operator, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
+def make_update(rule: int, of_fbgemm: Any) -> Callable[..., None]:
+    """The operator of ``rule``, by the order of its schema's arguments; what it cannot do is left to ``of_fbgemm``."""
 
     def update(keyset: Any, *arguments: Any) -> None:
-        if _is_ours(arguments):
-            lr = arguments[13]
-            _update(_SGD, arguments, arguments[1], arguments[3], torch.tensor([lr.item(), 0.0]))
-        else:
+        if not _is_ours(rule, arguments):
             of_fbgemm.call_boxed(keyset, *arguments)
+            return
+        if rule == SGD:
+            state, state_offsets, lr, eps = arguments[1], arguments[3], arguments[13], 0.0
+        else:
+            state, _, state_offsets, lr, eps = [*arguments[13:], 0.0][:5]
+        _update(rule, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
 
     return update
 
 
-def make_adagrad(of_fbgemm: Any) -> Callable[..., None]:
-    def update(keyset: Any, *arguments: Any) -> None:
-        if _is_ours(arguments):
-            state, _, state_offsets, lr, *defaults = arguments[13:]
-            eps = defaults[0] if defaults else 0.0
-            _update(_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
-        else:
-            of_fbgemm.call_boxed(keyset, *arguments)
-
-    return update
-
-
-def make_rowwise_adagrad(of_fbgemm: Any) -> Callable[..., None]:
-    def update(keyset: Any, *arguments: Any) -> None:
-        state, _, state_offsets, lr, *defaults = arguments[13:]
-        eps, weight_decay, _, max_norm = [*defaults, 0.0, 0.0, 0.0, 0.0][:4]
-        if _is_ours(arguments) and not weight_decay and not max_norm:
-            _update(_ROWWISE_ADAGRAD, arguments, state, state_offsets, torch.tensor([lr.item(), eps]))
-        else:
-            of_fbgemm.call_boxed(keyset, *arguments)
-
-    return update
-
-
-def _is_ours(arguments: Any) -> bool:
-    """Whether the tables can be read, the ids are int64, and the bags without weights."""
+def _is_ours(rule: int, arguments: Any) -> bool:
+    """True if the tables can be read, the ids are int64, the bags without weights, and only gradients change the rows."""
     gradient, weights, ids, bag_weights = (arguments[k] for k in (0, 1, 8, 11))
+    decay_and_max_norm = [*arguments[18:19], *arguments[20:21]] if rule == ROWWISE_ADAGRAD else []
     is_plain = gradient.dtype == torch.float32 and ids.dtype == torch.int64 and bag_weights is None
-    return can_read(weights) and is_plain
+    return can_read(weights) and is_plain and not any(decay_and_max_norm)
 
 
 def _update(rule: int, arguments: Any, state: Tensor, state_offsets: Tensor, rates: Tensor) -> None:
@@ -185,7 +165,7 @@ def _mean_square(gradient):  # type: ignore[no-untyped-def]  # compiled
 
 @njit(cache=True, inline="always")
 def _begin_of_gradient(bag, width, batch, columns, feature):  # type: ignore[no-untyped-def]  # compiled
-    """Where a bag's part of the gradient [B, W] begins.
+    """The place where a bag's part of the gradient [B, W] begins.
 
     ``columns``: where that of a bag 0 would, for each feature of the table; ``feature``: the first of them.
     """
@@ -203,9 +183,9 @@ def _add(total, gradient, factor):  # type: ignore[no-untyped-def]  # compiled
 def _step_row(rule, gradient, weights, state, row, lr, eps):  # type: ignore[no-untyped-def]  # compiled
     """``weights``: the row's; ``state``: the table's, its rows' squares or their weights'."""
     dim = len(gradient)
-    if rule == _ADAGRAD:
+    if rule == ADAGRAD:
         _step_adagrad(gradient, weights, state[row * dim : (row + 1) * dim], lr, eps)
-    elif rule == _ROWWISE_ADAGRAD:
+    elif rule == ROWWISE_ADAGRAD:
         state[row] += _mean_square(gradient)
         _step_sgd(gradient, weights, lr / (np.sqrt(state[row]) + eps))
     else:
@@ -237,9 +217,9 @@ def _update_rows(  # type: ignore[no-untyped-def]  # compiled
                 for d in range(0, dim, LINE):
                     bring_to_write(gradient, at + d)
                     bring_to_write(weights, its_row * dim + d)
-                    if rule == _ADAGRAD:
+                    if rule == ADAGRAD:
                         bring_to_write(state, its_row * dim + d)
-                if rule == _ROWWISE_ADAGRAD:
+                if rule == ROWWISE_ADAGRAD:
                     bring_to_write(state, its_row)
             bag, factor = keys[key] & _BAG, np.float32(1)
             if len(bags):
@@ -295,11 +275,11 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
 
 @openmp.kernel
 def _run_update(arguments: openmp.Arguments) -> None:
-    """Of float32 tables."""
+    """Updates float32 tables."""
     _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS))
 
 
 @openmp.kernel
 def _run_update_of_halves(arguments: openmp.Arguments) -> None:
-    """Of float16 tables."""
+    """Updates float16 tables."""
     _update_share(arguments, openmp.carray(arguments[7], ALL_WEIGHTS).view(np.uint16))

@@ -14,7 +14,7 @@ from dlrm_app.tables.specs import Table
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a ``model.kind`` asks for.
+    """Requirements of a ``model.kind``.
 
     needs, refuses: keys of ``model`` that it cannot do without, and those that mean nothing to it.
     interacts: the features' vectors meet each other, so that they and the dense features' are of one width.
@@ -27,7 +27,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """What a model is built from. ``seed``: of the initial weights, the tables' too."""
+    """All that a model is built from. ``seed``: of the initial weights, the tables' too."""
 
     config: ModelConfig
     tables: Sequence[Table]

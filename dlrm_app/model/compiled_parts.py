@@ -14,7 +14,7 @@ from torch._functorch import config as differentiation
 logger = logging.getLogger(__name__)
 
 PARTS = ("dense_arch", "inter_arch", "over_arch")
-"""What a model calls them, in the order in which a step reaches them."""
+"""Their names in a model, in the order in which a step reaches them."""
 
 Forward = Callable[..., torch.Tensor]
 
@@ -41,7 +41,7 @@ class CompiledForward:
         self._chosen: Forward | None = None
 
     def __call__(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """What ``forward`` gives."""
+        """The result of ``forward``."""
         if not self._module.training or any(isinstance(each, fx.Proxy) for each in inputs):
             return self._plain(*inputs)
         if self._chosen is None:

@@ -1,4 +1,4 @@
-"""What a training step computes: logits and their binary cross-entropy, in fp32 or bf16, at once or in pieces.
+"""A training step: logits and their binary cross-entropy, in fp32 or bf16, at once or in pieces.
 
 Shapes: B batch rows of this rank, N dense features.
 """
@@ -81,12 +81,12 @@ class MicroBatches(nn.Module):
 
 
 def dense_autocast(device: torch.device, is_on: bool) -> AbstractContextManager[None]:
-    """Where the dense part's products run in bfloat16, if ``is_on``; tables and their updates are not touched."""
+    """A block in which the dense part's products run in bfloat16, if ``is_on``; tables and their updates do not."""
     return torch.autocast(device.type, torch.bfloat16, enabled=is_on)
 
 
 def multiplies_bf16(device: torch.device) -> bool:
-    """Whether ``device`` has units for products in bfloat16; without them they are emulated, many times slower."""
+    """True if ``device`` has units for products in bfloat16; without them they are emulated, many times slower."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()

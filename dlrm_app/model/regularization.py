@@ -91,7 +91,7 @@ class SyncedBatchNorm(nn.Module):
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Every rank's loss depends on every rank's sums: so gradients are added up over the ranks too."""
+    """Sums over all ranks. Every rank's loss depends on every rank's sums: so gradients are summed too."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, values: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,7 @@ def attach_fused_optimizers(model: nn.Module, tables: Sequence[Table], settings:
 
 
 def fused_arguments(settings: SparseSettings) -> dict[str, Any]:
-    """What the fused class of ``settings.kind`` is built with."""
+    """Arguments of the fused class of ``settings.kind``."""
     optimizer = SPARSE_OPTIMIZERS[settings.kind]
     arguments: dict[str, Any] = {key: getattr(settings, key) for key in ("lr", *optimizer.arguments)}
     if settings.weight_decay:

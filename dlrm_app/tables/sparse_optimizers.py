@@ -26,7 +26,7 @@ Weight decay is coupled, an L2 penalty in the gradient, or decoupled from the st
 2019, arXiv:1711.05101); fbgemm has one of both for each kind, which is taken where the settings name none.
 """
 WEIGHT, ROW = "weight", "row"
-"""What an optimizer keeps a float32 value for."""
+"""An optimizer keeps a float32 value for each of these."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SparseOptimizer:
 
     @property
     def reduces_over_rows(self) -> bool:
-        """Whether a step depends on sums over a row, or over a shard's part of it where rows are split."""
+        """True if a step depends on sums over a row, or over a shard's part of it where rows are split."""
         return self.scales_by_weights or ROW in self.state.values()
 
     def state_name(self, fused_name: str) -> str:

@@ -55,7 +55,7 @@ class Table:
     pooling_factors: tuple[float, ...] = ()
     """The ids a row that each feature is expected to hold; empty: nobody says."""
     precision_by: str | None = None
-    """What chose ``data_type``: a pattern of tables.data_types, "" for the table's spec; None: tables.data_type."""
+    """The origin of ``data_type``: a pattern of tables.data_types, "" for the table's spec; None: tables.data_type."""
 
     @property
     def expected_pooling_factors(self) -> list[float]:
@@ -202,7 +202,7 @@ def _expand(table: Table, count: int | None) -> list[Table]:
 
 
 def _is_name(name: Any) -> bool:
-    """Whether torch takes it as a module's name, and a file as part of one."""
+    """True if torch takes it as a module's name, and a file as part of one."""
     return isinstance(name, str) and name.isprintable() and bool(name.strip()) and not {".", "/"} & {*name}
 
 
@@ -216,7 +216,7 @@ def _value_faults(values: Mapping[str, Any]) -> list[Problem]:
 
 
 def _table_faults(table: Table) -> list[Problem | str]:
-    """What is wrong with values of the right types, in their ranges."""
+    """Other faults of a table whose values have the right types and ranges."""
     faults: list[Problem | str] = []
     if not _is_name(table.name):
         faults.append(
