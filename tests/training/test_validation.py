@@ -17,7 +17,7 @@ TWO_RANKS = Runtime(rank=0, local_rank=0, world_size=2, local_world_size=2, devi
 
 MISTAKES = {
     "trainer.log_every_steps=0": "trainer.log_every_steps must be at least 1",
-    "optimizer.dense.lr=-1": "optimizer.dense.lr must be a positive number",
+    "optimizer.dense.lr=-1": "optimizer.dense.lr must be above 0",
     "optimizer.sparse.max_gradient=1": "tables t_c0, t_c1, t_m0: max_gradient needs an optimizer inside",
     "optimizer=adam": "",  # on CPU not fused, which max_gradient needs
     "data.lanes=7": "2 ranks do not divide data.lanes (7)",
@@ -90,7 +90,7 @@ def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path)
     text = str(caught.value)
     for part in (
         "optimizer.sparse.lr must",
-        "topology=auto is",
+        "topology must describe",
         "tables.data_types.v_* fits",
         "no dataset at",
     ):
