@@ -189,16 +189,28 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _faults(manifest: Manifest) -> list[str]:
-    """Checks beyond types: columns have encodings, all files are in the folder, counts add up."""
+    """Checks beyond types: columns have encodings, counts add up, names are unique, all files are in the folder."""
     rules = [(c.name, c.transform) for c in manifest.dense] + [(c.name, c.encoding) for c in manifest.sparse]
     faults = [f"{name} has no kind" for name, rule in rules if not isinstance(rule.get("kind"), str)]
-    names = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
-    names += [shard.path for shard in manifest.shards]
-    faults += _miscounts(manifest)
-    faults += [f"{name!r} is no file" for name in names if not isinstance(name, str)]
-    return faults + [
-        f"{name!r} is outside the folder" for name in names if isinstance(name, str) and escapes(name)
-    ]
+    for name, split in manifest.splits.items():
+        in_shards = sum(shard.rows for shard in split.shards)
+        if split.rows != in_shards:
+            faults.append(f"{name} has {split.rows} rows, its shards {in_shards}")
+        if split.positives is not None and not 0 <= split.positives <= split.rows:
+            faults.append(f"{name} has {split.positives} positives in {split.rows} rows")
+    for shard in manifest.shards:
+        if shard.rows != sum(shard.row_groups) or min(shard.row_groups, default=0) < 0:
+            faults.append(f"{shard.path} has {shard.rows} rows, its row groups {shard.row_groups}")
+    for column in manifest.sparse:
+        if not 1 <= column.num_embeddings < 2**31:
+            faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
+    paths = [shard.path for shard in manifest.shards]
+    counts = Counter([manifest.label, *(name for name, _ in rules), *paths])
+    faults += [f"{name} stands there {times} times" for name, times in counts.items() if times > 1]
+    files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
+    faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
+    names = [file for file in files if isinstance(file, str)] + paths
+    return faults + [f"{name!r} is outside the folder" for name in names if escapes(name)]
 
 
 def label_of(manifest: Manifest, split: str) -> str:
@@ -213,25 +225,3 @@ def label_of(manifest: Manifest, split: str) -> str:
             "but to train or evaluate preprocess a labelled input"
         )
     return manifest.label
-
-
-def _miscounts(manifest: Manifest) -> list[str]:
-    """A manifest that was edited by hand: numbers that contradict each other, names and files that stand there twice."""
-    faults = []
-    for name, split in manifest.splits.items():
-        in_shards = sum(shard.rows for shard in split.shards)
-        if split.rows != in_shards:
-            faults.append(f"{name} has {split.rows} rows, its shards {in_shards}")
-        if split.positives is not None and not 0 <= split.positives <= split.rows:
-            faults.append(f"{name} has {split.positives} positives in {split.rows} rows")
-    for shard in manifest.shards:
-        if shard.rows != sum(shard.row_groups) or min(shard.row_groups, default=0) < 0:
-            faults.append(f"{shard.path} has {shard.rows} rows, its row groups {shard.row_groups}")
-    for column in manifest.sparse:
-        if not 1 <= column.num_embeddings < 2**31:
-            faults.append(f"{column.name} has {column.num_embeddings} ids, which int32 cannot number")
-    columns = [column.name for column in manifest.dense] + [column.name for column in manifest.sparse]
-    files = Counter(
-        [*columns, *([manifest.label] if manifest.label else []), *(s.path for s in manifest.shards)]
-    )
-    return faults + [f"{name} stands there {times} times" for name, times in files.items() if times > 1]

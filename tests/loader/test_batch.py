@@ -125,15 +125,6 @@ def test_global_batches_do_not_depend_on_the_number_of_ranks(manifest: Manifest,
         assert together == alone
 
 
-def test_training_may_begin_at_any_batch(manifest: Manifest) -> None:
-    """With the batches that the run without the stop would have had."""
-    whole = [rows_of(batch) for batch in train_batches(manifest)]
-    for start in (1, 13, len(whole) - 1, len(whole)):
-        rest = train_batches(manifest, start_batch=start)
-        assert len(rest) == len(whole) - start
-        assert [rows_of(batch) for batch in rest] == whole[start:]
-
-
 def test_a_batch_moves_with_all_its_tensors(manifest: Manifest) -> None:
     """To another device; the meta device stands for one here."""
     batch = next(iter(train_batches(manifest)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,12 +160,6 @@ def test_an_evaluation_reads_every_row_once(sizes: list[int], world_size: int, b
     )
 
 
-@given(st.integers(0, 300), seeds, st.integers(0, 2**64 - 1), st.integers(0, 2**32))
-def test_a_permutation_holds_every_place_once(size: int, seed: int, epoch: int, group: int) -> None:
-    """For any key."""
-    assert sorted(permutation(size, seed, epoch, ROW_ORDER, group)) == list(range(size))
-
-
 def philox(key: list[int], counter: list[int]) -> list[int]:
     """Four words of Philox4x64-10, from the paper (Salmon et al. 2011), in Python's own integers."""
     mask = 2**64 - 1
@@ -201,14 +194,6 @@ def test_seed_epoch_group_and_purpose_each_change_the_order() -> None:
     assert len({permutation(1000, *key).tobytes() for key in keys}) == len(keys)
 
 
-def test_every_place_is_as_likely_everywhere() -> None:
-    """10,000 permutations of 8: each place takes each position 1,250 times, give or take five deviations."""
-    counts = np.zeros((8, 8), dtype=int)
-    for seed in range(10_000):
-        counts[np.arange(8), permutation(8, seed, 0, ROW_ORDER)] += 1
-    assert np.abs(counts - 1250).max() < 5 * np.sqrt(10_000 * 7 / 64)
-
-
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 12), st.integers(0, 400))
 def test_what_check_lanes_lets_pass_can_be_dealt(
     batch_size: int, lanes: int, world_size: int, rows: int
@@ -226,10 +211,6 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
             ["trainer.global_batch_size must be a multiple of data.lanes (64), got 100: use 64 or 128"],
         ),
         (
-            (10, 64, 1, 1000),
-            ["trainer.global_batch_size must be a multiple of data.lanes (64), got 10: use 64"],
-        ),
-        (
             (2048, 64, 3, 5000),
             [
                 "3 ranks do not divide data.lanes (64): use a number of ranks that does, "
@@ -241,19 +222,9 @@ def test_what_check_lanes_lets_pass_can_be_dealt(
             ["3 ranks do not divide data.lanes (32): use a number of ranks that does, or data.lanes=36"],
         ),
         (
-            (256, 64, 128, 5000),
-            ["128 ranks do not divide data.lanes (64): use a number of ranks that does, or data.lanes=128"],
-        ),
-        (
             (2048, 64, 2, 1000),
             [
                 "the train split has 1,000 rows, fewer than one trainer.global_batch_size (2048): use 960",
-            ],
-        ),
-        (
-            (100_000, 64, 1, 2100),
-            [
-                "the train split has 2,100 rows, fewer than one trainer.global_batch_size (100000): use 2048",
             ],
         ),
         (
