@@ -35,7 +35,7 @@ def call(name: str, keys: list[str], ranks: int = 1) -> str:
     start = (
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     )
-    command = [sys.executable, *start, "-m", f"dlrm_app.cli.{name}", *keys]
+    command = [sys.executable, *start, "-m", "dlrm_app.cli", name, *keys]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:

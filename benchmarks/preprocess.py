@@ -114,7 +114,7 @@ def settle(inputs: Sequence[Path]) -> None:
 def measure_command(inputs: Sequence[Path], rows: int, folder: Path) -> Measured:
     """dlrm-preprocess, as it is typed."""
     overrides = preprocess_overrides(inputs, folder / "output")
-    command = [sys.executable, "-m", "dlrm_app.cli.preprocess", *overrides]
+    command = [sys.executable, "-m", "dlrm_app.cli", "preprocess", *overrides]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command's modules are compiled already
     start = time.perf_counter()

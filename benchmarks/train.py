@@ -70,7 +70,7 @@ def ours(optimizer: str, *more: str) -> Callable[[Work], list[str]]:
         shapes = work.shapes
         dcn = [f"model.dcn_num_layers={DCN_LAYERS}", f"model.dcn_low_rank_dim={DCN_RANK}"]
         return [
-            *(sys.executable, "-m", "dlrm_app.cli.train", f"data.path={work.folder / 'dataset'}"),
+            *(sys.executable, "-m", "dlrm_app.cli", "train", f"data.path={work.folder / 'dataset'}"),
             *(
                 f"tables={work.folder / 'tables.yaml'}",
                 f"model={shapes.interaction}",

@@ -10,7 +10,7 @@ from pathlib import Path
 def command(name: str, *overrides: str, ranks: int = 1) -> list[str]:
     """The arguments that start ``dlrm-NAME``: as it is installed, or its module on ``ranks`` ranks."""
     installed = [str(Path(sys.executable).with_name(f"dlrm-{name}"))]
-    start = installed if ranks == 1 else [*torchrun(ranks), "-m", f"dlrm_app.cli.{name}"]
+    start = installed if ranks == 1 else [*torchrun(ranks), "-m", "dlrm_app.cli", name]
     return [*start, *overrides]
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlrm_app.cli.commands import COMMANDS
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.M | re.S)
 
@@ -54,9 +56,7 @@ def type_commands(text: str, folder: Path) -> None:
     """Types the lines into a shell whose ``python``, ``torchrun`` and ``dlrm-…`` are those of the package in ``folder``."""
     programs = folder / ".programs"
     programs.mkdir(exist_ok=True)
-    commands = {
-        f"dlrm-{path.stem}": f"-m dlrm_app.cli.{path.stem}" for path in (ROOT / "dlrm_app/cli").glob("*.py")
-    }
+    commands = {f"dlrm-{name}": f"-m dlrm_app.cli {name}" for name in COMMANDS}
     for name, module in {**commands, "torchrun": "-m torch.distributed.run", "python": ""}.items():
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')

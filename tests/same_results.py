@@ -5,7 +5,7 @@
 
 A recording holds digests of datasets and of checkpoints' tensors, and in full every loss, metric, learning rate,
 health figure and sharding plan; clocks, words, pages and configurations are left out. The commands alone are called
-(python -m dlrm_app.cli.…), with CHECKOUT on PYTHONPATH and in a folder of their own: modules may move. A name
+(python -m dlrm_app.cli …), with CHECKOUT on PYTHONPATH and in a folder of their own: modules may move. A name
 that differs between the versions belongs into RENAMED.
 
 One checkout gives the same recording each time, on machines of one kind with the same packages.
@@ -160,11 +160,13 @@ def new_names(checkout: Path) -> dict[str, str]:
 
 def run_command(checkout: Path, folder: Path, name: str, *settings: str, ranks: int = 1) -> str:
     """What ``dlrm-NAME`` prints, run in ``folder``. Raises CalledProcessError."""
-    if name == "check" and not (checkout / "dlrm_app" / "cli" / "check.py").is_file():  # earlier versions
+    if name == "check" and not (checkout / "conf" / "check.yaml").is_file():  # earlier versions
         name, settings = "preprocess", tuple(setting.replace("data.path", "check") for setting in settings)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     launcher = torchrun if ranks > 1 else []
-    arguments = [sys.executable, *launcher, "-m", f"dlrm_app.cli.{name}", *settings]
+    has_table = (checkout / "dlrm_app" / "cli" / "__main__.py").is_file()
+    module = ["dlrm_app.cli", name] if has_table else [f"dlrm_app.cli.{name}"]
+    arguments = [sys.executable, *launcher, "-m", *module, *settings]
     environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
     done = subprocess.run(arguments, cwd=folder, env=environment, check=True, capture_output=True, text=True)
     return done.stdout

@@ -3,24 +3,31 @@
 import argparse
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
-from dlrm_app.cli.completion import print_completion
-from dlrm_app.cli.streams import set_up_streams
+from dlrm_app.cli.process import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
+from dlrm_app.config.sweep import check_sweep, find_sweep, place_in_sweep
 from dlrm_app.distributed.launcher import stop_with_launcher
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
+from dlrm_app.text import listed
 
 Job = Callable[[Any], Any]
 
+_PLAIN = re.compile(r"[\w./=:@,+%-]+")
+"""Words that a shell takes as they are."""
+logger = logging.getLogger(__name__)
 COMPLETIONS = [
     f"{verb}={shell}" for verb in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")
 ]
@@ -28,21 +35,16 @@ SILENT_SECONDS = 10
 """How long the other ranks leave the first to report what all of them know: a launcher ends all once one has ended."""
 
 
-def _schema_problems(config: Any) -> None:
-    refuse_if(config.problems())
-
-
 def launch(
     command: str,
     schema: type[Any],
     job: Job,
-    validate: Job = _schema_problems,
+    validate: Job,
     complete: Callable[[list[str]], list[str]] = list,
 ) -> None:
     """Runs ``job`` with the configuration of ``dlrm-<command>``, composed from ``sys.argv`` and checked.
 
-    ``validate`` raises all that is wrong with the configuration, in one error with what is wrong with the command line;
-    by default ``schema.problems() -> list[str]``, the checks that types cannot express. It loads no torch.
+    ``validate`` raises all that is wrong with the configuration, in one error with what is wrong with the command line.
     ``complete`` gives the checked overrides with what they leave open.
     Exit codes: 0 well, 1 failed, 2 bad configuration, 130 interrupted.
     """
@@ -67,14 +69,16 @@ def launch(
             overrides = complete(overrides)
         if options.multirun and not options.help:
             refuse_if(problems)
-            from dlrm_app.cli.sweep import run_sweep
-
             return run_sweep(command, schema, overrides, job, validate)
         if options.help:
             refuse_if(problems)
             from dlrm_app.config.reference import help_text
 
             return print(help_text(command, schema, overrides))
+        if options.cfg == "schema":
+            from dlrm_app.config.reference import json_schema
+
+            return print(json_schema(command, schema, overrides))
         tree, _ = compose_tree(command, schema, overrides)
         if options.cfg:
             refuse_if(problems)
@@ -114,17 +118,17 @@ def _refuse_lost_folder() -> None:
 def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
     """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
     problems = [
-        f"dlrm-{command} has no option {argument}: there are --help, --cfg job, --multirun and --shell-completion, "
+        f"dlrm-{command} has no option {argument}: there are --help, --cfg, --multirun and --shell-completion, "
         "and settings as key=value"
         for argument in arguments
         if argument.startswith("-")
     ]
-    if options.cfg not in (None, "job"):
-        problems.append(f"--cfg {options.cfg}: to see the configuration that would run write --cfg job")
-    if options.cfg and options.multirun:
+    if options.cfg not in (None, "job", "schema"):
         problems.append(
-            "--cfg job shows one configuration: leave --multirun out, and give each key one value"
+            f"--cfg {options.cfg}: write --cfg job for the configuration that would run, --cfg schema for a JSON schema"
         )
+    if options.cfg and options.multirun:
+        problems.append("--cfg shows one configuration: leave --multirun out, and give each key one value")
     if options.shell_completion not in (None, *COMPLETIONS):
         problems.append(
             f'--shell-completion {options.shell_completion}: write eval "$(dlrm-{command} --shell-completion install=bash)"; '
@@ -186,3 +190,49 @@ def leave(code: Any) -> NoReturn:
 def is_first_rank() -> bool:
     """Whether this process speaks for all, as far as it has been told by whoever started it."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def run_sweep(
+    command: str,
+    schema: type[Any],
+    overrides: Sequence[str],
+    job: Callable[[Any], Any],
+    validate: Callable[[Any], Any],
+) -> None:
+    """Runs ``job`` with each combination of the checked ``overrides``. Raises ConfigError before the first if any is wrong."""
+    sweep = find_sweep(overrides)
+    check_sweep(sweep, command, schema, overrides, validate)
+
+    def run_one(tree: Any) -> Any:
+        number, is_alone = place_in_sweep()
+        if is_first_rank():
+            logger.info("combination %s", sweep.name_of(number))
+        try:
+            return or_explain(lambda: job(checked_config(tree, schema, [], validate)))
+        except BaseException:
+            if is_first_rank():
+                left = sweep.names_after(number) if is_alone else []
+                rest = f"; not started: {listed(left, most=8)}" if left else ""
+                print(f"combination {sweep.name_of(number)} failed{rest}", file=sys.stderr)
+            raise
+
+    run_hydra(command, schema, ["--multirun", *overrides], run_one)
+
+
+def print_completion(asked: str, answer: Callable[[], object]) -> None:
+    """Prints what ``answer`` prints to ``asked``, which is ``query=bash``, ``install=zsh``, …
+
+    bash expands the words that it is offered (``compgen -W``): a file called ``$(rm -r x).yaml`` would be run.
+    """
+    said = StringIO()
+    try:
+        with redirect_stdout(said):
+            answer()
+    finally:
+        text = said.getvalue()
+        sys.stdout.write(_without_commands(text) if asked.startswith("query=") else text)
+
+
+def _without_commands(words: str) -> str:
+    """``words`` between their spaces, without those that hold anything a shell would read."""
+    return re.sub(r"\S+", lambda word: word[0] if _PLAIN.fullmatch(word[0]) else "", words)

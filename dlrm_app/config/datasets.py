@@ -283,7 +283,7 @@ def generate_problems(config: GenerateConfig) -> list[Problem | str]:
         *config.problems(),
         *output_problems("output", output, is_folder=is_folder),
     ]
-    if not is_folder and output.is_file() and not config.overwrite:
+    if not is_folder and not config.overwrite and is_file(output):
         cure = "choose another name, or overwrite=true to replace it"
         problems.append(Problem(f"output={output}", "exists", cure))
     return problems

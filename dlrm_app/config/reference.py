@@ -1,41 +1,23 @@
-"""What every key means, from the comments in conf/: as the text of ``--help``, and as a page of Markdown.
+"""The meaning of every key, from the comments in conf/: as the text of ``--help``, a page of Markdown, a JSON schema."""
 
-``python -m dlrm_app.config.reference > docs/reference/configuration.md``
-"""
-
+import json
 import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.overrides import choices_of
-from dlrm_app.config.schema import is_free_form, type_of
+from dlrm_app.config.schema import is_free_form, is_section, type_of, types_of
 
-COMMANDS = {
-    "preprocess": "datasets",
-    "check": "datasets",
-    "train": "train",
-    "evaluate": "scoring",
-    "export": "scoring",
-    "predict": "scoring",
-    "serve": "scoring",
-    "tune": "like_train",
-    "bench": "like_train",
-    "plan": "like_train",
-    "generate": "datasets",
-    "report": "scoring",
-    "doctor": "doctor",
-}
-"""Command → the module of its schema."""
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
---cfg job                         print the configuration and stop
+--cfg job                         print the configuration and stop; --cfg schema: its JSON schema, for editors
 --multirun                        one run for each combination of comma-separated values
 --shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
 
@@ -192,23 +174,37 @@ def _wrapped(start: str, text: str, indent: int) -> list[str]:
     return textwrap.wrap(start + text, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
-def schema_of(command: str) -> type[Any]:
-    """The schema of ``dlrm-<command>``, by its name."""
-    module = import_module(f"dlrm_app.config.{COMMANDS[command]}")
-    schema: type[Any] = getattr(module, f"{command.title()}Config")
-    return schema
+def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
+    """The JSON schema of ``dlrm-<command> *overrides``, for editors of YAML files."""
+    reference = Reference(command, schema, overrides)
+    described = {entry.key: entry.comment for section in reference.sections() for entry in section.entries}
+
+    def section(part: Any, prefix: str) -> dict[str, Any]:
+        properties = {}
+        for name, kind in types_of(part).items():
+            key = f"{prefix}{name}"
+            if is_section(kind):
+                properties[name] = section(kind, f"{key}.")
+            else:
+                properties[name] = {**msgspec.json.schema(kind), "description": described.get(key, "")}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"dlrm-{command}"}
+    return json.dumps(
+        {**head, "description": reference.header, **section(schema, "")}, indent=2, ensure_ascii=False
+    )
 
 
-def markdown() -> str:
-    """The reference of all commands."""
+def markdown(schemas: Mapping[str, type[Any]]) -> str:
+    """The reference of all commands, from command → schema."""
     lines = [
         "# Configuration",
         "",
-        "Made from the comments in `conf/` by `python -m dlrm_app.config.reference`.",
+        "Made from the comments in `conf/` by `python -m dlrm_app.cli.commands`.",
     ]
     listed: dict[str, set[str]] = {}
-    for command in COMMANDS:
-        reference = Reference(command, schema_of(command), [])
+    for command, schema in schemas.items():
+        reference = Reference(command, schema, [])
         sections = reference.sections()
         listed[command] = {entry.key for section in sections for entry in section.entries}
         known = listed.get(BUILDS_ON.get(command, ""), set())
@@ -225,7 +221,3 @@ def markdown() -> str:
                 title = [f"**`{section.title}`** {section.about}".strip(), ""] if section.title else []
                 lines += ["", *title, "| key | value | |", "|---|---|---|", *rows]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(markdown())

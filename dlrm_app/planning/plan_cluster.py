@@ -65,7 +65,7 @@ def train_command(config: PlanConfig, cluster: Cluster) -> str:
         settings.append("data.path=DATASET")
     settings.append(setting("sharding.plan", Path(config.output or "") / "plan.yaml"))
     return " ".join(
-        [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli.train", *settings]
+        [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli train", *settings]
     )
 
 

@@ -88,11 +88,11 @@ def command_line(record: RunRecord) -> str:
     """The command as it was typed, without its program's folder and torchrun's meeting address."""
     environment = record.environment
     program, *arguments = environment.get("command") or ["dlrm-train"]
-    name = "python -m dlrm_app.cli.train" if program.endswith(".py") else Path(program).name
+    name = "python -m dlrm_app.cli train" if program.endswith(".py") else Path(program).name
     if environment.get("world_size", 1) > 1:
         ranks = environment.get("ranks_per_machine") or environment["world_size"]
         machines = environment["world_size"] // ranks
-        name = f"torchrun {f'--nnodes {machines} ' * (machines > 1)}--nproc-per-node {ranks} -m dlrm_app.cli.train"
+        name = f"torchrun {f'--nnodes {machines} ' * (machines > 1)}--nproc-per-node {ranks} -m dlrm_app.cli train"
     return " ".join([name, *map(shlex.quote, arguments)])
 
 

@@ -33,7 +33,7 @@ STOPPED = (RESUMABLE, 130, 143, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a training that a signal ended, as Ctrl-C does in every process of a terminal: it can be resumed."""
 UNSEEN = "evaluation.test=false"
 """A choice by val is made without a look at test."""
-TRAIN = (sys.executable, "-m", "dlrm_app.cli.train")
+TRAIN = (sys.executable, "-m", "dlrm_app.cli", "train")
 
 
 @dataclass(frozen=True)

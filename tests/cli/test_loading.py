@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlrm_app.cli.loading import loading
+from dlrm_app.cli.process import loading
 
 
 @pytest.fixture(autouse=True)

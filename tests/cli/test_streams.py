@@ -10,7 +10,7 @@ GENERATE = str(Path(sys.executable).with_name("dlrm-generate"))
 
 def test_a_reader_that_leaves_does_not_end_the_job() -> None:
     code = (
-        "import sys; from dlrm_app.cli.streams import set_up_streams; set_up_streams();"
+        "import sys; from dlrm_app.cli.process import set_up_streams; set_up_streams();"
         "[print('x' * 1000) for _ in range(1000)]; print('done', file=sys.stderr)"
     )
     job = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

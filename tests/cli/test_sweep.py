@@ -20,10 +20,7 @@ def test_one_that_fails_is_named_with_those_that_were_not_started(tmp_path: Path
     assert done.returncode == 2
     assert "combination 1 of 4: rows=10\n" in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert (
-        last
-        == "combination 2 of 4: rows=100000000000000 ended without success; not started: rows=20, rows=30"
-    )
+    assert last == "combination 2 of 4: rows=100000000000000 failed; not started: rows=20, rows=30"
     assert "Traceback" not in done.stderr
     assert (tmp_path / "d10" / "clicks.tsv").is_file()
 

@@ -1,13 +1,12 @@
 """Refusals as they are typed: each names the key, the value, the rule and a cure, and offers none that is refused."""
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from dlrm_app.cli import launch
+from dlrm_app.cli import commands, launch
 
 Typed = Callable[..., tuple[int, str]]
 
@@ -26,7 +25,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     def run(command: str, *arguments: str) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", [f"dlrm-{command}", *arguments])
         with pytest.raises(SystemExit) as ended:
-            importlib.import_module(f"dlrm_app.cli.{command.replace('-', '_')}").main()
+            commands.run(command)
         return ended.value.code or 0, capsys.readouterr().err
 
     return run

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from dlrm_app.cli.commands import schema_of
 from dlrm_app.config.compose import compose_config, compose_tree, plain_values
 from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
 from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
-from dlrm_app.config.reference import schema_of
 from dlrm_app.config.schema import build, is_section, type_of, type_problem, types_of
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig, ReportConfig, ServeConfig
 from dlrm_app.config.train import TrainConfig

@@ -1,10 +1,12 @@
 """--help and the reference say of every key what the comments in conf/ say."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from dlrm_app.config.reference import COMMANDS, Reference, help_text, markdown, read_comments, schema_of
+from dlrm_app.cli.commands import COMMANDS, schema_of
+from dlrm_app.config.reference import Reference, help_text, json_schema, markdown, read_comments
 
 FILE = """# What the file is,
 # in two lines.
@@ -55,9 +57,19 @@ def test_only_the_groups_of_the_command_are_listed() -> None:
 
 
 def test_the_page_has_every_key_of_every_command_in_whole_rows() -> None:
-    page = markdown()
+    page = markdown({name: schema_of(name) for name in COMMANDS})
     for key in ("input.train", "trainer.epochs", "group_by", "smallest", "zipf", "timeout"):
         assert f"\n| `{key}` |" in page
     assert "\n| `trainer.epochs` |" not in page.split("## dlrm-plan")[1]
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert {row.replace("\\|", "").count("|") for row in rows} == {4}
+
+
+def test_the_json_schema_has_types_ranges_choices_and_meanings() -> None:
+    schema = json.loads(json_schema("train", schema_of("train"), []))
+    trainer = schema["properties"]["trainer"]
+    assert trainer["additionalProperties"] is False
+    epochs = trainer["properties"]["epochs"]
+    assert (epochs["type"], epochs["minimum"]) == ("integer", 1)
+    assert epochs["description"] == "passes over the train split"
+    assert trainer["properties"]["on_nonfinite"]["enum"] == ["skip", "stop"]

@@ -43,7 +43,7 @@ def run_doctor(folder, python=sys.executable, **packages):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    command = [str(python), "-m", "dlrm_app.cli.doctor"]
+    command = [str(python), "-m", "dlrm_app.cli", "doctor"]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.cli.report import report
+from dlrm_app.cli.commands import report_runs
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig, ReportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
@@ -194,7 +194,7 @@ def test_the_report_of_two_runs_tests_them_as_dlrm_evaluate_does(
     found = evaluated("checkpoint=other", "against=plain", "split=test")["comparison"]
     capsys.readouterr()
     values = ["runs=[plain,other]", "threads=1", "output=both.html"]
-    report(compose_config("report", ReportConfig, values))
+    report_runs(compose_config("report", ReportConfig, values))
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("other"))
     difference = found["difference"]
     shown = f"{difference['value']:+.5f}  {difference['low']:+.5f} to {difference['high']:+.5f}"

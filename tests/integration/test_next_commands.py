@@ -69,8 +69,8 @@ def test_a_plan_says_how_to_keep_and_how_to_train_it(tmp_path: Path) -> None:
     keep = next_line(run(command("plan", *typed), tmp_path))
     assert keep == ["dlrm-plan", *typed, "output=plan"]
     train = next_line(type_in(tmp_path, keep))
-    start = train.index("dlrm_app.cli.train")
-    assert train[:start] == ["torchrun", "--standalone", "--nproc-per-node", train[3], "-m"]
+    start = train.index("dlrm_app.cli") + 1
+    assert train[:start] == ["torchrun", "--standalone", "--nproc-per-node", train[3], "-m", "dlrm_app.cli"]
     settings = train[start + 1 :]
     assert settings == [typed[0], typed[3], "data.path=DATASET", "sharding.plan=plan/plan.yaml"]
     others = [each for each in settings if not each.startswith("tables=")]

@@ -1,6 +1,5 @@
 """An output that cannot be made: told in one line before any work. The same tests hold for root in CI."""
 
-import importlib
 import os
 import shutil
 import subprocess
@@ -9,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.launch import _schema_problems
+from dlrm_app.cli.commands import COMMANDS as TABLE
+from dlrm_app.cli.commands import schema_of
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.reference import schema_of
 from dlrm_app.errors import ConfigError
 from tests.commands import command, run
 from tests.loader.dataset_fixture import write_dataset
@@ -92,12 +91,11 @@ def test_a_name_that_is_too_long_is_refused_by_its_key(
     folder: Path, name: str, keys: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    module = importlib.import_module(f"dlrm_app.cli.{name.replace('-', '_')}")
     output = "x" * 300 + Path(keys).suffix
     keys = keys.rpartition("=")[0] + f"={output}"
     config = compose_config(name, schema_of(name), keys.split())
     # preprocessing looks at its output once it knows its input
-    check = vars(module).get("_preprocess" if name == "preprocess" else "_validate", _schema_problems)
+    check = TABLE[name].job if name == "preprocess" else TABLE[name].check
     with pytest.raises(ConfigError) as refused:
         check(config)
     assert refused.value.problems == [f"output={output}: File name too long: give another name"]

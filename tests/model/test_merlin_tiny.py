@@ -63,7 +63,8 @@ def train(folder: Path, ranks: int, *overrides: str) -> list[dict[str, Any]]:
         [] if ranks == 1 else ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     )
     arguments = [
-        "dlrm_app.cli.train",
+        "dlrm_app.cli",
+        "train",
         "data.path=inputs",
         "trainer.global_batch_size=128",
         *TRAIN,
@@ -88,7 +89,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_tables(folder)
     run(
         folder,
-        "dlrm_app.cli.generate",
+        "dlrm_app.cli",
+        "generate",
         "format=dataset",
         "tables=tiny.yaml",
         "rows=2560",
@@ -120,6 +122,6 @@ def test_two_ranks_train_like_one(folder: Path, one_rank: list[dict[str, Any]], 
 def test_a_checkpoint_of_one_rank_is_evaluated_on_two(folder: Path, one_rank: list[dict[str, Any]]) -> None:
     """Same AUC from the weights on disk as from those in memory, under another plan."""
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    run(folder, *launcher, "dlrm_app.cli.evaluate", "checkpoint=one", "split=val", "output=again.json")
+    run(folder, *launcher, "dlrm_app.cli", "evaluate", "checkpoint=one", "split=val", "output=again.json")
     found = json.loads((folder / "again.json").read_text())
     assert found["models"][0]["metrics"]["auc"] == pytest.approx(auc(one_rank), abs=1e-6)

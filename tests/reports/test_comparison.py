@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.cli.report import report
+from dlrm_app.cli.commands import report_runs
 from dlrm_app.config.scoring import ReportConfig, with_runs
 from dlrm_app.errors import ConfigError
 from dlrm_app.reports.comparison import check_runs, differences, read_runs
@@ -21,7 +21,7 @@ def test_every_runs_last_metrics_curves_and_speed_are_on_it(
         with (tmp_path / name / "metrics.jsonl").open("a") as file:
             for event in evaluation("test", 40, auc=0.61 + index / 64):
                 file.write(json.dumps(event) + "\n")
-    report(config_of(str(tmp_path)))
+    report_runs(config_of(str(tmp_path)))
     page = read_report(tmp_path / "compare.html")
     shown = {float(value) for value, _ in page.numbers}
     assert {0.61, 0.61 + 1 / 64, 4321.5} <= shown
@@ -37,7 +37,7 @@ def test_every_runs_last_metrics_curves_and_speed_are_on_it(
 def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     write_run(tmp_path / "b", splits=("val",), finished=False)
-    report(config_of(str(tmp_path)))
+    report_runs(config_of(str(tmp_path)))
     text = read_report(tmp_path / "compare.html").text
     assert "Results on val" in text
     assert "b (not finished)" in text
@@ -47,7 +47,7 @@ def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> No
 def test_nine_runs_are_all_in_the_table_and_eight_are_drawn(tmp_path: Path) -> None:
     for name in "abcdefghi":
         write_run(tmp_path / name)
-    report(config_of(str(tmp_path)))
+    report_runs(config_of(str(tmp_path)))
     page = read_report(tmp_path / "compare.html")
     assert "1 more run is not drawn" in page.text
     assert not any(tip.startswith("i, ") for tip in page.tips)

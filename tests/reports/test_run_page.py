@@ -113,7 +113,7 @@ def test_a_run_that_was_killed_is_reported_as_far_as_it_came(tmp_path: Path) -> 
     report = read_report(write_report(tmp_path / "run"))
     assert "Not finished: the last event is of step 40" in report.text
     assert (
-        "torchrun --nproc-per-node 2 -m dlrm_app.cli.train data.path=clicks 'model.top_mlp=[16]' output=run resume=auto"
+        "torchrun --nproc-per-node 2 -m dlrm_app.cli train data.path=clicks 'model.top_mlp=[16]' output=run resume=auto"
         in report.text
     )
 
@@ -150,8 +150,8 @@ def test_the_command_rebuilds_it_without_torch(tmp_path: Path) -> None:
     """In well under a second, from the folder alone."""
     write_run(tmp_path / "run")
     program = (
-        "import sys; sys.argv = ['dlrm-report', 'run']; from dlrm_app.cli import report, launch; "
-        "launch.leave = lambda code: None; report.main(); assert 'torch' not in sys.modules"
+        "import sys; sys.argv = ['dlrm-report', 'run']; from dlrm_app.cli import commands, launch; "
+        "launch.leave = lambda code: None; commands.report(); assert 'torch' not in sys.modules"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.cli.train import _train
+from dlrm_app.cli.commands import COMMANDS
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.signals import Stopped
@@ -126,7 +126,7 @@ def test_a_result_that_is_damaged_is_made_again(config: TrainConfig) -> None:
 
 def test_a_sweep_gets_the_best_auc_on_val_not_the_last(config: TrainConfig) -> None:
     config.optimizer.sparse.lr, config.optimizer.dense.lr, config.trainer.seed = 1.0, 1.0, 1
-    given = _train(config)
+    given = COMMANDS["train"].job(config)
     aucs = [event["auc"] for event in events(config, "eval", "val")]
     assert given == max(aucs)
     assert given != aucs[-1]

@@ -1,10 +1,30 @@
-"""Standard output and error that no reader, terminal or locale can make a job fail by."""
+"""The process of a command: imports without collecting garbage, and output that cannot make a job fail."""
 
+import gc
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Disables garbage collection during imports, a fifth of a start, then freezes what was imported.
+
+    Once in a process: a sweep's next job has all it needs, and what the one before left must be collected.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class _Pipe(io.FileIO):

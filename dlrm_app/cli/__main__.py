@@ -1,0 +1,18 @@
+"""``python -m dlrm_app.cli NAME key=value …`` is ``dlrm-NAME key=value …``, in the form that torchrun takes."""
+
+import sys
+
+from dlrm_app.cli.commands import COMMANDS, run
+
+
+def main() -> None:
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        sys.exit(
+            f"error: {name!r} is no command: write python -m dlrm_app.cli NAME with one of {', '.join(COMMANDS)}"
+        )
+    run(name)
+
+
+if __name__ == "__main__":
+    main()
