@@ -180,7 +180,7 @@ def fit(machine: Machine, small: Reading, large: Reading) -> Machine:
 
 
 def measure_loader_rates(config: BenchConfig, runtime: Runtime) -> tuple[float, float]:
-    """Rows and ids a second, from reading one feature and all of them. Every rank must call it, for they read at once."""
+    """Rows and ids a second, from reading one feature and all of them. Every rank must call it: they read at once."""
     _, tables = runtime.together(lambda: open_dataset(config, runtime))
     features = [name for table in tables for name in table.features]
     return fit_rates(*(read_epoch(config, few, runtime) for few in (features[:1], features)))

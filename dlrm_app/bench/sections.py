@@ -23,7 +23,7 @@ LOADED = 4_000_000
 
 
 def measure_loader(run: TrainingRun) -> Section:
-    """An epoch of this rank's batches, or the first LOADED rows; nobody takes a step meanwhile."""
+    """An epoch of this rank's batches, or the first LOADED rows; no steps meanwhile."""
     batches = max(1, min(run.batches_per_epoch, LOADED // run.config.trainer.global_batch_size))
     rows = batches * run.config.trainer.global_batch_size
 

@@ -33,7 +33,7 @@ def estimate_step(
     model = build_model(ModelSpec(config.model, tables, num_dense), torch.device("cpu"))
     machine = described_machine(config.topology, plan.cluster)
     precision = config.trainer.precision
-    if precision == "auto":  # of a CPU that is not here nobody knows whether it has units for bf16
+    if precision == "auto":  # it is not known if a described CPU has units for bf16
         precision = "bf16" if machine.device == "cuda" else "fp32"
     shape = step_shape(
         plan, model, config.model, config.trainer.global_batch_size, config.optimizer.dense.kind

@@ -171,7 +171,7 @@ def device_bytes(ranks: Ranks) -> int:
 def free_gpu_bytes(gpu: int) -> int:
     """Bytes that this process may still allocate: free on the GPU, or held by its own allocator for reuse.
 
-    In whole STEP_BYTES, so that what other programs take and leave from one start to the next changes no plan.
+    Rounded down to STEP_BYTES: small changes by other programs between two starts do not change the plan.
     """
     import torch
 
@@ -179,7 +179,7 @@ def free_gpu_bytes(gpu: int) -> int:
     free += torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
     if free < SHARED_SHARE * total:
         logger.warning(
-            "cuda:%d has %.1f of its %.1f GiB free: other processes use it too (nvidia-smi), and tables get what is left",
+            "cuda:%d has %.1f of its %.1f GiB free: other processes use it too (nvidia-smi); tables get the rest",
             *(gpu, free / GIB, total / GIB),
         )
     return free // STEP_BYTES * STEP_BYTES

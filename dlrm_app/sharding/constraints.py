@@ -165,7 +165,7 @@ def _data_type_problems(table: Table, is_fused: bool, wants_rounding: bool, devi
         return []
     if not is_fused:
         return [
-            "fp16 weights need an optimizer inside the backward pass, for beside it gradients and their squares "
+            "fp16 weights need an optimizer inside the backward pass, because beside it gradients and their squares "
             "would be fp16 too: use data_type fp32, or see docs/how-to/optimizers.md for what is fused"
         ]
     if wants_rounding and device_type == "cpu":

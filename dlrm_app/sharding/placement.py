@@ -175,7 +175,7 @@ TIME, MEMORY, HOST = range(3)
 
 @dataclass
 class Pieces:
-    """P tables that may move, then one empty piece for each group of ranks (one rank, or a node), so that a move is an exchange too."""
+    """P tables that may move, then one empty piece for each group of ranks (one rank, or a node), which makes a move an exchange too."""
 
     names: list[str]
     rank: np.ndarray
@@ -241,7 +241,7 @@ def _improve(board: Board, kind: str, width: int) -> None:
     loads = rank_loads(board.placed, board.cluster.num_ranks)
     after = np.stack([loads.time, loads.device, loads.host])
     if width > 1 and (after.max(1) > np.maximum(before.max(1), limits) * (1 + TOLERANCE)).any():
-        board.placed.update(moved)  # shards of one table differed, so that sums of the largest misled
+        board.placed.update(moved)  # shards of one table differ, and sums of the largest misled
         after = before
     board.time, board.device, board.host = after
 

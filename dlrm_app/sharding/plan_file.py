@@ -84,9 +84,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         ) from error
     if not isinstance(content, Mapping) or not isinstance(content.get("tables"), Mapping):
         raise ConfigError(
-            [
-                f"sharding.plan={path} is no plan, for it has no 'tables': make one with dlrm-plan output=FOLDER"
-            ]
+            [f"sharding.plan={path} is not a plan, it has no 'tables': make one with dlrm-plan output=FOLDER"]
         )
     return content
 

@@ -106,7 +106,7 @@ def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
     ):
         if needed.max() > room:
             return [
-                f"sharding.plan={path} gives rank {needed.argmax()} {memory_text(needed.max())} of tables, for which "
+                f"sharding.plan={path} gives rank {needed.argmax()} {memory_text(needed.max())} of tables, but "
                 f"{memory_text(room)}{what} are free (topology.reserved_share={cluster.reserved_share:g} is kept for "
                 "the rest): plan again for ranks like these, or leave sharding.plan out"
             ]
@@ -147,7 +147,7 @@ def _as_fused(work: Workload, cluster: Cluster) -> dict[str, ParameterConstraint
 
 
 def _least_of_all(cluster: Cluster) -> Cluster:
-    """The cluster with the memory of its smallest rank, for machines may differ."""
+    """The cluster with the memory of its smallest rank: machines may differ."""
     if cluster.num_ranks == 1:
         return cluster
     sizes = all_gather_objects((cluster.memory, cluster.host_memory))

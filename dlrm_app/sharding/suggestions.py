@@ -105,7 +105,7 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
     Takes for granted that what fits on n nodes fits on more.
     """
     width = cluster.devices_per_node
-    # on CPU the ranks of a machine share its memory, so that half of them have no less of it
+    # on CPU the ranks of a machine share its memory: half of them need no less
     parts = [n for n in range(1, width + 1) if width % n == 0] if cluster.device == "cuda" else [width]
     for num_ranks in parts:
         if can_fit(work, cluster.resized(num_ranks)):

@@ -57,7 +57,7 @@ def test_what_cannot_be_planned_is_refused_in_one_message(tmp_path: Path) -> Non
     for problem in (
         "trainer.global_batch_size must be at least 1, got 0",
         "sharding.planner must be one of fast, torchrec, got 'slow'",
-        "topology=auto is what dlrm-train finds when it starts",
+        "topology must describe the cluster to plan for: choose one, as topology=a100_80g_8",
         "tables=dataset needs the dataset: add data.path=DIR",
     ):
         assert problem in done.stderr
@@ -158,7 +158,7 @@ def test_a_plan_for_more_memory_than_there_is_is_refused(tmp_path: Path) -> None
     made = [*TINY, "topology=a100_80g_8", "smallest=false"]
     plan_cluster(compose_config("plan", PlanConfig, [*made, f"output={tmp_path}"]))
     smaller = [*made, f"sharding.plan={tmp_path}/plan.yaml", "topology.memory_gib=1"]
-    with pytest.raises(ConfigError, match=r"gives rank \d 1\.\d GiB of tables, for which 870 MiB are free"):
+    with pytest.raises(ConfigError, match=r"gives rank \d 1\.\d GiB of tables, but 870 MiB are free"):
         plan_cluster(compose_config("plan", PlanConfig, smaller))
 
 
