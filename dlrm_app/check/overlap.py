@@ -16,7 +16,7 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import SPLITS, Manifest
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.dense import is_target
-from dlrm_app.preprocess.units.hashing import mix
+from dlrm_app.preprocess.encode.sparse import mix
 
 _TAG_BITS = 3
 

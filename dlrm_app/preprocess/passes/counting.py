@@ -22,9 +22,9 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.preprocess.encode.sparse import hash_ids
+from dlrm_app.preprocess.encode.sparse import hash_ids, mix, next_slot, reduce_hash
+from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.plain_lines import trailing_zeros
-from dlrm_app.preprocess.units.hashing import MISSING_KEY, mix, next_slot, reduce_hash
 
 NUM_BUCKETS = 256
 

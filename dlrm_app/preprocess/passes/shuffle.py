@@ -20,9 +20,9 @@ from dlrm_app.dataset.dictionary import IndexedRows
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.encode.sparse import mix
 from dlrm_app.preprocess.passes.plan import ShardLayout
 from dlrm_app.preprocess.units.executor import Finish
-from dlrm_app.preprocess.units.hashing import mix
 from dlrm_app.preprocess.units.journal import Journal, Unit
 
 KEY = "__order"

@@ -20,7 +20,7 @@ from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import written_whole
-from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID
+from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.passes.counting import (
     NUM_BUCKETS,
     Counts,
@@ -33,7 +33,6 @@ from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
 from dlrm_app.preprocess.read.parser import Cursor, Parser
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.executor import Finish
-from dlrm_app.preprocess.units.hashing import TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 from dlrm_app.text import memory_text

@@ -4,13 +4,18 @@ integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
+The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for strings.
 An empty field is absent. Positions are of the first byte and behind the last one.
 """
 
 import numpy as np
 
 from dlrm_app.kernels.compiled import njit_uncounted
-from dlrm_app.preprocess.units.hashing import FNV_PRIME, FNV_START, MISSING_KEY
+
+MISSING_KEY = np.uint64(1 << 63)
+"""Stands for a missing value. No value has it: integers exclude -2^63, and a string's key steps aside."""
+
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
 """What a column holds."""

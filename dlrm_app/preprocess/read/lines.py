@@ -16,6 +16,7 @@ from dlrm_app.preprocess.read.fields import (
     KEY_HEX,
     KEY_STRING,
     LABEL,
+    MISSING_KEY,
     NEWLINE,
     PRESENT,
     parse_float,
@@ -24,7 +25,6 @@ from dlrm_app.preprocess.read.fields import (
     parse_string,
 )
 from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
-from dlrm_app.preprocess.units.hashing import MISSING_KEY
 from dlrm_app.preprocess.units.unit_text import MAX_LINE
 
 BLANK, TOO_LONG, COLUMNS, FIELD = range(1, 5)

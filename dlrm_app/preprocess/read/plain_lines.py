@@ -14,8 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from dlrm_app.kernels.compiled import njit, njit_uncounted
-from dlrm_app.preprocess.read.fields import CARRIAGE_RETURN, DENSE_INTEGER, LABEL, NEWLINE
-from dlrm_app.preprocess.units.hashing import MISSING_KEY
+from dlrm_app.preprocess.read.fields import CARRIAGE_RETURN, DENSE_INTEGER, LABEL, MISSING_KEY, NEWLINE
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, PADDING
 
 BATCH = 128

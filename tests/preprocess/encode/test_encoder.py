@@ -10,8 +10,8 @@ import pytest
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.encode.sparse import mix, reduce_hash
 from dlrm_app.preprocess.units import unit_text
-from dlrm_app.preprocess.units.hashing import mix, reduce_hash
 from tests.preprocess import reference
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run, spec_of, table_of

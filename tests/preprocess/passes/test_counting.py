@@ -11,7 +11,7 @@ from dlrm_app.preprocess.passes.counting import (
     UNIT_KEYS,
     Sketches,
 )
-from dlrm_app.preprocess.units.hashing import MISSING_KEY
+from dlrm_app.preprocess.read.fields import MISSING_KEY
 
 
 def keys_upto(count: int) -> np.ndarray:

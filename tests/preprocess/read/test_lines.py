@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 
+from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.parser import Parser
 from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.units import unit_text
-from dlrm_app.preprocess.units.hashing import MISSING_KEY
 from tests.preprocess import reference
 
 SPEC = Spec(
