@@ -1,14 +1,13 @@
 """The findings as a text table and as a page with a bar a part."""
 
-from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from dlrm_app.bench.result import BenchResult, Line, Section
+from dlrm_app.bench.result import BenchResult, Section
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.page import configuration, facts, page
 from dlrm_app.table import Cell, Column, Columns, html_table, share, text_table
-from dlrm_app.text import NONE, fixed, percent
+from dlrm_app.text import fixed, percent
 
 MEANING = {
     "ms": "median of the repetitions",
@@ -55,26 +54,21 @@ def bench_page(result: BenchResult, title: str, config: dict[str, object]) -> st
 
 
 def _title(section: Section) -> str:
-    words = [section.name, f"{section.rows_per_second:,.0f} rows/s", section.note]
-    return ", ".join(word for word in words if word)
+    speed = section.rows_per_second
+    return ", ".join(filter(None, [section.name, f"{speed:,.0f} rows/s" if speed else "", section.note]))
 
 
 def _rows(section: Section) -> list[list[str | Cell]]:
-    return [_cells(line, section.all.ms) for line in _shown(section)]
-
-
-def _shown(section: Section) -> Iterable[Line]:
-    yield from (line for line in section.parts if line.ms >= 0.0005)
-    yield section.all
-
-
-def _cells(line: Line, whole: float) -> list[str | Cell]:
-    reached = line.reached
+    whole = section.all.ms
     return [
-        line.name,
-        Cell(fixed(line.ms, 2), line.ms),
-        f"{fixed(line.low, 2)} – {fixed(line.high, 2)}",
-        share(line.ms / whole if whole else None),
-        Cell(NONE if line.floor_ms is None else fixed(line.floor_ms, 2), line.floor_ms),
-        Cell(percent(reached), reached, reached) if reached is not None else Cell(NONE),
+        [
+            line.name,
+            Cell(fixed(line.ms, 2), line.ms),
+            f"{fixed(line.low, 2)} – {fixed(line.high, 2)}",
+            share(line.ms / whole if whole else None),
+            Cell(fixed(line.floor_ms, 2), line.floor_ms),
+            Cell(percent(line.reached), line.reached, line.reached),
+        ]
+        for line in (*section.parts, section.all)
+        if line is section.all or line.ms >= 0.0005
     ]

@@ -28,8 +28,8 @@ from dlrm_app.text import fixed
 from dlrm_app.tuning.trial import (
     TRAIN,
     common_settings,
+    distribution,
     final_command,
-    propose,
     refuse_another_study,
     run_trial,
     typed_values,
@@ -229,7 +229,8 @@ class _Work:
                 )
             if len(counted) + len(failed) >= self._settings.trials:
                 return None
-            trial = self._study.ask()
+            drawn = {entry["key"]: distribution(entry) for entry in self._settings.space}
+            trial = self._study.ask(drawn)
             folder = trial.user_attrs.get(FOLDER, f"trials/{trial.number:04d}")
             trial.set_user_attr(FOLDER, folder)
             stack.enter_context(held_lock(self._lock(folder), "another process runs this trial"))
@@ -261,9 +262,8 @@ class _Work:
         return (self._output / folder).with_suffix(".lock")
 
     def _run(self, trial: optuna.Trial) -> None:
-        values = propose(trial, self._settings.space)
         folder = self._output / trial.user_attrs[FOLDER]
-        settings = " ".join(typed_values(values))
+        settings = " ".join(typed_values(trial.params))
         logger.info("trial %d: %s", trial.number, settings)
 
         def goes_on(number: int, value: float) -> bool:
@@ -281,9 +281,8 @@ class _Work:
             logger.warning("trial %d failed: %s", trial.number, error)
             return
         best = max(outcome.values) if self._settings.metric == "auc" else min(outcome.values)
-        state = TrialState.PRUNED if outcome.was_given_up else TrialState.COMPLETE
-        if state == TrialState.PRUNED:
-            self._study.tell(trial, state=state)
+        if outcome.was_given_up:
+            self._study.tell(trial, state=TrialState.PRUNED)
         else:
             self._study.tell(trial, best)
         done = "given up at" if outcome.was_given_up else "has"

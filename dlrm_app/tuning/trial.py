@@ -136,22 +136,8 @@ def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
     return settings
 
 
-def propose(trial: optuna.Trial, space: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    """Key → value of every entry of ``space``; a list as the text that one types."""
-    values: dict[str, object] = {}
-    for entry in space:
-        key, drawn = entry["key"], distribution(entry)
-        if isinstance(drawn, CategoricalDistribution):
-            values[key] = trial.suggest_categorical(key, drawn.choices)
-        elif isinstance(drawn, IntDistribution):
-            values[key] = trial.suggest_int(key, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
-        else:
-            values[key] = trial.suggest_float(key, drawn.low, drawn.high, step=drawn.step, log=drawn.log)
-    return values
-
-
 def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistribution | FloatDistribution:
-    """From what an entry of ``tune.space`` draws."""
+    """The distribution that an entry of ``tune.space`` draws from; a list among choices as the text that one types."""
     if "choices" in entry:
         return CategoricalDistribution(
             [str(each).replace(" ", "") if isinstance(each, list) else each for each in entry["choices"]]

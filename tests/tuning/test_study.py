@@ -16,7 +16,7 @@ from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
-from dlrm_app.tuning.trial import final_command, propose, run_trial
+from dlrm_app.tuning.trial import distribution, final_command, run_trial
 
 TRAINER = """
 import json, pathlib, sys, time
@@ -101,9 +101,11 @@ def test_an_interrupted_trial_is_gone_on_with_in_its_folder(tmp_path: Path, trai
     config = config_of(tmp_path, "tune.trials=1")
     (tmp_path / "study" / "trials").mkdir(parents=True)
     study = study_of(config)
-    killed = study.ask()  # what a process leaves that is killed while it trains
+    killed = study.ask(
+        {each["key"]: distribution(each) for each in config.tune.space}
+    )  # what a process leaves that is killed while it trains
     killed.set_user_attr("folder", "trials/0000")
-    values = propose(killed, config.tune.space)
+    values = killed.params
     tune(config, [], train)
     done = study.trials[-1]
     assert (done.params, done.user_attrs["folder"]) == (values, "trials/0000")
