@@ -141,42 +141,33 @@ def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str)
     """Problems of the pipeline ``name`` with the device or the evaluations."""
     if name != "prefetch":
         return []
-    problems = []
+    problems = [
+        f"trainer.pipeline=prefetch holds rows in the cache for the current batch, which evaluation.{key} would take away: set it "
+        "to null, or use trainer.pipeline=sparse_dist"
+        for key in ("every_steps", "per_epoch")
+        if getattr(evaluation, key) is not None
+    ]
     if device_type == "cpu":
         problems.append(
             "trainer.pipeline=prefetch fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU: "
             "use trainer.pipeline=sparse_dist"
         )
-    for key in ("every_steps", "per_epoch"):
-        if getattr(evaluation, key) is not None:
-            problems.append(
-                f"trainer.pipeline=prefetch holds rows in the cache for the current batch, which evaluation.{key} would "
-                f"take away: set it to null, or use trainer.pipeline=sparse_dist"
-            )
     return problems
 
 
-def plateau_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
-    """Problems of schedules that follow the evaluations on val."""
-    problems = []
-    for part, settings in (("sparse", config.schedule.sparse), ("dense", config.schedule.dense)):
-        if settings.kind != "plateau":
-            continue
-        if not has_labelled_val(manifest):
-            problems.append(
-                f"schedule.{part}.kind=plateau needs a labelled val split, which {manifest.path} has not: choose another "
-                "schedule, or preprocess with split.val=0.1"
-            )
-    return problems
-
-
-def mllog_problems(is_wanted: bool, manifest: Manifest) -> list[str]:
-    """Problems of MLPerf's log without a val split."""
-    if not is_wanted or has_labelled_val(manifest):
+def val_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
+    """Problems of settings that need a labelled val split where there is none."""
+    if has_labelled_val(manifest):
         return []
+    wanted = {
+        "logging.mllog=true": config.logging.mllog,
+        "schedule.sparse.kind=plateau": config.schedule.sparse.kind == "plateau",
+        "schedule.dense.kind=plateau": config.schedule.dense.kind == "plateau",
+    }
     return [
-        f"logging.mllog=true tells the AUC on val, and {manifest.path} has no labelled val split: leave it out, or preprocess "
-        "with split.val=0.1"
+        f"{setting} needs a labelled val split, which {manifest.path} has not: leave it out, or preprocess with split.val=0.1"
+        for setting, is_given in wanted.items()
+        if is_given
     ]
 
 
@@ -215,10 +206,9 @@ class _Checks:
         sizes = ["trainer.global_batch_size", "data.lanes", "model.ensemble_size"]
         self.add(lambda: batch_problems(config, num_ranks, rows), sizes)
         if manifest is not None:
-            self.add(lambda: mllog_problems(config.logging.mllog, manifest))
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
-            self.add(lambda: plateau_problems(config, manifest), ["schedule"])
+            self.add(lambda: val_problems(config, manifest), ["schedule"])
             if scores := config.distillation.scores:
                 from dlrm_app.loader.soft_labels import soft_label_problems  # waits for pyarrow
 

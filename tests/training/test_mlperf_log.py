@@ -157,5 +157,5 @@ def test_what_a_log_cannot_tell_is_refused(keys: list[str], words: str) -> None:
 
 def test_a_dataset_without_val_is_refused(tmp_path: Path) -> None:
     write_dataset(tmp_path / "dataset", rows={"train": 500})
-    with pytest.raises(ConfigError, match=r"logging\.mllog=true tells the AUC on val"):
+    with pytest.raises(ConfigError, match=r"logging\.mllog=true needs a labelled val split"):
         train_here(tmp_path / "run", f"data.path={tmp_path}/dataset", "logging.mllog=true")
