@@ -167,7 +167,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
                 logger.info("compiling %s, which takes a minute or less", PACKAGE)
                 write_package(folder / PACKAGE, model, example, config.cpu, _interface(source, cpu))
         # with the kernels that it trained with, now that the files, which have none, are written
-        kernels = install(model, CPU, trained.config.trainer.kernels)
+        kernels = install(model, CPU, trained.trainer.kernels)
         with torch.no_grad():
             write_reference(folder, example, kernels(*example)[0])
         del model, kernels
