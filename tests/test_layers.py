@@ -58,7 +58,7 @@ COMMANDS = sorted(
 def part_of(module: str) -> str | None:
     """The layer's name that a module (dlrm_app.a.b) belongs to: its folder, or its own name at the top."""
     names = module.split(".")[1:]
-    if (PACKAGE / Path(*names)).is_dir():
+    if (PACKAGE / Path(*names) / "__init__.py").is_file():
         return "/".join(names) or None
     return "/".join(names[:-1]) or names[0]
 
