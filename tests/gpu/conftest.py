@@ -42,7 +42,7 @@ def train_legs(legs: Sequence[Sequence[str]], environment: dict[str, str]) -> No
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What all runs are told, with a synthetic dataset written for them."""
+    """Settings of all runs, with a synthetic dataset written for them."""
     root = tmp_path_factory.mktemp("inputs")
     (root / "tables.yaml").write_text(TABLES)
     rows = batch_size(RANKS)

@@ -1,4 +1,4 @@
-"""Where a training step waits for the GPU (see docs/gpu.md)."""
+"""Places where a training step waits for the GPU (see docs/gpu.md)."""
 
 import warnings
 from collections import Counter
@@ -30,7 +30,7 @@ def test_a_step_waits_for_the_gpu_in_libraries_alone(
 
 
 def waits_of(leg: list[str]) -> Counter[str]:
-    """How often a run waits for the GPU, by line of code."""
+    """Counts how often a run waits for the GPU, by line of code."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

@@ -1,0 +1,112 @@
+"""Numbers and lists in words; settings that a user is told to type are read as what they say, through a shell too."""
+
+import math
+import shlex
+import sys
+
+import numpy as np
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.train import TrainConfig
+from dlrm_app.text import (
+    bytes_text,
+    count,
+    duration,
+    first_lines,
+    listed,
+    memory_text,
+    percent,
+    setting,
+    short,
+    typed_settings,
+)
+
+
+def test_numbers_keep_the_digits_that_count() -> None:
+    assert [percent(v) for v in (0, 1, 0.4321, 0.0312, 0.00123, 2e-8, None)] == [
+        *("0%", "100%", "43%", "3.1%", "0.12%", "<0.0001%", "–"),
+    ]
+    assert [short(v) for v in (0, 950, 999.9, 12_345, 4.56e6, 2e9, math.nan)] == [
+        *("0", "950", "1k", "12.3k", "4.56M", "2B", "–"),
+    ]
+
+
+def test_sizes_spans_and_counts_carry_their_unit() -> None:
+    assert [bytes_text(v) for v in (0, 999, 1000, 3.14e6, 2e9, 1.5e12)] == [
+        *("0 B", "999 B", "1 kB", "3.14 MB", "2 GB", "1.5 TB"),
+    ]
+    assert [duration(v) for v in (0, 4.2, 40, 90, 720, 12_600, 51 * 3600)] == [
+        *("0.0 s", "4.2 s", "40 s", "1 min 30 s", "12 min 00 s", "3 h 30 min", "2 d 03 h"),
+    ]
+    assert [count(v, "problem") for v in (0, 1, 2000)] == ["0 problems", "1 problem", "2,000 problems"]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0"),
+        (12, "12 B"),
+        (1536, "1.5 KiB"),
+        (20 * 2**20, "20 MiB"),
+        (2**30, "1.0 GiB"),
+        (3109.5 * 2**30, "3,109.5 GiB"),
+        (np.float64(512), "512 B"),
+    ],
+)
+def test_memory_is_in_powers_of_two(num_bytes: float, text: str) -> None:
+    assert memory_text(num_bytes) == text
+
+
+def test_plain_values_stay_as_they_are() -> None:
+    assert setting("output", "out/my_run-1") == "output=out/my_run-1"
+    assert setting("output", "my run") == "'output=my run'"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a=b",
+        "my [1]",
+        "it's",
+        'a "b"',
+        "a,b",
+        "(1)",
+        "données",
+        "null",
+        "x\\",
+        "#1",
+        "a: b",
+        "0E0",
+        "007",
+        "1_000",
+        "NaN",
+    ],
+)
+def test_a_name_is_read_back(name: str) -> None:
+    (typed,) = shlex.split(setting("output", name))
+    assert compose_config("train", TrainConfig, ["data.path=x", typed]).output == name
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="$~"), min_size=1))
+def test_a_text_is_read_back(text: str) -> None:
+    (typed,) = shlex.split(setting("output", text))
+    value = OverridesParser.create().parse_override(typed).value()
+    assert str(value) == text
+
+
+def test_settings_are_given_back_as_they_were_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = ["--multirun", "tables=my tables.yaml", "output=x", "++trainer.seed=3"]
+    monkeypatch.setattr(sys, "argv", ["dlrm-plan", *typed])
+    assert typed_settings("output") == ["'tables=my tables.yaml'", "++trainer.seed=3"]
+
+
+def test_a_list_names_the_first_and_counts_the_rest() -> None:
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed([0, 1, 2], 1) == "0 and 2 more"
+    assert listed(range(2004), 3) == "0, 1, 2 and 2,001 more"
+    assert first_lines(["a", "b"], 2) == ["a", "b"]
+    assert first_lines(["a", "b", "c"], 1) == ["a", "… and 2 more"]
