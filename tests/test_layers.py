@@ -111,6 +111,33 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
     assert list(offences(path)) == []
 
 
+KNOWN_IN = {
+    "TrainConfig": {"cli", "config", "training"},
+    "PlanConfig": {"cli", "config", "planning", "training"},
+    "BenchConfig": {"cli", "config", "bench", "training"},
+    "TuneConfig": {"cli", "config", "tuning", "training"},
+    "PreprocessConfig": {"cli", "config", "preprocess"},
+    "GenerateConfig": {"cli", "config", "synthetic", "bench"},  # whose rows dlrm-generate makes
+    "EvaluateConfig": {"cli", "config", "evaluation", "inference"},  # which verifies an export
+    "ExportConfig": {"cli", "config", "inference"},
+    "PredictConfig": {"cli", "config", "inference"},
+    "ServeConfig": {"cli", "config", "inference"},
+}
+"""A command's whole configuration → the folders that know it; all others take the section or values that they use."""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_whole_configurations_are_known_to_the_job_alone(path: Path) -> None:
+    place = path.relative_to(PACKAGE)
+    named = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dlrm_app.config")
+        for alias in node.names
+    }
+    assert {name for name in named & KNOWN_IN.keys() if place.parts[0] not in KNOWN_IN[name]} == set()
+
+
 def test_the_rules_would_catch_an_offence() -> None:
     assert not may_import("loader", "training")
     assert not may_import("preprocess", "training")

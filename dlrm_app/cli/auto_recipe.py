@@ -53,10 +53,10 @@ def with_recipe(overrides: list[str]) -> list[str]:
     typed = {key: value for key, value in typed.items() if (key, value) != ("tables", "dataset")}
     if typed.pop("experiment", "auto") != "auto":
         return overrides
-    if isinstance(former := typed.get("warm_start.checkpoint"), str):
+    if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
         output = str(typed.get("output"))
         has_begun = typed.get("resume") == "auto" and can_continue("auto", output)
-        return _with_settings_of(output if has_begun else former, list(typed), overrides)
+        return _with_settings_of(output if has_begun else earlier, list(typed), overrides)
     path = typed.get("data.path")
     if not isinstance(path, str):
         return overrides
@@ -126,15 +126,15 @@ def _batch_size(recipes: int, rows: int, num_ranks: int) -> int:
     return max(1, min(recipes, rows // MIN_STEPS) // lanes) * lanes
 
 
-def _with_settings_of(former: str, typed: Sequence[str], overrides: list[str]) -> list[str]:
-    """``overrides`` after what the run ``former`` had of model, tables, optimizer, schedule and batch.
+def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) -> list[str]:
+    """``overrides`` after what the run ``earlier`` had of model, tables, optimizer, schedule and batch.
 
-    Groups that are ``typed`` are chosen anew, all of them by a recipe. Unchanged if the run cannot be read.
+    Groups that are ``typed`` are chosen again, all of them by a recipe. Unchanged if the run cannot be read.
     """
     from dlrm_app.training.resume import read_former, settings_of
 
     try:
-        trained, config = read_former(former)
+        trained, config = read_former(earlier)
     except DlrmError:
         return overrides
     logger.info(

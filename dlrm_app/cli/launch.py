@@ -1,4 +1,4 @@
-"""What every command shares: check the overrides, compose, run the job, end with a clear message."""
+"""Launching a command: check the overrides, compose, run the job, end with a clear message."""
 
 import argparse
 import logging
@@ -17,11 +17,9 @@ from omegaconf import OmegaConf
 from dlrm_app.cli.process import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
-from dlrm_app.config.sweep import check_sweep, find_sweep, place_in_sweep
 from dlrm_app.distributed.launcher import stop_with_launcher
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
-from dlrm_app.text import listed
 
 Job = Callable[[Any], Any]
 
@@ -150,7 +148,7 @@ def run_hydra(command: str, schema: type[Any], arguments: Sequence[str], run: Jo
 
 
 def or_explain(work: Callable[[], Any]) -> Any:
-    """What ``work`` gives; for what a user can mend, the process ends with a message in place of a traceback."""
+    """Result of ``work``; for an error that a user can fix, the process ends with a message in place of a traceback."""
     try:
         return work()
     except DlrmError as error:
@@ -188,33 +186,21 @@ def leave(code: Any) -> NoReturn:
 
 
 def is_first_rank() -> bool:
-    """Whether this process speaks for all, as far as it has been told by whoever started it."""
+    """True if this process speaks for all, by the rank that its launcher has given it."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def run_sweep(
-    command: str,
-    schema: type[Any],
-    overrides: Sequence[str],
-    job: Callable[[Any], Any],
-    validate: Callable[[Any], Any],
+    command: str, schema: type[Any], overrides: Sequence[str], job: Job, validate: Callable[[Any], None]
 ) -> None:
-    """Runs ``job`` with each combination of the checked ``overrides``. Raises ConfigError before the first if any is wrong."""
-    sweep = find_sweep(overrides)
-    check_sweep(sweep, command, schema, overrides, validate)
+    """Runs ``job`` with each combination of the checked ``overrides``, until one fails."""
 
     def run_one(tree: Any) -> Any:
-        number, is_alone = place_in_sweep()
-        if is_first_rank():
-            logger.info("combination %s", sweep.name_of(number))
-        try:
-            return or_explain(lambda: job(checked_config(tree, schema, [], validate)))
-        except BaseException:
-            if is_first_rank():
-                left = sweep.names_after(number) if is_alone else []
-                rest = f"; not started: {listed(left, most=8)}" if left else ""
-                print(f"combination {sweep.name_of(number)} failed{rest}", file=sys.stderr)
-            raise
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra = HydraConfig.get()
+        logger.info("combination %d: %s", hydra.job.num + 1, " ".join(hydra.overrides.task))
+        return or_explain(lambda: job(checked_config(tree, schema, [], validate)))
 
     run_hydra(command, schema, ["--multirun", *overrides], run_one)
 

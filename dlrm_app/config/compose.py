@@ -82,12 +82,14 @@ def compose_tree(
 def _what_hydra_lacks(error: Exception) -> str:
     text = str(error).splitlines()[0]
     if unknown := re.search(r"Could not override '(hydra\.\w+\.[^']+)'", text):
-        return f"{unknown[1]} is not known to the launcher and sweeper chosen: choose the one that has it, or leave it out"
+        return (
+            f"{unknown[1]} is not known to the launcher chosen: choose the one that has it, or leave it out"
+        )
     lacking = re.search(r"Could not find '(hydra/\w+)/([^']+)'", text)
     if lacking is None:
         return text
     return (
-        f"{lacking[1]}={lacking[2]} is not installed: {install_command('sweep')} brings hydra/sweeper=optuna and "
+        f"{lacking[1]}={lacking[2]} is not installed: {install_command('sweep')} brings "
         "hydra/launcher=submitit_local or submitit_slurm; any other comes with a package of its own"
     )
 

@@ -53,7 +53,7 @@ class InputConfig(Section):
     unlabelled: list[Split] = field(default_factory=list)
 
     def rules(self, prefix: str) -> list[Problem]:
-        """What names no files."""
+        """Splits whose value names no files."""
         inputs = {name: getattr(self, name) for name in SPLITS}
         problems = [
             Problem(f"{prefix}{name}", "must be a file, a glob or a list of them", value=value)
@@ -166,7 +166,7 @@ class DaskConfig(Section):
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def executor_rules(self, executor: str) -> list[Problem]:
-        """What cannot work with ``executor``, missing packages included."""
+        """Problems with ``executor``, missing packages included."""
         given = {"dask.address": self.address, "dask.slurm.workers": self.slurm.workers}
         keys = [key for key, value in given.items() if value is not None]
         if executor != "dask":
@@ -277,7 +277,7 @@ class GenerateConfig(Section):
 
 
 def generate_problems(config: GenerateConfig) -> list[Problem | str]:
-    """What is wrong with the values, and with the output that they name."""
+    """Problems of the values, and of the output that they name."""
     output, is_folder = Path(config.output), config.format == "dataset"
     problems: list[Problem | str] = [
         *config.problems(),

@@ -21,9 +21,7 @@ from dlrm_app.text import setting
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of one in a list."""
 OF_HYDRA = (
-    "hydra/sweeper",
     "hydra/launcher",
-    "hydra.sweeper.",
     "hydra.launcher.",
     "hydra.sweep.",
     "hydra.job.",
@@ -143,7 +141,7 @@ def _unreadable(text: str) -> str:
 
 
 def _as_one_value(key: str, whole: str, values: list[Any], schema: type[Any], groups: set[str]) -> list[str]:
-    """How to write ``whole``, a text with commas, as one value of ``key``, as far as it takes such."""
+    """Ways to write ``whole``, a text with commas, as one value of ``key``, as far as it takes such."""
     if key in groups:
         takes = {"list": False, "text": Path(whole).suffix in YAML}
     else:
@@ -161,7 +159,7 @@ def _choose(
     schema: type[Any],
     problems: list[Problem | str],
 ) -> list[str]:
-    """What Hydra is to take for each of the choices ``given``."""
+    """Names for Hydra of each of the choices ``given``."""
     folder, choices = choices_of(group, conf, command)
     chosen, unknown = [], []
     for choice in [each or "null" for each in given]:
@@ -185,7 +183,7 @@ def _choose(
 
 
 def _is_null_by_itself(group: str, conf: Path, command: str) -> bool:
-    """Whether ``command`` has no choice of ``group`` where none is typed."""
+    """True if ``command`` has no choice of ``group`` where none is typed."""
     defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{command}.yaml"), resolve=False)
     assert isinstance(defaults, dict)
     return group == "experiment" or {group: None} in defaults["defaults"]
@@ -208,12 +206,12 @@ def _check_values(
 
 
 def is_reference(value: Any) -> bool:
-    """Whether ``value`` is to be found when the configuration is composed."""
+    """True if ``value`` is found when the configuration is composed."""
     return isinstance(value, str) and ("${" in value or value == REQUIRED)
 
 
 def _adds_keys(key: str, override: Override, schema: type[Any]) -> bool:
-    """Whether a mapping is given to a field that takes any keys: Hydra would refuse those that are not there yet."""
+    """True if a mapping is given to a field that takes any keys: Hydra would refuse those that are not there yet."""
     is_plain = not (override.is_add() or override.is_force_add() or override.is_delete())
     return isinstance(override.value(), dict) and is_plain and is_free_form(type_of(key, schema))
 
@@ -229,9 +227,7 @@ def register_file(
         name += "_"
     try:
         content = OmegaConf.load(path)
-    except (
-        Exception
-    ) as error:  # the parser's errors have no common class; each is the file's author's to mend
+    except Exception as error:  # the parser's errors have no common class; the author of the file fixes each
         problems.append(f"{path} is not readable YAML: {error}")
         return name
     content = OmegaConf.create(_with_home(OmegaConf.to_container(content, resolve=False)))
@@ -271,14 +267,14 @@ def _is_anothers(group: str, name: str, path: Path) -> bool:
 
 
 def _calls(plain: Mapping[Any, Any]) -> list[str]:
-    """What would have Hydra run code: a file of settings sets nothing of Hydra's."""
+    """Problems of a file that would have Hydra run code: a file of settings sets nothing of Hydra's."""
     if "hydra" in plain or "hydra" in str(plain.get("defaults", "")):
         return ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
     return ["_target_ names code to call, which no setting may"] if has_key(plain, "_target_") else []
 
 
 def has_key(value: Any, key: str) -> bool:
-    """Whether ``key`` stands in a mapping anywhere within ``value``."""
+    """True if ``key`` stands in a mapping anywhere within ``value``."""
     if isinstance(value, Mapping):
         return key in value or any(has_key(part, key) for part in value.values())
     return isinstance(value, list) and any(has_key(part, key) for part in value)

@@ -89,7 +89,7 @@ class Reference:
                         self._comments.setdefault(f"{group}.{key}", comment)
 
     def choices_of(self, group: str) -> list[str]:
-        """What ``group`` can be, as this command names it."""
+        """Choices of ``group``, as this command names it."""
         return choices_of(group, self._conf, self._command)[1]
 
     def choices_text(self, group: str) -> str:
@@ -149,7 +149,7 @@ def as_typed(value: Any) -> str:
 
 
 def help_text(command: str, schema: type[Any], overrides: list[str]) -> str:
-    """What ``dlrm-<command> *overrides --help`` prints: groups, and every key with its value and its meaning."""
+    """Text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning."""
     reference = Reference(command, schema, overrides)
     lines = [*_wrapped("", reference.header, 0), ""]
     if reference.choices:

@@ -1,4 +1,4 @@
-"""What a configuration's classes say of its values: types, ranges and choices by annotations, rules over several keys.
+"""Schemas of configurations: types, ranges and choices by annotations, rules over several keys.
 
 A schema is a dataclass whose fields are sections (dataclasses too) or values; msgspec reads a value's annotation, as
 ``Annotated[int, Meta(ge=1)]`` or ``Literal["auc", "logloss"]``. A field without a default, or with "???", is required.
@@ -50,7 +50,7 @@ def types_of(schema: Any) -> dict[str, Any]:
 
 
 def is_section(annotation: Any) -> bool:
-    """Whether it is a part of the configuration with keys of its own."""
+    """True if it is a part of the configuration with keys of its own."""
     return is_dataclass(annotation)
 
 
@@ -68,7 +68,7 @@ def type_of(key: str, schema: Any) -> Any:
 
 
 def is_free_form(annotation: Any) -> bool:
-    """Whether any keys may stand in such a value."""
+    """True if any keys may stand in such a value."""
     return get_origin(annotation) is dict
 
 
@@ -160,7 +160,7 @@ def converted(value: Any, annotation: Any) -> Any:
 
 
 def value_problems(key: str, value: Any, annotation: Any) -> Iterator[Problem]:
-    """What of ``value``, whose type is right, is out of the annotation's range or none of its choices."""
+    """Problems of a ``value`` of the right type: out of the annotation's range, or none of its choices."""
     given = _given(annotation)
     if value is None or given is Any:
         return
@@ -200,12 +200,12 @@ class Section:
 
 
 def one_of(key: str, value: str, choices: Iterable[str]) -> list[str]:
-    """What is wrong with a name from a list, where a registry or a file of a user's knows the list."""
+    """Problems of a name from a list, where a registry or a user's file knows the list."""
     return [] if value in choices else [f"{key} must be one of {', '.join(choices)}, got {value!r}"]
 
 
 def needs_end(key: str, value: str | None, end: str) -> list[Problem]:
-    """What is wrong with the name of a file of one kind."""
+    """Problems of the name of a file of one kind."""
     if value is None or value.endswith(end):
         return []
     return [Problem(key, f"must be a name that ends in {end}", value=value)]

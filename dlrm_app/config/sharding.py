@@ -1,4 +1,4 @@
-"""How tables are spread over ranks, and what those ranks are."""
+"""Sharding of tables over ranks, and the cluster of those ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ MAX_RANKS = 65_536
 
 @dataclass(slots=True)
 class CollectivesConfig(Section):
-    """How pooled embeddings travel to the ranks of their rows, and their gradients back."""
+    """Number formats in which pooled embeddings travel to the ranks of their rows, and their gradients back."""
 
     forward: CollectiveType = "fp32"
     backward: CollectiveType = "fp32"
@@ -76,7 +76,7 @@ class ShardingConfig(Section):
         return [problem for where, each in asked.items() for problem in constraint_faults(where, each)]
 
     def pattern_constraints(self, table: str) -> dict[str, Any]:
-        """What the patterns that fit ``table`` ask for: of two that ask for one thing, the later."""
+        """Constraints by the patterns that fit ``table``: of two that ask for one thing, the later."""
         merged: dict[str, Any] = {}
         for pattern, constraints in self.tables.items():
             if fnmatchcase(table, pattern):
@@ -85,7 +85,7 @@ class ShardingConfig(Section):
 
 
 def constraint_faults(where: str, constraints: Any) -> list[Problem]:
-    """What is wrong with one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
+    """Problems of one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
     if not isinstance(constraints, Mapping):
         return [Problem(where, f"must be a mapping with {', '.join(CONSTRAINT_KEYS)}", value=constraints)]
     given = {key: value for key, value in constraints.items() if value is not None}

@@ -51,7 +51,7 @@ class TablesConfig(Section):
 
 @dataclass(slots=True)
 class ModelConfig(Section):
-    """What an architecture needs of these is its registry's matter, model/architectures."""
+    """The registry in model/architectures checks what an architecture needs of these."""
 
     kind: str = REQUIRED
     bottom_mlp: list[Count] = REQUIRED
@@ -205,7 +205,7 @@ class TrainConfig(Section):
     output: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """What sections do not allow each other; no data is needed to see it."""
+        """Sections that do not fit together, as far as no data is needed to see it."""
         problems, parts = [], self.trainer.micro_batches
         if parts > 1 and self.model.batch_norm:
             rule = "shows batch norm a part of the batch at a time, which would be another model"

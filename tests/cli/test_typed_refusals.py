@@ -58,7 +58,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
         ),
         (
             "train data.path=x hydra.launcher.n_jobs=3",
-            "hydra.launcher.n_jobs is not known to the launcher and sweeper chosen: choose the one that has it",
+            "hydra.launcher.n_jobs is not known to the launcher chosen: choose the one that has it",
         ),
         (
             "plan tables=criteo_kaggle topology=cpu_2 optimizer=lamb tables.init=zeros",
