@@ -1,6 +1,5 @@
 """Finding conf/ and composing a command's configuration from it."""
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,9 @@ def compose_tree(
         OmegaConfBaseException,
         ValueError,
     ) as error:  # the last: a defaults list of a user's
-        raise ConfigError([_what_hydra_lacks(error)]) from error
+        text = str(error).splitlines()[0]
+        cure = f": {install_command('sweep')} brings submitit's launchers" if "hydra/launcher" in text else ""
+        raise ConfigError([f"{text}{cure}"]) from error
     choices = {
         str(group): choice
         for group, choice in whole.hydra.runtime.choices.items()
@@ -77,21 +78,6 @@ def compose_tree(
     for key, value in taken.items():
         OmegaConf.update(whole, key, value)
     return whole, choices
-
-
-def _what_hydra_lacks(error: Exception) -> str:
-    text = str(error).splitlines()[0]
-    if unknown := re.search(r"Could not override '(hydra\.\w+\.[^']+)'", text):
-        return (
-            f"{unknown[1]} is not known to the launcher chosen: choose the one that has it, or leave it out"
-        )
-    lacking = re.search(r"Could not find '(hydra/\w+)/([^']+)'", text)
-    if lacking is None:
-        return text
-    return (
-        f"{lacking[1]}={lacking[2]} is not installed: {install_command('sweep')} brings "
-        "hydra/launcher=submitit_local or submitit_slurm; any other comes with a package of its own"
-    )
 
 
 def checked_config(

@@ -1,20 +1,28 @@
 """Refusing mistyped ``key=value`` overrides before Hydra composes, all of them in one message."""
 
 import difflib
+import hashlib
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import is_dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Transformer, ValueType
+from hydra.core.override_parser.types import Override, OverrideType, Transformer, ValueType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from dlrm_app.config.schema import REQUIRED, is_free_form, type_of, type_problem, types_of, unknown_key
+from dlrm_app.config.schema import (
+    REQUIRED,
+    is_free_form,
+    is_section,
+    type_of,
+    type_problem,
+    types_of,
+    unknown_key,
+)
 from dlrm_app.errors import Problem
 from dlrm_app.text import setting
 
@@ -28,16 +36,13 @@ OF_HYDRA = (
 )
 """What a sweep may set of Hydra's."""
 YAML = (".yaml", ".yml")
-NOT_WORDS = ("null", "true", "false", "nan", "inf")
-"""What Hydra takes for a value and no name."""
-_registered: dict[tuple[str, str], Path] = {}
-"""(group, name) → the file that has it."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
+Problems = list[Problem | str]
 
 
 def check_overrides(
     overrides: list[str], schema: type[Any], conf: Path, command: str, is_sweep: bool = False
-) -> tuple[list[str], list[Problem | str]]:
+) -> tuple[list[str], Problems]:
     """Checks every override against ``schema`` and the groups in ``conf``: the good ones as Hydra takes them, and the
     problems of the others, which are unknown keys (with the nearest known one), wrong types and unknown choices.
 
@@ -47,10 +52,9 @@ def check_overrides(
     """
     parser = OverridesParser.create()
     settings = settings_named_as_groups(schema, conf)
-    groups = (
-        {path.name for path in conf.iterdir() if path.is_dir()} & {*types_of(schema), "experiment"}
-    ) - settings
-    problems: list[Problem | str] = []
+    groups = {path.name for path in conf.iterdir() if path.is_dir()} & {*types_of(schema), "experiment"}
+    groups -= settings
+    problems: Problems = []
     checked: list[str] = []
     for given in overrides:
         before = len(problems)
@@ -60,33 +64,32 @@ def check_overrides(
         except HydraException:
             problems.append(_unreadable(given))
             continue
-        key = override.key_or_group
-        values = _values(override)
-        if "_target_" in key.split(".") or any(has_key(value, "_target_") for value in values):
-            problems.append(f"{given}: _target_ names code to call, which no setting may")
-        elif override.package is not None:
+        key, values = override.key_or_group, _values(override)
+        if override.package is not None:
             value = text.partition("=")[2]
             problems.append(f"{given}: @{override.package} names no place of its own: write {key}={value}")
         elif override.is_delete():
             instead = "choose another" if key in groups else f"give it a value, or {key}=null"
             problems.append(f"{given} would delete a key: {instead}")
-        elif len(values) > 1 and not is_sweep and (key in groups or type_of(key, schema) is not None):
-            offers = [] if key in settings else ["for a run with each add --multirun"]
-            offers += _as_one_value(key, text.partition("=")[2], values, schema, groups)
-            problems.append(f"{given} gives several values: {', '.join(offers)}")
-        elif key in settings and is_sweep:
-            problems.append(f"{given}: dlrm-{command} has no --multirun, start it once for each")
+        elif re.match(r"hydra\b", key):
+            if not key.startswith(OF_HYDRA) or "_target_" in text:  # which names code to call
+                problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
+        elif key not in groups and type_of(key, schema) is None:
+            problems.append(unknown_key(key, schema, sorted(groups)))
+        elif len(values) > 1 and (key in settings or not is_sweep):
+            whole = text.partition("=")[2]
+            each = "" if key in settings else "a run with each needs --multirun, "
+            ways = (
+                f"{each}a list is written {shlex.quote(f'{key}=[{whole}]')}, one text {setting(key, whole)}"
+            )
+            problems.append(f"{given} gives several values: {ways}")
         elif key in groups and all(isinstance(value, str | None) for value in values):
             chosen = _choose(values, key, conf, command, schema, problems)
             text = f"{key}={','.join(chosen)}"  # + is left out: every group has its place in the defaults
-        elif re.match(r"hydra\b", key):
-            if len(values) > 1 and not is_sweep:
-                problems.append(f"{given} gives several values: give one")
-            if not key.startswith(OF_HYDRA):
-                problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
         else:
-            _check_values(key, override, values, schema, groups, problems)
-            text = f"++{text}" if _adds_keys(key, override, schema) else text
+            if override.value_type in (ValueType.ELEMENT, *SWEEPS):  # not a range, whose numbers Hydra makes
+                problems += _type_problems(key, values, schema)
+            text = f"++{text}" if _adds_keys(override, type_of(key, schema)) else text
         if len(problems) == before:
             checked.append(text)
     return checked, problems
@@ -100,21 +103,14 @@ def plain_values(overrides: list[str]) -> dict[str, object]:
 
 def settings_named_as_groups(schema: type[Any], conf: Path) -> set[str]:
     """Keys with a plain value that are called as a folder of ``conf`` is: Hydra would look for a choice in there."""
-    return {key for key, kind in types_of(schema).items() if not is_dataclass(kind) and (conf / key).is_dir()}
+    return {key for key, kind in types_of(schema).items() if not is_section(kind) and (conf / key).is_dir()}
 
 
 def take_settings(overrides: list[str], names: set[str]) -> tuple[dict[str, object], list[str]]:
     """(key → value of the ``overrides`` of ``names``, the other overrides)."""
-    parser = OverridesParser.create()
-    taken: dict[str, object] = {}
-    others = []
-    for text in overrides:
-        override = parser.parse_override(text)
-        if override.key_or_group in names:
-            taken[override.key_or_group] = override.value()
-        else:
-            others.append(text)
-    return taken, others
+    parsed = dict(zip(overrides, OverridesParser.create().parse_overrides(overrides), strict=True))
+    taken = {each.key_or_group: each.value() for each in parsed.values() if each.key_or_group in names}
+    return taken, [text for text, each in parsed.items() if each.key_or_group not in names]
 
 
 def choices_of(group: str, conf: Path, command: str) -> tuple[str, list[str]]:
@@ -140,36 +136,20 @@ def _unreadable(text: str) -> str:
     )
 
 
-def _as_one_value(key: str, whole: str, values: list[Any], schema: type[Any], groups: set[str]) -> list[str]:
-    """Ways to write ``whole``, a text with commas, as one value of ``key``, as far as it takes such."""
-    if key in groups:
-        takes = {"list": False, "text": Path(whole).suffix in YAML}
-    else:
-        kind = type_of(key, schema)
-        takes = {"list": not type_problem(key, values, kind), "text": not type_problem(key, whole, kind)}
-    as_list = f"for a list write {shlex.quote(f'{key}=[{whole}]')}"
-    return [as_list] * takes["list"] + [f"for one text {setting(key, whole)}"] * takes["text"]
-
-
 def _choose(
-    given: list[str | None],
-    group: str,
-    conf: Path,
-    command: str,
-    schema: type[Any],
-    problems: list[Problem | str],
+    given: list[str | None], group: str, conf: Path, command: str, schema: type[Any], problems: Problems
 ) -> list[str]:
     """Names for Hydra of each of the choices ``given``."""
     folder, choices = choices_of(group, conf, command)
     chosen, unknown = [], []
     for choice in [each or "null" for each in given]:
-        if choice == "null" and _is_null_by_itself(group, conf, command):
-            chosen.append(register_nothing(group))
+        if choice == "null" and _may_be_null(group, conf, command):
+            chosen.append(_register("nothing", group, {}, "_global_"))
         elif Path(choice).suffix not in YAML:
             chosen.append(f"{folder}{choice}")
             unknown += [choice] if choice not in choices else []
         elif Path(choice).is_file():
-            chosen.append(register_file(Path(choice), group, conf, schema, problems))
+            chosen.append(_register_file(Path(choice), group, schema, problems))
         else:
             problems.append(f"{group}={choice}: no such file (looked in {Path.cwd()})")
     if unknown:
@@ -182,74 +162,50 @@ def _choose(
     return chosen
 
 
-def _is_null_by_itself(group: str, conf: Path, command: str) -> bool:
-    """True if ``command`` has no choice of ``group`` where none is typed."""
-    defaults = OmegaConf.to_container(OmegaConf.load(conf / f"{command}.yaml"), resolve=False)
-    assert isinstance(defaults, dict)
-    return group == "experiment" or {group: None} in defaults["defaults"]
+def _may_be_null(group: str, conf: Path, command: str) -> bool:
+    """True if ``command`` can do without a choice of ``group``."""
+    return group == "experiment" or {group: None} in OmegaConf.load(conf / f"{command}.yaml").defaults
 
 
-def _check_values(
-    key: str,
-    override: Override,
-    values: list[Any],
-    schema: type[Any],
-    groups: set[str],
-    problems: list[Problem | str],
-) -> None:
+def _type_problems(key: str, values: Sequence[Any], schema: type[Any]) -> Problems:
+    """Problems of values of a wrong type; what ``${...}`` stands for is not known yet."""
     kind = type_of(key, schema)
-    if kind is None:
-        problems.append(unknown_key(key, schema, sorted(groups)))
-    elif override.value_type in (ValueType.ELEMENT, *SWEEPS):  # not a range, whose numbers the sweeper makes
-        found = [type_problem(key, value, kind) for value in values if not is_reference(value)]
-        problems += [problem for problem in found if problem is not None]
+    known = [each for each in values if not (isinstance(each, str) and ("${" in each or each == REQUIRED))]
+    return [problem for value in known if (problem := type_problem(key, value, kind))]
 
 
-def is_reference(value: Any) -> bool:
-    """True if ``value`` is found when the configuration is composed."""
-    return isinstance(value, str) and ("${" in value or value == REQUIRED)
-
-
-def _adds_keys(key: str, override: Override, schema: type[Any]) -> bool:
+def _adds_keys(override: Override, kind: Any) -> bool:
     """True if a mapping is given to a field that takes any keys: Hydra would refuse those that are not there yet."""
-    is_plain = not (override.is_add() or override.is_force_add() or override.is_delete())
-    return isinstance(override.value(), dict) and is_plain and is_free_form(type_of(key, schema))
+    return isinstance(override.value(), dict) and override.type is OverrideType.CHANGE and is_free_form(kind)
 
 
-def register_file(
-    path: Path, group: str, conf: Path, schema: type[Any], problems: list[Problem | str]
-) -> str:
+def _register_file(path: Path, group: str, schema: type[Any], problems: Problems) -> str:
     """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``schema`` does not take."""
-    name = re.sub(r"[^\w.-]", "_", path.stem, flags=re.ASCII)  # a choice is no text: = would end it
-    if not name[:1].isalpha() or name.lower() in NOT_WORDS:
-        name = f"_{name}"
-    while (conf / group / f"{name}.yaml").exists() or _is_anothers(group, name, path):
-        name += "_"
+    # a name that is no text (= would end it), and no other file's
+    name = (
+        f"{re.sub(r'[^a-zA-Z0-9_]', '_', path.stem)}_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]}"
+    )
+    name = name if name[0].isalpha() else f"_{name}"
     try:
-        content = OmegaConf.load(path)
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except Exception as error:  # the parser's errors have no common class; the author of the file fixes each
         problems.append(f"{path} is not readable YAML: {error}")
         return name
-    content = OmegaConf.create(_with_home(OmegaConf.to_container(content, resolve=False)))
-    if not isinstance(content, DictConfig):
+    if not isinstance(content, dict):
         problems.append(f"{group}={path}: the file must hold keys and their values, got a list or a word")
         return name
     is_recipe = group == "experiment"
-    plain = OmegaConf.to_container(content, resolve=False)
-    assert isinstance(plain, dict)
-    values = {str(key): value for key, value in plain.items() if key != "defaults"}
-    faults = _calls(plain) or _faults(values, "" if is_recipe else f"{group}.", schema)
+    values = {key: value for key, value in content.items() if key != "defaults"}
+    faults = _file_problems(values, "" if is_recipe else f"{group}.", schema)
+    if "hydra" in str(content.get("defaults", "")):
+        faults = ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
     problems += [f"{group}={path}: {fault}" for fault in faults]
     # what a recipe sets stands at the top, which a file in conf/ says by its first line
-    package = "_global_" if is_recipe else None
+    return _register(name, group, _with_home(content), "_global_" if is_recipe else None)
+
+
+def _register(name: str, group: str, content: Any, package: str | None) -> str:
     ConfigStore.instance().store(group=group, name=name, node=content, package=package)
-    return name
-
-
-def register_nothing(group: str) -> str:
-    """The name of a choice that sets nothing: Hydra takes a null for no group's choice where it is typed."""
-    name = "nothing"
-    ConfigStore.instance().store(group=group, name=name, node={}, package="_global_")
     return name
 
 
@@ -262,33 +218,15 @@ def _with_home(value: Any) -> Any:
     return str(Path.home()) + value[1:] if isinstance(value, str) and value.startswith("~/") else value
 
 
-def _is_anothers(group: str, name: str, path: Path) -> bool:
-    return _registered.setdefault((group, name), path.resolve()) != path.resolve()
-
-
-def _calls(plain: Mapping[Any, Any]) -> list[str]:
-    """Problems of a file that would have Hydra run code: a file of settings sets nothing of Hydra's."""
-    if "hydra" in plain or "hydra" in str(plain.get("defaults", "")):
-        return ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
-    return ["_target_ names code to call, which no setting may"] if has_key(plain, "_target_") else []
-
-
-def has_key(value: Any, key: str) -> bool:
-    """True if ``key`` stands in a mapping anywhere within ``value``."""
-    if isinstance(value, Mapping):
-        return key in value or any(has_key(part, key) for part in value.values())
-    return isinstance(value, list) and any(has_key(part, key) for part in value)
-
-
-def _faults(values: Mapping[str, Any], prefix: str, schema: type[Any]) -> list[Problem]:
-    faults: list[Problem] = []
+def _file_problems(values: Mapping[Any, Any], prefix: str, schema: type[Any]) -> Problems:
+    faults: Problems = []
     for name, value in values.items():
         key = f"{prefix}{name}"
         kind = type_of(key, schema)
         if kind is None:
             faults.append(unknown_key(key, schema))
-        elif is_dataclass(kind) and isinstance(value, Mapping):
-            faults += _faults({str(part): each for part, each in value.items()}, f"{key}.", schema)
-        elif not (isinstance(value, str) and "${" in value) and (fault := type_problem(key, value, kind)):
-            faults.append(fault)
+        elif is_section(kind) and isinstance(value, Mapping):
+            faults += _file_problems(value, f"{key}.", schema)
+        else:
+            faults += _type_problems(key, [value], schema)
     return faults

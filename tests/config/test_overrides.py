@@ -161,22 +161,21 @@ def test_impossible_values_are_all_named() -> None:
         ("experiment", "defaults:\n  - override /hydra/launcher: joblib"),
         ("experiment", "defaults:\n  - /hydra/callbacks: x"),
         ("tables", "hydra: {}"),
-        (
-            "experiment",
-            "tables: {specs: [{name: t, rows: 3, features: [f], sharding: {_target_: os.system}}]}",
-        ),
     ],
 )
 def test_a_users_file_reaches_neither_hydra_nor_any_code(tmp_path: Path, choice: str, text: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     (problem,) = problems_of("data.path=x", f"{choice}={file}")
-    assert "hydra" in problem or "_target_" in problem
+    assert "hydra" in problem
 
 
-def test_no_setting_names_code_to_call() -> None:
-    (problem,) = problems_of("data.path=x", "+hydra.callbacks.x={_target_: os.system}")
-    assert "_target_ names code to call" in problem
+@pytest.mark.parametrize(
+    "typed", ["+hydra.callbacks.x={_target_: os.system}", "hydra.launcher._target_=os.system"]
+)
+def test_no_setting_names_code_to_call(typed: str) -> None:
+    (problem,) = problems_of("data.path=x", typed)
+    assert "of Hydra's own settings there are" in problem
 
 
 def test_a_path_may_have_target_in_its_name() -> None:
@@ -258,7 +257,7 @@ def test_a_choice_is_not_put_elsewhere_nor_left_out() -> None:
 
 def test_a_launcher_that_is_not_there_is_no_promise() -> None:
     (problem,) = problems_of("data.path=x", "hydra/launcher=joblib")
-    assert problem.endswith("any other comes with a package of its own")
+    assert "Could not find 'hydra/launcher/joblib': pip install" in problem
 
 
 def test_a_batch_that_no_memory_holds_is_refused_beforehand() -> None:
