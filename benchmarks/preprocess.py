@@ -15,7 +15,6 @@ The time of the job leaves out what a command takes for any input: imports, this
 there is no first small file, this project's engine is the command dlrm-preprocess, and ratios are of whole processes.
 """
 
-import gzip
 import json
 import os
 import platform
@@ -37,10 +36,7 @@ from preprocess_engines import (
     DENSE,
     ENGINES,
     NUM_EMBEDDINGS,
-    NUM_ZIPPED,
-    SAME_JOB,
     SPARSE,
-    Engine,
     preprocess_overrides,
 )
 
@@ -132,7 +128,7 @@ def measure_command(inputs: Sequence[Path], rows: int, folder: Path) -> Measured
 def work_as_engine(name: str, folder: Path, cold: bool, inputs: Sequence[Path]) -> None:
     """In the process of one engine: a small file first, unless ``cold``; then the job, whose seconds are printed."""
     engine = ENGINES[name]
-    warm_up = [] if cold else [("warm-up", [folder / warm_name(engine)])]
+    warm_up = [] if cold else [("warm-up", [folder / "warm.tsv"])]
     for output, files in (*warm_up, ("output", inputs)):
         shutil.rmtree(folder / output, ignore_errors=True)
         if not name.startswith("ours"):
@@ -158,49 +154,22 @@ def peak_bytes() -> int:
 # the data
 
 
-def warm_name(engine: Engine) -> str:
-    return "warm.tsv.gz" if engine.input == "gzip" else "warm.tsv"
-
-
-def write_clicks(path: Path, rows: int, start_row: int = 0, max_cardinality: int = 1_000_000) -> Path:
+def write_clicks(path: Path, rows: int, max_cardinality: int = 1_000_000) -> Path:
     """A Criteo-shaped file, with many different ids, as the real one has; kept if it is there already."""
     from dlrm_app.synthetic import generate
 
     if not path.exists():
-        options = [f"output={path}", f"rows={rows}", f"start_row={start_row}"]
+        options = [f"output={path}", f"rows={rows}"]
         options.append(f"max_cardinality={max_cardinality}")
         generate(compose_config("generate", GenerateConfig, options))
     return path
 
 
-def make_inputs(folder: Path, options: Options) -> dict[str, tuple[list[Path], int]]:
-    """Input → (its files, their rows)."""
+def make_input(folder: Path, options: Options) -> Path:
+    """The rows that every engine gets, beside the few that it warms up with."""
     write_clicks(folder / "warm.tsv", WARM_ROWS)
-    everything = write_clicks(
-        folder / f"clicks-{options.rows}-{options.max_cardinality}.tsv",
-        options.rows,
-        max_cardinality=options.max_cardinality,
-    )
-    if options.command:
-        return {"all": ([everything], options.rows)}
-    half = options.rows // NUM_ZIPPED
-    zipped = [
-        zip_file(write_clicks(folder / f"clicks-{half}-{part}.tsv", half, part * half))
-        for part in range(NUM_ZIPPED)
-    ]
-    zip_file(folder / "warm.tsv")
-    return {
-        "all": ([everything], options.rows),
-        "gzip": (zipped, NUM_ZIPPED * half),
-    }
-
-
-def zip_file(path: Path) -> Path:
-    zipped = path.with_name(f"{path.name}.gz")
-    if not zipped.exists():
-        with path.open("rb") as text, gzip.open(zipped, "wb", compresslevel=6) as file:
-            shutil.copyfileobj(text, file, 1 << 20)
-    return zipped
+    name = f"clicks-{options.rows}-{options.max_cardinality}.tsv"
+    return write_clicks(folder / name, options.rows, max_cardinality=options.max_cardinality)
 
 
 def check_same_job(folder: Path) -> None:
@@ -209,7 +178,7 @@ def check_same_job(folder: Path) -> None:
     import pyarrow.parquet as pq
 
     tables = {}
-    for name in SAME_JOB:
+    for name in ENGINES:
         output = folder / f"same-{name}"
         shutil.rmtree(output, ignore_errors=True)
         if name != "ours":
@@ -247,10 +216,9 @@ def main_table(measured: dict[str, list[Measured]], of_processes: bool = False) 
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, runs in measured.items():
-        baseline = "ours-gz" if ENGINES[name].input == "gzip" else "ours"
-        ratio = f"{speeds[baseline] / speeds[name]:.1f}×" if baseline in speeds and name != baseline else ""
+        ratio = f"{speeds['ours'] / speeds[name]:.1f}×" if "ours" in speeds and name != "ours" else ""
         cells = [
-            ENGINES[name].name,
+            ENGINES[name].title,
             f"{speeds[name]:,.0f}",
             f"{rate([m.rows / m.wall for m in runs]):,.0f}",
             f"{statistics.median(m.cpu / m.rows * 1e6 for m in runs):.2f}",
@@ -324,18 +292,17 @@ def workspace(folder: str) -> Iterator[Path]:
 def main(options: Options) -> None:
     names = list(ENGINES) if options.engines == "all" else options.engines.split(",")
     with workspace(options.folder) as folder:
-        inputs = make_inputs(folder, options)
+        clicks = make_input(folder, options)
         check_same_job(folder)
         measured: dict[str, list[Measured]] = {name: [] for name in names}
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:
-                files, rows = inputs[ENGINES[name].input]
-                settle(files)
-                run = measure(name, files, rows, folder, options.command)
+                settle([clicks])
+                run = measure(name, [clicks], options.rows, folder, options.command)
                 measured[name].append(run)
                 speeds = f"{run.rows / run.job:,.0f} rows/s, {run.rows / run.wall:,.0f} as a process"
                 print(f"round {number + 1}: {name} {speeds}", file=sys.stderr)
-        size = inputs["all"][0][0].stat().st_size
+        size = clicks.stat().st_size
         print(
             f"{options.rows:,} rows, {size / 1e6:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n"
         )

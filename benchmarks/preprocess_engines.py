@@ -14,8 +14,6 @@ from dlrm_app.config.datasets import PreprocessConfig
 NUM_EMBEDDINGS = 100_000
 DENSE = [f"int_{number}" for number in range(13)]
 SPARSE = [f"cat_{number}" for number in range(26)]
-NUM_ZIPPED = 2
-"""Files that the rows are divided among as gzip."""
 
 
 Job = Callable[[], object]
@@ -76,17 +74,14 @@ def duckdb(inputs: Sequence[Path], output: Path) -> None:
 
 @dataclass(frozen=True)
 class Engine:
-    """``prepare`` makes the job; ``input``: which file it gets: all rows, or the gzip files."""
+    """``prepare`` makes the job."""
 
-    name: str
+    title: str
     prepare: Callable[[Sequence[Path], Path], Job]
-    input: str = "all"
 
 
 ENGINES = {
     "ours": Engine("this project", this_project),
     "polars": Engine("polars", partial(partial, polars)),
     "duckdb": Engine("duckdb", partial(partial, duckdb)),
-    "ours-gz": Engine(f"this project, {NUM_ZIPPED} gzip files", this_project, "gzip"),
 }
-SAME_JOB = ("ours", "polars", "duckdb")

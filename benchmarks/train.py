@@ -5,7 +5,7 @@
     python benchmarks/train.py --dlrm dlrm --model kaggle --engines adagrad,dlrm_main --rounds 5
 
 Same tables, MLPs, batch size, threads and machine. dlrm-train reads Parquet and shuffles it; dlrm_main.py trains on
-random batches, and on .npy files of the same rows, which it loads whole before its first step and does not shuffle.
+random batches in memory.
 Ids are uniform, as dlrm_main.py draws them. The models are in train_models.py, what had to be put around dlrm_main.py in
 train_peers.py.
 
@@ -96,25 +96,20 @@ def our_steps(work: Work) -> dict[int, float]:
 # the peers
 
 
-def dlrm_main(*more: str) -> Callable[[Work], list[str]]:
+def dlrm_main(work: Work) -> list[str]:
     """The command of torchrec_dlrm/dlrm_main.py, with Adagrad; the one that it has beside SGD."""
-
-    def command(work: Work) -> list[str]:
-        shapes = work.shapes
-        filled = [each.replace("{npy}", str(work.folder / "npy")) for each in more]
-        return [
-            *(sys.executable, str(Path(__file__).with_name("train_peers.py"))),
-            *(str(Path(str(work.dlrm)) / "torchrec_dlrm" / "dlrm_main.py"), str(work.folder)),
-            *("--num_embeddings_per_feature", numbers(shapes.rows), "--embedding_dim", f"{shapes.dim}"),
-            *("--dense_arch_layer_sizes", numbers(shapes.bottom)),
-            *("--over_arch_layer_sizes", numbers(shapes.top)),
-            *("--interaction_type", "dcn" if shapes.interaction == "dcn" else "original"),
-            *("--batch_size", f"{work.batch_size}", "--limit_train_batches", f"{work.steps}"),
-            *("--limit_val_batches", "1", "--limit_test_batches", "1"),
-            *("--adagrad", "--learning_rate", "0.005", *filled),
-        ]
-
-    return command
+    shapes = work.shapes
+    return [
+        *(sys.executable, str(Path(__file__).with_name("train_peers.py"))),
+        *(str(Path(str(work.dlrm)) / "torchrec_dlrm" / "dlrm_main.py"), str(work.folder)),
+        *("--num_embeddings_per_feature", numbers(shapes.rows), "--embedding_dim", f"{shapes.dim}"),
+        *("--dense_arch_layer_sizes", numbers(shapes.bottom)),
+        *("--over_arch_layer_sizes", numbers(shapes.top)),
+        *("--interaction_type", "dcn" if shapes.interaction == "dcn" else "original"),
+        *("--batch_size", f"{work.batch_size}", "--limit_train_batches", f"{work.steps}"),
+        *("--limit_val_batches", "1", "--limit_test_batches", "1"),
+        *("--adagrad", "--learning_rate", "0.005"),
+    ]
 
 
 def numbers(values: Sequence[int], between: str = ",") -> str:
@@ -129,19 +124,17 @@ def peer_steps(work: Work) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Engine:
-    """``command`` of a Work, and ``steps``, when its steps ended; ``models`` that it knows."""
+    """``command`` of a Work, and ``steps``, when its steps ended."""
 
     name: str
     command: Callable[[Work], list[str]]
     steps: Callable[[Work], dict[int, float]] = peer_steps
-    models: Sequence[str] = tuple(MODELS)
 
     @property
     def is_peer(self) -> bool:
         return self.steps is peer_steps
 
 
-NPY = ("--dataset_name", "criteo_kaggle", "--in_memory_binary_criteo_path", "{npy}")
 ENGINES = {
     "rowwise": Engine("dlrm-train, row-wise Adagrad", ours("rowwise_adagrad"), our_steps),
     "adagrad": Engine("dlrm-train, Adagrad", ours("adagrad"), our_steps),
@@ -150,10 +143,7 @@ ENGINES = {
         ours("rowwise_adagrad", "trainer.precision=bf16", "trainer.compile=auto"),
         our_steps,
     ),
-    "dlrm_main": Engine("dlrm_main.py, Adagrad, random data", dlrm_main()),
-    "dlrm_main_npy": Engine(
-        "dlrm_main.py, Adagrad, .npy", dlrm_main(*NPY), models=("small", "kaggle", "dcn")
-    ),
+    "dlrm_main": Engine("dlrm_main.py, Adagrad, random data", dlrm_main),
 }
 DEFAULT_ENGINES = ("rowwise", "adagrad", "dlrm_main")
 
@@ -162,9 +152,7 @@ DEFAULT_ENGINES = ("rowwise", "adagrad", "dlrm_main")
 
 
 def make_data(work: Work) -> None:
-    """The same rows as a dataset of dlrm-train and as dlrm_main.py's .npy files; kept if they are there already."""
-    import numpy as np
-    import pyarrow.parquet as pq
+    """The rows as a dataset of dlrm-train, and their shapes for the peer; kept if they are there already."""
     import yaml
 
     from dlrm_app.config.compose import compose_config
@@ -190,22 +178,11 @@ def make_data(work: Work) -> None:
     }
     (work.folder / "shapes.json").write_text(json.dumps(told))
     (work.folder / "tables.yaml").write_text(yaml.safe_dump({"specs": specs}))
-    dataset, npy = work.folder / "dataset", work.folder / "npy"
+    dataset = work.folder / "dataset"
     if not (dataset / "manifest.json").exists():
         keys = [f"tables={work.folder / 'tables.yaml'}", "format=dataset", "alpha=0", f"output={dataset}"]
         keys += [f"num_dense={shapes.num_dense}", f"rows={work.num_rows}"]
         generate(compose_config("generate", GenerateConfig, keys))
-    if not npy.exists() and not shapes.ids:
-        npy.mkdir()
-        table = pq.read_table(sorted((dataset / "train").glob("*.parquet")))
-        parts = {
-            "dense": ([f"num_{index}" for index in range(shapes.num_dense)], np.float32),
-            "sparse": ([f"cat_{index}" for index in range(len(shapes.rows))], np.int32),
-            "labels": (["label"], np.int32),
-        }
-        for name, (columns, kind) in parts.items():
-            values = np.stack([table[column].to_numpy().astype(kind) for column in columns], axis=1)
-            np.save(npy / f"train_{name}.npy", values)
 
 
 # measuring
@@ -298,11 +275,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     options = parse()
-    names = [
-        name
-        for name in options.engines.split(",")
-        if options.model in ENGINES[name].models and (options.dlrm or not ENGINES[name].is_peer)
-    ]
+    names = [name for name in options.engines.split(",") if options.dlrm or not ENGINES[name].is_peer]
     with tempfile.TemporaryDirectory(prefix="train-benchmark-") as temporary:
         folder = (options.folder or Path(temporary)) / f"{options.model}-{options.batch_size}-{options.steps}"
         folder.mkdir(parents=True, exist_ok=True)
