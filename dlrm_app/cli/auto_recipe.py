@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.overrides import plain_values
+from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
@@ -92,7 +93,7 @@ def recipe_words(manifest: Manifest, num_ranks: int) -> list[str]:
     groups = dict(next(iter(group.items())) for group in recipe.pop("defaults"))
     taken = {key.removeprefix("override /"): value for key, value in groups.items()}
     taken |= {**dict(leaves(recipe)), "trainer.global_batch_size": batch}
-    settings = " ".join(f"{key}={value}" for key, value in taken.items())
+    settings = " ".join(f"{key}={as_typed(value)}" for key, value in taken.items())
     logger.info(
         "experiment=auto takes %s for %s: %s; experiment=null: none", name, count(rows, "row"), settings
     )

@@ -7,8 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.compose import conf_dir, plain_values
-from dlrm_app.config.keys import GONE, RENAMED, RENAMED_IN_SPECS
-from dlrm_app.config.schema import build
+from dlrm_app.config.schema import GONE, RENAMED, RENAMED_IN_SPECS, build
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import leaves

@@ -14,13 +14,25 @@ from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_
 
 import msgspec
 
-from dlrm_app.config.keys import GONE, RENAMED
 from dlrm_app.errors import Problem
 from dlrm_app.text import listed
 
 Schema = TypeVar("Schema")
 REQUIRED: Any = "???"
 """What stands in conf/ for a value that has no default."""
+RENAMED = {"model.members": "model.ensemble_size"}
+RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
+GONE: dict[str, str] = {
+    "check": "type dlrm-check data.path=DATASET",
+    "calibrate": "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml",
+    "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
+    "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
+    "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
+    "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
+    "watch_seconds": "restart dlrm-serve to serve another export",
+    "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
+}
+"""Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _types: dict[Any, dict[str, Any]] = {}
 _FP32_MAX, _INT64_MAX, _MINUTES_OF_A_YEAR = 3.4028234663852886e38, 2**63 - 1, 365 * 24 * 60
 

@@ -25,9 +25,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.keys import RENAMED_IN_SPECS
 from dlrm_app.config.optimizer import SparseSettings
-from dlrm_app.config.schema import Count, Positive, type_problem, value_problems
+from dlrm_app.config.schema import RENAMED_IN_SPECS, Count, Positive, type_problem, value_problems
 from dlrm_app.config.sharding import constraint_faults
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError, Problem, refuse_if
