@@ -1,6 +1,6 @@
 """The commands: what each reads, checks and runs, and the page that it leaves. All is imported once it is needed.
 
-``python -m dlrm_app.cli.commands`` prints the reference of all their keys.
+``python -m dlrm_app.cli.commands > docs/reference/configuration.md`` writes the reference of all their keys.
 """
 
 import signal

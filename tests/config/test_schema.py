@@ -1,0 +1,57 @@
+"""Schemas: what their annotations and rules refuse, as records."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from dlrm_app.config.schema import REQUIRED, Count, Section, build, required, unknown_key
+from dlrm_app.errors import Problem
+
+
+@dataclass(slots=True)
+class Part(Section):
+    kind: Literal["sum", "mean"] = "sum"
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    sizes: list[Count] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Whole(Section):
+    name: str = REQUIRED
+    rows: Count = REQUIRED
+    fast: bool | Literal["auto"] = False
+    part: Part = field(default_factory=Part)
+
+    def rules(self, prefix: str) -> list[Problem]:
+        return [Problem(f"{prefix}rows", "must be even", "add one", self.rows)] if self.rows % 2 else []
+
+
+def test_values_get_the_types_of_their_fields_and_defaults_where_they_are_missing() -> None:
+    values = {"name": 7, "rows": "8", "fast": "auto", "part": {"share": 1, "sizes": ["2"]}}
+    problems: list[Problem] = []
+    config = build(Whole, values, problems)
+    assert (config, problems) == (Whole("7", 8, "auto", Part("sum", 1.0, [2])), [])
+    assert config is not None
+    assert config.problems() == []
+
+
+def test_unknown_missing_and_mistyped_keys_come_together() -> None:
+    problems: list[Problem] = []
+    assert build(Whole, {"nam": 1, "rows": "many"}, problems) is None
+    mistyped = Problem("rows", "must be a whole number", value="many")
+    assert problems == [unknown_key("nam", Whole), required("name"), mistyped]
+    assert str(problems[0]) == "nam is not a known key: did you mean name?"
+    assert str(mistyped) == "rows must be a whole number, got 'many'"
+
+
+def test_ranges_choices_and_rules_are_told_of_all_sections() -> None:
+    config = Whole("x", 0, "autp", Part("meen", 0.0, [3, 0]))  # type: ignore[arg-type]
+    assert config.problems() == [
+        Problem("rows", "must be at least 1", value=0),
+        Problem("fast", "must be one of false, true, auto", "did you mean auto?", "autp"),
+        Problem("part.kind", "must be one of sum, mean", "did you mean mean?", "meen"),
+        Problem("part.share", "must lie in (0, 1]", value=0.0),
+        Problem("part.sizes", "must be at least 1", value=0),
+    ]
+    assert Whole("x", 3).problems("a.") == [Problem("a.rows", "must be even", "add one", 3)]
