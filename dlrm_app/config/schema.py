@@ -161,7 +161,12 @@ def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
     try:
         converted(value, annotation)
     except msgspec.ValidationError:
-        return Problem(key, f"must be {_kind(_bare(annotation))}", value=value)
+        choices = ", ".join(_choices(_given(annotation)))
+        return Problem(
+            key,
+            f"must be one of {choices}" if choices else f"must be {_kind(_bare(annotation))}",
+            value=value,
+        )
     return None
 
 
