@@ -1,9 +1,10 @@
-"""Starting the commands as a user does: the installed script, or ranks under torchrun."""
+"""Starting the commands as a user does: the installed script, or ranks under torchrun; and waiting for processes."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -36,3 +37,28 @@ def succeed(
     done = run(arguments, folder, timeout, **variables)
     assert done.returncode == 0, done.stderr[-3000:]
     return done
+
+
+def wait_until(
+    condition: Callable[[], bool], seconds: float, what: Callable[[], str] | str, every: float = 0.02
+) -> None:
+    """Polls ``condition``; fails the test, which waited for ``what``, when it does not hold within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, (
+            f"waited {seconds} s for {what if isinstance(what, str) else what()}"
+        )
+        time.sleep(every)
+
+
+def is_alive(pid: int) -> bool:
+    """False also for a process that has ended and only waits to be collected."""
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that ``pid`` has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

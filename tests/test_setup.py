@@ -218,29 +218,33 @@ def test_where_only_another_cudas_torch_is_to_be_had_the_cure_is_told(monkeypatc
         setup.install_for_cuda(Path("python"), [])
 
 
-def test_nothing_is_done_twice(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def installs(monkeypatch):
+    """What set_up installs, on a machine without a driver."""
     steps = []
-    monkeypatch.setattr(setup, "find_driver", lambda: None)
     monkeypatch.setattr(setup, "look_at_machine", machine)
     monkeypatch.setattr(setup, "make_venv", lambda venv, version: venv / "bin" / "python")
     monkeypatch.setattr(setup, "remove_misfits", lambda python, device: None)
     monkeypatch.setattr(setup, "install_for_cpu", lambda python, extras: steps.append(extras))
+    return steps
+
+
+def test_nothing_is_done_twice(tmp_path, monkeypatch, installs, capsys):
+    monkeypatch.setattr(setup, "find_driver", lambda: None)
     setup.set_up(tmp_path, "auto", ["dev"])
     setup.set_up(tmp_path, "auto", ["dev"])
-    assert steps == [["dev"]]
+    assert installs == [["dev"]]
     assert "up to date" in capsys.readouterr().out
     setup.set_up(tmp_path, "auto", ["dev", "bench"])
     setup.set_up(tmp_path, "auto", ["dev"])
-    assert steps == [["dev"], ["bench", "dev"]]
+    assert installs == [["dev"], ["bench", "dev"]]
 
 
+@pytest.mark.usefixtures("installs")
 def test_a_set_up_that_fails_half_way_is_not_taken_for_done(tmp_path, monkeypatch):
     def fail(python, extras):
         raise setup.SetupError("pip failed")
 
-    monkeypatch.setattr(setup, "look_at_machine", machine)
-    monkeypatch.setattr(setup, "make_venv", lambda venv, version: venv / "bin" / "python")
-    monkeypatch.setattr(setup, "remove_misfits", lambda python, device: None)
     monkeypatch.setattr(setup, "install_for_cpu", fail)
     (tmp_path / setup.STAMP).write_text(json.dumps({"sources": "an older pyproject.toml"}))
     with pytest.raises(setup.SetupError):

@@ -161,12 +161,7 @@ def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
     try:
         converted(value, annotation)
     except msgspec.ValidationError:
-        choices = ", ".join(_choices(_given(annotation)))
-        return Problem(
-            key,
-            f"must be one of {choices}" if choices else f"must be {_kind(_bare(annotation))}",
-            value=value,
-        )
+        return Problem(key, f"must be {_kind(_bare(annotation))}", value=value)
     return None
 
 

@@ -31,6 +31,14 @@ def test_other_dense_columns_or_another_order_of_them_are_named(manifest: Manife
         ]
 
 
+def test_what_would_give_values_another_meaning_is_named(manifest: Manifest) -> None:
+    c0, *others = manifest.sparse
+    dense = [replace(manifest.dense[0], transform={"kind": "log"}), *manifest.dense[1:]]
+    hashed = replace(manifest, dense=dense, sparse=[replace(c0, encoding={"kind": "hash"}), *others])
+    problems = column_problems(describe_columns(manifest), hashed, ["c0", "c1"])
+    assert [problem.partition(" is")[0] for problem in problems] == ["i0: transform", "c0: encoding"]
+
+
 def test_vocabularies_that_cannot_be_compared_are_told_where_both_have_one(
     manifest: Manifest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,42 +7,34 @@ from dlrm_app.distributed.failures import fixable, is_lost_peer, nccl_hint, prin
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import DlrmError
 
-NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {kind} (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{name}: {meaning}\nLast error:\n{last}"
+NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, {} (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9\n{}\nLast error:\n{}"
+SYSTEM = (
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. "
+)
+INTERNAL_ERROR = "ncclInternalError: Internal check failed."
 DUPLICATE = NCCL.format(
-    kind="invalid usage",
-    name="ncclInvalidUsage",
-    meaning="This usually reflects invalid usage of NCCL library.",
-    last="Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+    "invalid usage",
+    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
 )
 SHARED_MEMORY = NCCL.format(
-    kind="unhandled system error",
-    name="ncclSystemError",
-    meaning="System call (e.g. socket, malloc) or external library call failed or device error. ",
-    last="Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)",
+    "unhandled system error",
+    SYSTEM,
+    "Error while creating shared memory segment /dev/shm/nccl-LeXlEJ (size 9637888)",
 )
 BAD_NIC = NCCL.format(
-    kind="unhandled system error",
-    name="ncclSystemError",
-    meaning="System call (e.g. socket, malloc) or external library call failed or device error. ",
-    last="socketStartConnect: Connect to 172.17.0.1<45763> failed : Connection refused",
+    "unhandled system error",
+    SYSTEM,
+    "socketStartConnect: Connect to 172.17.0.1<45763> failed : Connection refused",
 )
-INTERNAL = NCCL.format(
-    kind="internal error",
-    name="ncclInternalError",
-    meaning="Internal check failed.",
-    last="Cuda failure 999 'unknown error'",
-)
+INTERNAL = NCCL.format("internal error", INTERNAL_ERROR, "Cuda failure 999 'unknown error'")
 REMOTE = NCCL.format(
-    kind="remote process exited or there was a network error",
-    name="ncclRemoteError",
-    meaning="A call failed possibly due to a network error or a remote process exiting prematurely.",
-    last="socketProgress: Connection closed by remote peer node1<57557>",
+    "remote process exited or there was a network error",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "socketProgress: Connection closed by remote peer node1<57557>",
 )
 REMOTE_TOLD_AS_INTERNAL = NCCL.format(
-    kind="internal error",
-    name="ncclInternalError",
-    meaning="Internal check failed.",
-    last="Net : Connection closed by remote peer node1<47861>",
+    "internal error", INTERNAL_ERROR, "Net : Connection closed by remote peer node1<47861>"
 )
 TIMEOUT = (
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLTOALL_BASE, NumelIn=131072, "

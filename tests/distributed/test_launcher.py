@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from dlrm_app.distributed.launcher import main
-from tests.commands import command, run
+from tests.commands import children_of, command, is_alive, run, wait_until
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, train_here
 
@@ -24,18 +24,8 @@ time.sleep(60)
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
 def wait_until_gone(pids: list[int], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline, "a rank has outlived its launcher"
-        time.sleep(0.02)
+    wait_until(lambda: not any(map(is_alive, pids)), seconds, "the ranks to end after their launcher")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
@@ -85,14 +75,10 @@ def test_ranks_whose_torchrun_is_killed_save_and_let_go_of_the_run(tmp_path: Pat
 
 def wait_for_ranks(torchrun: subprocess.Popen[bytes], log: Path) -> list[int]:
     """The two processes that torchrun has started, once they have taken a few steps."""
-    deadline = time.monotonic() + 120
-    while not log.is_file() or log.read_bytes().count(b"\n") < 7:
-        assert torchrun.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    wait_until(lambda: log.is_file() and log.read_bytes().count(b"\n") >= 7, 120, "a few steps")
+    children = children_of(torchrun.pid)
     assert len(children) == 2
-    return [int(child) for child in children]
+    return children
 
 
 def test_a_rank_that_fails_has_the_last_word(tmp_path: Path) -> None:

@@ -53,12 +53,6 @@ def row(table, check):
     return line
 
 
-def fake_version(folder, name, version):
-    metadata = folder / f"{name}-{version}.dist-info" / "METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
 def test_a_torch_that_crashes_on_import_is_a_row_not_a_crash(tmp_path):
     code, table, errors = run_doctor(tmp_path, torch="import os; os.kill(os.getpid(), 11)")
     assert code == 1
@@ -78,13 +72,6 @@ def test_an_undefined_symbol_is_explained_as_a_wrong_pair(tmp_path):
     assert code == 1
     assert "undefined symbol: _ZN3c104impl3cow (a wrong pair of versions)" in row(table, "fbgemm loads")
     assert row(table, "torchrec loads").split()[2] == "ok"
-
-
-def test_mismatched_versions_are_named_with_those_that_fit(tmp_path):
-    fake_version(tmp_path, "torch", "2.12.0")
-    code, table, _ = run_doctor(tmp_path, torch="raise ImportError('stop here')")
-    assert code == 1
-    assert "torch 2.13, fbgemm 1.8.0, torchrec 1.8.0 fit, not torch 2.12" in row(table, "the three together")
 
 
 def test_a_driver_without_a_device_is_wrong_with_what_torch_says(tmp_path, monkeypatch):

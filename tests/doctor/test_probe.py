@@ -1,11 +1,9 @@
 """A probe's crash, hang or nonsense becomes an answer."""
 
-import os
-import time
-
 import pytest
 
 from dlrm_app.doctor.probes import Answer, probe
+from tests.commands import is_alive, wait_until
 
 
 @pytest.fixture
@@ -53,20 +51,11 @@ open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 time.sleep(600)
 """
     assert "no answer within 3 s" in ask(code, timeout=3).fault
-    child = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 30
-    while is_running(child):
-        assert time.monotonic() < deadline, "the probe's child outlived it"
-        time.sleep(0.05)
+    wait_for_end(int((tmp_path / "pid").read_text()))
 
 
-def is_running(pid):
-    """False also for a process that has ended and only waits to be collected."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123  # may vanish between any two calls
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def wait_for_end(pid):
+    wait_until(lambda: not is_alive(pid), 30, "the end of the probe's child")
 
 
 def test_a_probe_leaves_no_process_behind_when_it_ends_well(ask, tmp_path):
@@ -78,9 +67,4 @@ open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 print("{{}}")
 """
     assert ask(code).fault is None
-    child = int((tmp_path / "pid").read_text())
-    deadline = time.monotonic() + 30
-    while is_running(child):
-        assert time.monotonic() < deadline, "the probe's child outlived it"
-        time.sleep(0.05)
-    assert os.getpid() != child
+    wait_for_end(int((tmp_path / "pid").read_text()))

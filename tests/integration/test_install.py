@@ -14,11 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = sorted(
     point.name for point in entry_points(group="console_scripts") if point.value.startswith("dlrm_app.cli.")
 )
-REQUIRED = {
-    "train": ["data.path=d"],
-    "preprocess": ["input.train=t.tsv", "output=d"],
-    "generate": ["output=c.tsv"],
-}
 
 pytestmark = pytest.mark.long
 
@@ -64,13 +59,6 @@ def test_the_help_of_every_command_is_composed(command: str, bin_folder: Path, t
     done = run(bin_folder / command, "--help", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Keys and their values now" in done.stdout
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_prints_its_configuration(command: str, bin_folder: Path, tmp_path: Path) -> None:
-    keys = REQUIRED.get(command.removeprefix("dlrm-"), [])
-    done = run(bin_folder / command, "--cfg", "job", *keys, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import wait_until
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, final_bytes
 
@@ -79,20 +80,8 @@ def machines() -> Iterator[Machines]:
             except subprocess.CalledProcessError as error:
                 pytest.skip(f"network namespaces are not permitted here: {error.stderr.decode().strip()}")
             stack.callback(ip, "netns", "delete", name)
-        ip(
-            "link",
-            "add",
-            "cable",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "cable",
-            "netns",
-            names[1],
-        )
+        first, second = (["cable", "netns", name] for name in names)
+        ip("link", "add", *first, "type", "veth", "peer", "name", *second)
         for name, address in zip(names, ADDRESSES, strict=True):
             ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
             for interface in ("lo", "cable"):
@@ -147,11 +136,7 @@ def test_a_machine_cut_off_in_mid_run_ends_both_sides_and_the_run_goes_on_to_the
     # cut well between two saves: while they save, ranks wait longer for each other than a step does
     every = ("checkpoint.every_steps=100", "checkpoint.every_epoch=false")
     started = machines.start(cut, [f"data.path={dataset}", *SETTINGS, *every])
-    deadline = time.monotonic() + 120
-    while num_steps(cut / "run") < 105:
-        assert time.monotonic() < deadline, logs(cut)
-        assert [each.poll() for each in started] == [None, None], logs(cut)
-        time.sleep(0.02)
+    wait_until(lambda: num_steps(cut / "run") >= 105, 120, lambda: f"step 105: {logs(cut)}")
     machines.set_cable("down")
     try:
         assert wait_for_both(started) == [1, 1]

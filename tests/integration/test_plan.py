@@ -17,7 +17,7 @@ from dlrm_app.sharding.plan import plan_text
 from tests.commands import command, run
 from tests.integration.test_train import start
 from tests.loader.dataset_fixture import write_dataset
-from tests.small_run import losses, train_here
+from tests.small_run import losses
 
 TINY = ["tables=merlin_tiny", "trainer.global_batch_size=65536"]
 
@@ -49,27 +49,6 @@ def test_the_same_plan_is_written_twice(tmp_path: Path) -> None:
             compose_config("plan", PlanConfig, [*TINY, f"output={tmp_path / name}", "smallest=false"])
         )
     assert (tmp_path / "one/plan.yaml").read_bytes() == (tmp_path / "two/plan.yaml").read_bytes()
-
-
-def test_what_cannot_be_planned_is_refused_in_one_message(tmp_path: Path) -> None:
-    done = plan(tmp_path, "topology=auto", "trainer.global_batch_size=0", "sharding.planner=slow")
-    assert done.returncode == 2
-    for problem in (
-        "trainer.global_batch_size must be at least 1, got 0",
-        "sharding.planner must be one of fast, torchrec, got 'slow'",
-        "topology must describe the cluster to plan for: choose one, as topology=a100_80g_8",
-        "tables=dataset needs the dataset: add data.path=DIR",
-    ):
-        assert problem in done.stderr
-    assert done.stdout == ""
-
-
-def test_tables_that_do_not_fit_end_with_advice(tmp_path: Path) -> None:
-    done = plan(tmp_path, *TINY, "topology=a100_80g_8", "topology.memory_gib=0.5")
-    assert done.returncode == 1
-    assert "no sharding plan fits: the tables need more memory than there is" in done.stderr
-    assert "topology.nodes=2" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +83,6 @@ def test_a_run_takes_the_plan_that_was_made_for_it(dataset: Path, tmp_path: Path
     assert {entry["sharding_type"] for entry in kept["tables"].values()} == {"row_wise"}
     assert start(tmp_path, *common, "output=one").returncode == 0
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
-
-
-def test_a_plan_for_something_else_is_refused_once_for_all_ranks(dataset: Path, tmp_path: Path) -> None:
-    """Before anything is written."""
-    four_ranks = [f"data.path={dataset}", "tables.embedding_dim=16", *CPU, "topology.devices_per_node=4"]
-    plan_cluster(compose_config("plan", PlanConfig, [*four_ranks, f"output={tmp_path}/made"]))
-    done = start(tmp_path, f"data.path={dataset}", "output=run", "sharding.plan=made/plan.yaml", ranks=2)
-    assert done.returncode != 0
-    assert done.stderr.count("it is made for 1 × 4 = 4 ranks, here are 2: start as many, or plan again") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_cluster_that_was_not_started_is_refused_by_training(dataset: Path, tmp_path: Path) -> None:
-    expected = "topology describes 1 × 8 cuda ranks, but 1 × 1 cpu ranks were started"
-    with pytest.raises(ConfigError, match=expected):
-        train_here(tmp_path / "run", f"data.path={dataset}", "topology=a100_80g_8")
 
 
 RECIPE = [
@@ -190,22 +153,6 @@ def test_torchrecs_planner_can_be_asked_without_ranks(monkeypatch: pytest.Monkey
     found = plan_cluster(compose_config("plan", PlanConfig, overrides))
     assert len(asked) == 1
     assert len(found.assignment) == 26
-
-
-@pytest.mark.long
-def test_torchrecs_own_planner_can_be_asked(dataset: Path, tmp_path: Path) -> None:
-    common = (
-        f"data.path={dataset}",
-        "report.enabled=false",
-        "trainer.max_steps=10",
-        "sharding.types=[row_wise]",
-    )
-    for planner in ("fast", "torchrec"):
-        done = start(tmp_path, *common, f"output={planner}", f"sharding.planner={planner}", ranks=2)
-        assert done.returncode == 0, done.stderr
-    plans = [yaml.safe_load((tmp_path / name / "plan.yaml").read_text()) for name in ("fast", "torchrec")]
-    assert plans[0] == plans[1]  # nothing to choose
-    assert losses(tmp_path / "fast") == losses(tmp_path / "torchrec")
 
 
 def test_a_model_that_cannot_be_built_is_planned_without_an_estimate(

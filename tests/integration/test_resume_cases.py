@@ -12,7 +12,7 @@ import pytest
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from tests.commands import torchrun
 from tests.loader.dataset_fixture import write_dataset
-from tests.small_run import events, final_bytes, losses
+from tests.small_run import SMALL, events, final_bytes, losses
 
 NUM_STEPS = 30  # two epochs of 15
 PLANS = {
@@ -51,14 +51,9 @@ def make_cases(dataset: Path, ranks: int) -> list[dict[str, Any]]:
 def overrides(dataset: Path, optimizer: str, plan: str, in_background: bool) -> list[str]:
     return [
         f"data.path={dataset}",
-        "data.lanes=8",
-        "tables=dataset",
-        "tables.embedding_dim=8",
-        "model.bottom_mlp=[8]",
-        "model.top_mlp=[8]",
+        *SMALL,
         "trainer.global_batch_size=64",
         "trainer.epochs=2",
-        "trainer.log_every_steps=1",
         "schedule=cosine",
         "checkpoint.every_steps=4",
         "report.enabled=false",

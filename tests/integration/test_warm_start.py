@@ -160,8 +160,3 @@ def test_rows_whose_ids_mean_something_else_are_refused(former: Path, tmp_path: 
         DataError, match=r"is encoded in another way.*\n(.*\n)*preprocess with encoding=from_dataset"
     ):
         begin_with(tmp_path / "run", former, other)
-
-
-def test_what_is_no_checkpoint_is_refused(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no checkpoint at .*/nowhere: the folder does not exist"):
-        begin_with(tmp_path / "run", tmp_path / "nowhere", dataset)

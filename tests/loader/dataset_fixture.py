@@ -1,6 +1,7 @@
 """A small dataset folder with a signal that a model can learn, for any test that needs one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,23 @@ def write_dataset(
     )
     write_manifest(folder, manifest)
     return read_manifest(folder)
+
+
+def set_value(folder: Path, column: str, row: int, value: float, shard: int = 0) -> None:
+    """Changes one value of a training shard; the manifest agrees with the file."""
+    manifest = read_manifest(folder)
+    train = manifest.splits["train"]
+    entry = train.shards[shard]
+    path = folder / entry.path
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    values = table.column(place).to_numpy().copy()
+    values[row] = value
+    pq.write_table(
+        table.set_column(place, column, pa.array(values)), path, row_group_size=entry.row_groups[0]
+    )
+    train.shards[shard] = replace(entry, bytes=path.stat().st_size, checksum=checksum(path))
+    write_manifest(folder, manifest)
 
 
 def _draw(

@@ -202,12 +202,6 @@ def test_what_fbgemm_has_not_fused_goes_beside_the_backward_pass(caplog: pytest.
     assert "bags" not in caplog.text
 
 
-def test_a_tables_own_sharding_comes_before_sharding_types() -> None:
-    own = replace(TABLES[0], sharding={"types": ["table_wise"]})
-    found = problems([own, TABLES[1]], ["data_parallel"], max_gradient=1.0)
-    assert [problem.split(":")[0] for problem in found] == ["table bags"]
-
-
 def test_tables_whose_only_kernel_is_dense_take_it() -> None:
     sharding = ShardingConfig(
         tables={"shared": {"kernels": ["dense"]}, "bags": {"kernels": ["fused", "dense"]}}

@@ -108,12 +108,6 @@ def test_a_plan_for_tables_of_other_sizes_is_refused_table_by_table(plan_path: P
     ]
 
 
-def test_a_plan_for_other_ranks_is_refused(plan_path: Path) -> None:
-    assert refused(plan_path, lambda content: content.update(nodes=2)) == [
-        "it is made for 2 × 4 = 8 ranks, here are 4: start as many, or plan again"
-    ]
-
-
 def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path: Path) -> None:
     where = cluster(8, device="cpu")
     work = workload(TABLES, types=["table_wise"])

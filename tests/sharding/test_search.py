@@ -6,12 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -29,7 +23,6 @@ from dlrm_app.sharding.plan import to_assignment
 from dlrm_app.sharding.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.bags import meta_bags
-from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
 from tests.sharding.clusters import cluster, merlin, one_hot, workload
 
@@ -219,26 +212,6 @@ def test_times_are_those_of_torchrecs_own_enumerator(device: str, wide: int, nar
         for way in ways
     }
     assert found == expected
-
-
-FBGEMM = {
-    "sgd": EmbOptimType.EXACT_SGD,
-    "adagrad": EmbOptimType.EXACT_ADAGRAD,
-    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
-}
-
-
-@pytest.mark.parametrize("kind", FBGEMM)
-def test_optimizer_memory_is_what_fbgemm_allocates(kind: str) -> None:
-    rows, dim = 1000, 32
-    module = SplitTableBatchedEmbeddingBagsCodegen(
-        [(rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU)], optimizer=FBGEMM[kind]
-    )
-    allocated = sum(state.nbytes for states in module.split_optimizer_states() for state in states)
-    assert (
-        sum(int(part) for part in SPARSE_OPTIMIZERS[kind].state_bytes(np.array(rows), np.array(dim)))
-        == allocated
-    )
 
 
 def torchrecs_plan(tables: list[Table], where: Cluster, batch: int) -> Assignment:

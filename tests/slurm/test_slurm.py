@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import wait_until
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, run
-from tests.slurm.cluster import Cluster, send, wait_until
+from tests.slurm.cluster import Cluster, send
 from tests.small_run import SMALL, events, final_bytes
 
 pytestmark = pytest.mark.long
@@ -112,13 +113,13 @@ def unlucky(cluster: Cluster, dataset: Path, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("unlucky")
     job = train(cluster, folder, dataset, "checkpoint.every_steps=5")
     log, run = folder / f"dlrm-train-{job}.log", folder / "run"
-    wait_until(lambda: any(run.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint", every=0.05)
+    wait_until(lambda: any(run.glob("checkpoints/*/complete.json")), PATIENCE, "a checkpoint")
     send(cluster.rank_of("n2"), signal.SIGKILL)
     wait_for_requeue(cluster, job, log)
     assert "after a new checkpoint; back into the queue" in log.read_text()
     before = num_steps(run)
     start_now(cluster, job)
-    wait_until(lambda: num_steps(run) > before + 10, PATIENCE, "more steps", every=0.05)
+    wait_until(lambda: num_steps(run) > before + 10, PATIENCE, "more steps")
     cluster.kill_node("n2")
     wait_for_requeue(cluster, job, log, restarts=2)
     cluster.start_node("n2")
@@ -140,7 +141,7 @@ def test_a_warned_job_saves_itself_goes_back_into_the_queue_and_ends_like_an_und
     """The signal that Slurm sends two minutes before the time limit makes the only checkpoint."""
     job = train(cluster, tmp_path, dataset, "checkpoint.every_epoch=false")
     log = tmp_path / f"dlrm-train-{job}.log"
-    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps", every=0.05)
+    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps")
     cluster.ask("scancel", "--signal=USR1", "--batch", str(job))
     wait_for_requeue(cluster, job, log)
     said = log.read_text()
@@ -158,7 +159,7 @@ def test_a_cancelled_job_saves_itself_and_stays_cancelled(
     cluster: Cluster, dataset: Path, tmp_path: Path
 ) -> None:
     job = train(cluster, tmp_path, dataset, "checkpoint.every_epoch=false")
-    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps", every=0.05)
+    wait_until(lambda: num_steps(tmp_path / "run") > 5, PATIENCE, "the first steps")
     cluster.ask("scancel", str(job))
     wait_until(lambda: cluster.ask("squeue", "-h", "-j", str(job)) == "", PATIENCE, f"end of {job}")
     assert (cluster.job(job)["JobState"], cluster.job(job)["Restarts"]) == ("CANCELLED", "0")

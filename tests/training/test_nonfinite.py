@@ -2,21 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import checksum
 from dlrm_app.reports.run_page import write_report
 from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
-from tests.loader.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import set_value, write_dataset
+from tests.small_run import events, final_bytes
 
 BATCH = 64
 IN_FILE_ORDER = ["data.shuffle=false", "data.lanes=1", "evaluation.batch_size=64"]
@@ -42,19 +38,6 @@ def clean(tmp_path: Path) -> Path:
     return folder
 
 
-def poison(folder: Path, batch: int, value: float = float("nan")) -> None:
-    """Puts ``value`` into one dense column of one row of ``batch``, and makes the manifest agree."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    shard = manifest["splits"]["train"]["shards"][batch]
-    path = folder / shard["path"]
-    table = pq.read_table(path)
-    values = table["i1"].to_numpy().astype(np.float32)
-    values[5] = value
-    pq.write_table(table.set_column(table.column_names.index("i1"), "i1", pa.array(values)), path)
-    shard["bytes"], shard["checksum"] = path.stat().st_size, checksum(path)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-
-
 def without(folder: Path, batches: list[int]) -> None:
     """Drops the shards of ``batches`` from the manifest."""
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -69,16 +52,6 @@ def run(dataset: Path, output: Path, *overrides: str) -> RunResult:
     return train(compose_config("train", TrainConfig, keys))
 
 
-def final_bytes(output: Path) -> dict[str, bytes]:
-    last = max((output / "checkpoints").glob("step-*"))
-    return {path.name: path.read_bytes() for path in last.glob("*.distcp")}
-
-
-def events(output: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    return [event for line in lines if (event := json.loads(line))["event"] == kind]
-
-
 @pytest.mark.parametrize(
     ("optimizer", "pipeline"),
     [("rowwise_adagrad", "sparse_dist"), ("adam", "base")],
@@ -88,7 +61,7 @@ def test_a_skipped_step_leaves_the_model_as_if_its_rows_were_not_there(
 ) -> None:
     """Weights, moments and step counts to the bit, fused tables and torch's optimizers alike."""
     for value, batch in ((float("nan"), 0), (float("inf"), 4), (float("-inf"), 5), (float("nan"), 11)):
-        poison(clean, batch, value)
+        set_value(clean, "i1", 5, value, shard=batch)
     keys = [f"optimizer={optimizer}", "optimizer.dense.kind=adam", f"trainer.pipeline={pipeline}"]
     keys.append("model.initial_bias=random")  # the base rates of the two datasets differ
     result = run(clean, tmp_path / "skipping", *keys)
@@ -102,7 +75,7 @@ def test_a_skipped_step_leaves_the_model_as_if_its_rows_were_not_there(
 def test_every_skipped_step_is_told_with_its_rows_and_columns(
     clean: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    poison(clean, 7)
+    set_value(clean, "i1", 5, float("nan"), shard=7)
     run(clean, tmp_path / "run")
     (skipped,) = events(tmp_path / "run", "skip")
     assert (skipped["step"], skipped["epoch"], skipped["columns"]) == (8, 0, ["i1"])
@@ -127,7 +100,7 @@ def test_every_skipped_step_is_told_with_its_rows_and_columns(
 @pytest.mark.parametrize("cut", [3, 4])
 def test_a_run_cut_beside_a_skipped_step_goes_on_to_the_bit(clean: Path, tmp_path: Path, cut: int) -> None:
     for batch in (3, 8):
-        poison(clean, batch)
+        set_value(clean, "i1", 5, float("nan"), shard=batch)
     keys = ["optimizer=adam", "optimizer.dense.kind=adam"]
     run(clean, tmp_path / "whole", *keys)
     run(clean, tmp_path / "cut", *keys, f"trainer.max_steps={cut}")
@@ -138,7 +111,7 @@ def test_a_run_cut_beside_a_skipped_step_goes_on_to_the_bit(clean: Path, tmp_pat
 
 def test_more_skipped_steps_than_allowed_end_the_run(clean: Path, tmp_path: Path) -> None:
     for batch in (2, 5, 6):
-        poison(clean, batch)
+        set_value(clean, "i1", 5, float("nan"), shard=batch)
     keys = ["trainer.max_skipped=2", "checkpoint.every_steps=1"]
     with pytest.raises(DlrmError) as refusal:
         run(clean, tmp_path / "run", *keys)
@@ -175,3 +148,4 @@ def test_a_model_that_no_longer_gives_numbers_is_not_skipped_for_ever(clean: Pat
     with pytest.raises(DlrmError, match="4 steps were skipped") as refusal:
         run(clean, tmp_path / "run", *keys)
     assert "its inputs are finite, so the weights diverged" in str(refusal.value)
+    assert "optimizer.dense.lr (1e+38)" in str(refusal.value)

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import optuna
@@ -17,6 +16,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
 from dlrm_app.tuning.trial import distribution, final_command, run_trial
+from tests.commands import wait_until
 
 TRAINER = """
 import json, pathlib, sys, time
@@ -194,17 +194,10 @@ def test_a_training_ends_with_the_study_that_is_killed(tmp_path: Path) -> None:
     run = f"run_trial(Path({str(tmp_path / 'run')!r}), [], 'auc', print, train={[sys.executable, str(tmp_path / 'train.py')]!r})"
     program = f"from pathlib import Path; from dlrm_app.tuning.trial import run_trial; {run}"
     study = subprocess.Popen([sys.executable, "-c", program])
-    wait_for(tmp_path / "began")
+    wait_until((tmp_path / "began").exists, 60, "the training")
     study.kill()
     study.wait()
-    wait_for(tmp_path / "ended")
-
-
-def wait_for(path: Path) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until, path
-        time.sleep(0.01)
+    wait_until((tmp_path / "ended").exists, 60, "its end")
 
 
 def test_another_metric_is_another_study(tmp_path: Path, train: list[str]) -> None:
@@ -320,8 +313,6 @@ def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:
             "gives trainer.pipeline, a text, a range",
         ),
         ("tune.space=[{key: model, low: 1, high: 3}]", "model "),
-        ("tune.seed=5000000000", "tune.seed must lie between 0 and 2147483647"),
-        ("tune.jobs=0", "tune.jobs must be at least 1"),
         ("resume=auto", "resume has no part in dlrm-tune"),
     ],
 )

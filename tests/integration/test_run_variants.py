@@ -1,0 +1,150 @@
+"""Runs whose settings touch every rank and the checkpoint: batch norm and dropout, a compiled dense part, and what recipes for
+full data ask for all at once. They learn the same on any number of ranks, and when stopped and resumed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.scoring import EvaluateConfig
+from dlrm_app.errors import ConfigError
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+from tests.loader.dataset_fixture import write_dataset
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, events, final_bytes, losses, train_here
+
+GENTLE = ["optimizer=sgd", "optimizer.sparse.lr=0.01"]
+VARIANTS = {
+    "normed": ["model.batch_norm=true", *GENTLE],
+    "dropout": ["model.batch_norm=true", "model.dropout=0.3", *GENTLE],
+    "compiled": ["trainer.compile=true", *GENTLE],
+    "compiled-normed": ["trainer.compile=true", "model.batch_norm=true", *GENTLE],
+    "recipe": [
+        "optimizer=adam",
+        "optimizer.sparse.lr=0.01",
+        "optimizer.sparse.weight_decay=0.001",
+        "optimizer.sparse.weight_decay_mode=coupled",
+        "optimizer.sparse.updated_rows=all",
+        "optimizer.dense.ema_decay=0.8",
+        "schedule=plateau",
+        "schedule.sparse.warmup_steps=4",
+        "schedule.dense.warmup_steps=4",
+        "evaluation.every_steps=3",
+        "trainer.micro_batches=3",
+    ],
+}
+LONG = pytest.mark.long
+
+
+class Runs:
+    """One dataset and an undisturbed run of 12 steps of each variant, made when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001})
+
+    def keys(self, variant: str) -> list[str]:
+        return [f"data.path={self.folder}/dataset", "trainer.max_steps=12", *VARIANTS[variant]]
+
+    def whole(self, variant: str) -> Path:
+        run = self.folder / variant
+        if not run.exists():
+            torch.compiler.reset()
+            train_here(run, *self.keys(variant))
+        return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("variants"))
+
+
+def scores(run: Path) -> torch.Tensor:
+    """AUC and log loss of every evaluation on val, of the weights and of their average, if there is one."""
+    names = ("auc", "logloss", "ema_auc", "ema_logloss")
+    return torch.tensor([[event[name] for name in names if name in event] for event in events(run, "eval")])
+
+
+def assert_close(run: Path, expected: Path) -> None:
+    some, others = torch.tensor(losses(run)), torch.tensor(losses(expected))
+    torch.testing.assert_close(some, others, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("variant", "num_ranks"),
+    [
+        ("normed", 2),
+        ("recipe", 2),
+        pytest.param("normed", 4, marks=LONG),
+        pytest.param("recipe", 4, marks=LONG),
+        pytest.param("compiled", 2, marks=LONG),
+        pytest.param("compiled-normed", 2, marks=LONG),  # over ranks batch norm's part is not compiled
+    ],
+)
+def test_ranks_do_not_change_what_is_learnt(runs: Runs, variant: str, num_ranks: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_on_ranks(num_ranks, *SMALL, *runs.keys(variant), "report.enabled=false", f"output={run}")
+    assert_close(run, runs.whole(variant))
+    if variant == "recipe":
+        torch.testing.assert_close(scores(run), scores(runs.whole(variant)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["dropout", "recipe", pytest.param("compiled", marks=LONG)])
+def test_a_stop_changes_nothing(runs: Runs, variant: str, tmp_path: Path) -> None:
+    """The checkpoint has running moments and averages; dropout draws from seed, step and rank."""
+    whole, cut = runs.whole(variant), tmp_path / "cut"
+    train_here(cut, *runs.keys(variant), "trainer.max_steps=6")
+    torch.compiler.reset()  # another process compiles again
+    train_here(cut, *runs.keys(variant), "resume=auto")
+    assert losses(cut) == losses(whole)
+    assert final_bytes(cut) == final_bytes(whole)
+    if variant == "recipe":  # whose evaluations fall on the stop too
+        assert torch.equal(scores(cut), scores(whole))
+
+
+def test_dropout_changes_what_is_learnt(runs: Runs) -> None:
+    assert losses(runs.whole("dropout")) != losses(runs.whole("normed"))
+
+
+@LONG
+def test_a_compiled_run_learns_what_a_run_without_learns(runs: Runs, tmp_path: Path) -> None:
+    train_here(tmp_path / "plain", *runs.keys("compiled"), "trainer.compile=false")
+    assert_close(runs.whole("compiled"), tmp_path / "plain")
+
+
+def evaluated(run: Path, *keys: str) -> dict[str, float]:
+    """Metrics on val of the run's checkpoint."""
+    overrides = [f"checkpoint={run}", "split=val", "threads=1", *keys]
+    (found,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, overrides)).models
+    return found.metrics
+
+
+def test_a_checkpoint_predicts_by_the_running_moments(runs: Runs) -> None:
+    """Whatever the batch size: each row's score is its own."""
+    metrics = evaluated(runs.whole("normed"), "batch_size=7")
+    (logged,) = [event for event in events(runs.whole("normed"), "eval") if event["split"] == "val"]
+    assert metrics["auc"] == pytest.approx(logged["auc"], abs=1e-9)
+    assert metrics["logloss"] == pytest.approx(logged["logloss"], abs=1e-6)
+
+
+def test_the_average_is_another_model_and_a_checkpoint_has_both(runs: Runs) -> None:
+    (logged,) = [event for event in events(runs.whole("recipe"), "eval") if event["step"] == 12]
+    assert logged["ema_logloss"] != logged["logloss"]
+    for ema, prefix in ((False, ""), (True, "ema_")):
+        metrics = evaluated(runs.whole("recipe"), f"ema={ema}")
+        for name in ("auc", "logloss", "calibration"):
+            assert metrics[name] == pytest.approx(logged[f"{prefix}{name}"], abs=1e-6)
+
+
+def test_an_average_begins_where_a_run_without_one_goes_on(runs: Runs, tmp_path: Path) -> None:
+    """After its first step it is these weights; asked for of a checkpoint without one it is refused."""
+    keys = [f"data.path={runs.folder}/dataset", "trainer.max_steps=2"]
+    train_here(tmp_path / "late", *keys)
+    with pytest.raises(ConfigError, match=r"ema=true: .* has no average of its dense weights"):
+        evaluated(tmp_path / "late", "ema=true")
+    late = ["trainer.max_steps=3", "optimizer.dense.ema_decay=0.5", "resume=auto"]
+    train_here(tmp_path / "late", *keys, *late)
+    before, after = events(tmp_path / "late", "eval")
+    low, high = sorted([before["logloss"], after["logloss"]])
+    assert low < after["ema_logloss"] < high
