@@ -9,7 +9,6 @@ RUN/mlperf.txt                                  MLPerf's log, where it is asked 
 RUN/result.json  report.html                    written last
 """
 
-import itertools
 import json
 import logging
 import os
@@ -81,7 +80,7 @@ class RunFolder:
         if isinstance(happening, EvaluationEnd):
             of, path = happening.evaluation, self.path / "curves.json"
             curves = {"epoch": of.epoch, "step": of.step, **(happening.curves or {})}
-            write_json(path, {**_curves_in(path), of.split: curves})
+            write_json(path, {**_values_in(path), of.split: curves})
         if isinstance(happening, RunEnd):  # the mark of a run that reached its end
             write_json(self.path / "result.json", happening.result.to_json())
 
@@ -118,10 +117,8 @@ class RunFolder:
         """The result of the run that ended at ``checkpoint`` of this folder, the same on every rank; None if none did."""
         result = None
         if self._writes and checkpoint and checkpoint.folder.resolve().parents[1] == self.path.resolve():
-            with suppress(
-                FileNotFoundError, ValueError, KeyError, TypeError
-            ):  # of an older version, or damaged
-                result = RunResult.from_json(json.loads((self.path / "result.json").read_text("utf-8")))
+            with suppress(KeyError, TypeError, ValueError):  # of an older version, or damaged
+                result = RunResult.from_json(_values_in(self.path / "result.json"))
         result = broadcast_from_first(result)
         return result if checkpoint and result and result.steps == checkpoint.marker.progress.step else None
 
@@ -165,7 +162,7 @@ def _held_folder(output: str | None, resume: str) -> Iterator[Path]:
 def _new_folder() -> Path:
     """runs/<date>-<time>; a number follows where another run began in the same second."""
     name = time.strftime("%Y%m%d-%H%M%S")
-    for number in itertools.count(1):
+    for number in count(1):
         path = RUNS / (name if number == 1 else f"{name}-{number}")
         try:
             path.mkdir(parents=True)  # fails if it is there: of two runs one has it
@@ -180,8 +177,8 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _curves_in(path: Path) -> dict[str, object]:
-    """Curves of the splits that were evaluated before; none if the file is damaged, for they come again."""
+def _values_in(path: Path) -> dict[str, Any]:
+    """The values in a JSON file of the run; none if it is missing or damaged, for they come again."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
@@ -198,7 +195,7 @@ def set_aside_after(run: Path, step: int) -> Path | None:
     None if the run neither saved nor ended after ``step``: then it continues from where it was, and nothing is left.
     """
     newer = [folder for folder in list_checkpoints(run / "checkpoints") if checkpoint_step(folder) > step]
-    if not newer and _last_step(run) <= step:
+    if not newer and _values_in(run / "result.json").get("steps", 0) <= step:
         return None
     aside = next(folder for n in count(1) if not (folder := run / f"set-aside-{n}").exists())
     partial = aside.with_name(f".{aside.name}.partial")
@@ -214,14 +211,6 @@ def set_aside_after(run: Path, step: int) -> Path | None:
         folder.rename(aside / "checkpoints" / folder.name)
     sync_folder(run)
     return aside
-
-
-def _last_step(run: Path) -> int:
-    """The steps of the run that ended in this folder; 0 if none did, or its result is damaged."""
-    try:
-        return int(json.loads((run / "result.json").read_text(encoding="utf-8"))["steps"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return 0
 
 
 PACKAGES = (

@@ -74,8 +74,7 @@ def overfitting(train_loss: Sequence[float], evals: Sequence[Evaluation]) -> str
     best = max(range(last + 1), key=lambda epoch: by_epoch.get(epoch, -1.0)) + 1
     return (
         f"epoch {last + 1} lowered the loss on its own rows ({train_loss[last - 1]:.4f} to {train_loss[last]:.4f}), but AUC on "
-        f"val too ({by_epoch[last - 1]:.4f} to {by_epoch[last]:.4f}): the tables learn the rows by heart. "
-        f"Use trainer.epochs={best}; evaluation.patience=1 would have stopped here"
+        f"val too ({by_epoch[last - 1]:.4f} to {by_epoch[last]:.4f}): use trainer.epochs={best} or evaluation.patience=1"
     )
 
 

@@ -154,12 +154,9 @@ class Trace:
         """Ends the recording; writes what there is of it."""
         if self._profile is None:
             if self._left:
-                logger.warning(
-                    "no trace: profiler=true records steps %d to %d, and this start took %d",
-                    WARM_STEPS + 1,
-                    WARM_STEPS + NUM_STEPS,
-                    self._num_steps,
-                )
+                first, last = WARM_STEPS + 1, WARM_STEPS + NUM_STEPS
+                wanted = f"profiler=true records steps {first} to {last}"
+                logger.warning("no trace: %s, and this start took %d", wanted, self._num_steps)
             return
         self._profile.stop()
         with written_whole(self._path) as unfinished:

@@ -25,7 +25,7 @@ from dlrm_app.runs.events import (
     RunStart,
     TrainingEnd,
 )
-from dlrm_app.text import first_lines
+from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,11 @@ class MlperfLog:
         config, splits = self._config, self._manifest.splits
         submission = config.logging.mlperf
         reasons = open_division_reasons(config, self._manifest)
-        _log_division(reasons)
+        if reasons:
+            wrong = bullets(reasons, 8)
+            logger.info(
+                "MLPerf's log: open division, for this is not experiment=%s on its dataset\n%s", RECIPE, wrong
+            )
         settings = {
             "submission_benchmark": BENCHMARK,
             "submission_org": submission.org,
@@ -136,16 +140,6 @@ class MlperfLog:
         }
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f":::MLLOG {json.dumps(line)}\n")
-
-
-def _log_division(reasons: Sequence[str]) -> None:
-    """Logs which division of MLPerf a run is of, and what keeps it from the closed one."""
-    if not reasons:
-        logger.info("MLPerf's log: closed division")
-        return
-    logger.info("MLPerf's log: open division, for this is not experiment=%s on its dataset:", RECIPE)
-    for line in first_lines(reasons, 8):
-        logger.info("  %s", line)
 
 
 def _optimizer_settings(config: TrainConfig) -> dict[str, float | str]:

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
 from torch import nn
@@ -23,8 +22,6 @@ from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = timedelta(minutes=10)
-FORWARD_ORDER = ("dense_arch", "embedding_bags", "inter_arch", "over_arch")
 NO_STEP = 2**62
 """More than any step: what "none" is to a minimum."""
 
@@ -44,7 +41,7 @@ class NonfiniteGuard(nn.Module):
     def __init__(self, skips: bool, device: torch.device) -> None:
         super().__init__()
         self._skips = skips
-        self._group = new_group(TIMEOUT) if skips else None
+        self._group = new_group() if skips else None
         self._first_bad = torch.full((), NO_STEP, dtype=torch.int64, device=device)
         self.has_skipped = False
         """True if the last step was skipped; the same on every rank."""
@@ -95,10 +92,9 @@ def raise_if_nonfinite(
     step = guard.first_bad_step()
     if step is not None:
         bad = diagnose(step, model, batches, progress)
+        rows = listed(bad.rows)
         raise SharedError(
-            f"the loss was no finite number at {bad}, on rows of {listed(bad.rows)}\n"
-            f"  {_cause(bad, optimizer)}\n"
-            f"  {hint}"
+            f"the loss was no finite number at {bad}, on rows of {rows}\n  {_cause(bad, optimizer)}\n  {hint}"
         )
 
 
@@ -108,13 +104,7 @@ def record_skip(model: nn.Module, batches: TrainBatches, progress: Progress) -> 
     uncount_step(model)
     bad = diagnose(progress.step, model, batches, progress)
     if current_rank() == 0:
-        logger.warning(
-            "%s skipped: its loss was no finite number, on rows of %s%s; %d skipped so far",
-            bad,
-            listed(bad.rows),
-            f" (not finite: dense column {listed(bad.columns)})" if bad.columns else "",
-            len(progress.skipped),
-        )
+        logger.warning("%s skipped: its loss was no finite number, on rows of %s", bad, listed(bad.rows))
     return bad
 
 
@@ -126,55 +116,36 @@ def raise_if_skips_are_useless(
     Then a gradient was at a finite loss, which is seen too late to skip it, and no later step would be better.
     """
     if bad.weights:
-        raise SharedError(
-            f"at {bad} the weights were no finite numbers already, so skipping steps does not help\n"
-            f"  {_diverged(bad, optimizer)}\n  {hint}"
-        )
-    if num_skipped > max_skipped:
-        raise SharedError(
-            f"{num_skipped} steps were skipped, the last at {bad}, more than trainer.max_skipped={max_skipped}\n"
-            f"  {_cause(bad, optimizer)}\n  or allow more, with trainer.max_skipped"
-        )
+        reason = f"at {bad} the weights were no finite numbers already, so skipping steps does not help"
+    elif num_skipped > max_skipped:
+        reason = f"{num_skipped} steps were skipped, the last at {bad}, more than trainer.max_skipped={max_skipped}"
+    else:
+        return
+    raise SharedError(f"{reason}\n  {_cause(bad, optimizer)}\n  {hint}")
 
 
 def diagnose(step: int, model: nn.Module, batches: TrainBatches, progress: Progress) -> NonfiniteStep:
     """Describes ``step`` of the current epoch, by all ranks together."""
     batch = step - 1 - (progress.step - progress.batch)
-    local = (batches.describe(batch), _bad_columns(batches, batch), _bad_weights(model))
+    is_bad = ~torch.isfinite(batches.read(batch).dense_features).all(dim=0)
+    columns = [name for name, bad in zip(batches.dense_columns, is_bad.tolist(), strict=True) if bad]
+    weights = [
+        name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
+        for name, weight in model.named_parameters()
+        if not torch.isfinite(weight).all()
+    ]
+    by_rank = all_gather_objects((batches.describe(batch), columns, weights))
     rows, columns, weights = (
-        [name for part in parts for name in part] for parts in zip(*all_gather_objects(local), strict=True)
+        [name for part in parts for name in part] for parts in zip(*by_rank, strict=True)
     )
-    return NonfiniteStep(
-        step, progress.epoch, rows, sorted(set(columns)), sorted(set(weights), key=_forward_index)
-    )
+    return NonfiniteStep(step, progress.epoch, rows, sorted(set(columns)), sorted(set(weights)))
 
 
 def _cause(bad: NonfiniteStep, optimizer: OptimizerConfig) -> str:
     if bad.columns:
         return f"dense column {listed(bad.columns)} of its rows is not finite: preprocess them again"
-    return f"its inputs are finite, so {_diverged(bad, optimizer)}"
-
-
-def _diverged(bad: NonfiniteStep, optimizer: OptimizerConfig) -> str:
     return (
-        f"the weights diverged (not finite now: {listed(bad.weights) or 'none'}): lower "
+        f"its inputs are finite, so the weights diverged (not finite now: {listed(bad.weights) or 'none'}): lower "
         f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
         "choose a schedule with a warm-up, or set optimizer.dense.clip_norm"
     )
-
-
-def _bad_columns(batches: TrainBatches, number: int) -> list[str]:
-    bad = ~torch.isfinite(batches.read(number).dense_features).all(dim=0)
-    return [name for name, is_bad in zip(batches.dense_columns, bad.tolist(), strict=True) if is_bad]
-
-
-def _bad_weights(model: nn.Module) -> list[str]:
-    return [
-        name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
-        for name, weight in model.named_parameters()
-        if weight.numel() and not torch.isfinite(weight).all()
-    ]
-
-
-def _forward_index(name: str) -> int:
-    return next((index for index, part in enumerate(FORWARD_ORDER) if part in name), len(FORWARD_ORDER))

@@ -5,7 +5,7 @@ Nothing here waits for torch: a run that does not fit is refused before any work
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,21 +73,16 @@ def check_resumable(
             f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
             f"{config.data.path}: name that one, or start a new run with resume=none and another output"
         )
-    then, now = asdict(saved), asdict(config)
     problems = [
-        f"{section}.{key} is {now[section][key]}, the run in {folder} has {then[section][key]}: "
-        f"give {section}.{key}={then[section][key]}, or start a new run"
-        for section, key in FIXED_KEYS
-        if then[section][key] != now[section][key]
+        f"{problem}, or start a new run" for problem in _other_values(FIXED_KEYS, config, saved, folder)
     ]
     feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
     poolings = {table.name: table.pooling for table in resolve_tables(saved.tables, feature_rows)}
-    other = [table for table in tables if poolings.get(table.name, table.pooling) != table.pooling]
-    if other:
-        problems.append(
-            f"tables: pooling is {other[0].pooling} for {listed([table.name for table in other])}, the run in {folder} "
-            f"has {poolings[other[0].name]}: give pooling={poolings[other[0].name]}, or start a new run"
-        )
+    problems += [
+        f"tables: pooling of {table.name} is {table.pooling}, in {folder} {then}: give pooling={then}, or start a new run"
+        for table in tables
+        if (then := poolings.get(table.name, table.pooling)) != table.pooling
+    ]
     refuse_if(problems)
     return saved
 
@@ -112,7 +107,8 @@ def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[T
     assert config.warm_start.checkpoint is not None
     former, then = read_former(config.warm_start.checkpoint)
     check_columns(former, manifest)  # first: other ids mean tables of other sizes too
-    problems = [*_model_problems(former, config), *_table_problems(former, tables)]
+    keys = [("model", each.name) for each in fields(ModelConfig) if each.name not in _FREE]
+    problems = [*_other_values(keys, config, then, former.folder), *_table_problems(former, tables)]
     if config.warm_start.optimizer and not problems:
         problems = _optimizer_problems(former, then.optimizer, config.optimizer, tables)
     if problems:
@@ -120,12 +116,17 @@ def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[T
     return former
 
 
-def _model_problems(former: TrainedModel, config: TrainConfig) -> list[str]:
-    names = [each.name for each in fields(ModelConfig) if each.name not in _FREE]
-    values = [(name, getattr(config.model, name), getattr(former.spec.config, name)) for name in names]
+def _other_values(
+    keys: Sequence[tuple[str, str]], config: TrainConfig, saved: TrainConfig, folder: Path
+) -> list[str]:
+    """The (section, key) in which ``config`` is not as ``saved``, the configuration of the checkpoint ``folder``."""
+    values = [
+        (f"{section}.{key}", getattr(getattr(config, section), key), getattr(getattr(saved, section), key))
+        for section, key in keys
+    ]
     return [
-        f"model.{name} is {now}, in {former.folder} {then}: give model.{name}={_typed(then)}"
-        for name, now, then in values
+        f"{key} is {now}, in {folder} {then}: give {key}={_typed(then)}"
+        for key, now, then in values
         if now != then
     ]
 

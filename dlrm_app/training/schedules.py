@@ -3,7 +3,7 @@ each step."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
@@ -68,16 +68,6 @@ def _fit(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
     return replace(schedule, decay_steps=max(1, num_steps - schedule.first_decay_step))
 
 
-@dataclass(frozen=True)
-class _Group:
-    """A parameter group of ``optimizer``, its learning rate at factor 1, and the part it belongs to."""
-
-    optimizer: KeyedOptimizer
-    group: dict[str, Any]
-    lr: float
-    part: str
-
-
 class LearningRates:
     """Sets the learning rate of every optimizer, the fused ones too; ``progress`` tells what was evaluated so far.
 
@@ -102,8 +92,8 @@ class LearningRates:
     def apply(self, step: int) -> None:
         """Sets the rates of ``step``, of which the first is 1."""
         factors = self._factors(step)
-        for entry in self._groups:
-            entry.group["lr"] = entry.lr * factors[entry.part]
+        for group, lr, part in self._groups:
+            group["lr"] = lr * factors[part]
 
     def at(self, step: int) -> dict[str, float]:
         """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``; a table's own keeps its ratio."""
@@ -119,7 +109,8 @@ class LearningRates:
 
 def _find_groups(
     optimizer: CombinedOptimizer, tables: Sequence[Table], config: OptimizerConfig
-) -> Iterator[_Group]:
+) -> Iterator[tuple[dict[str, Any], float, str]]:
+    """(parameter group, its learning rate at factor 1, ``sparse`` or ``dense``) of every optimizer."""
     by_name = {table.name: table for table in tables}
     for leaf in _leaves(optimizer):
         key = next(iter(leaf.params), None)
@@ -130,7 +121,7 @@ def _find_groups(
         else:
             lr, part = config.dense.lr, "dense"
         for group in leaf.param_groups:
-            yield _Group(leaf, group, lr, part)
+            yield group, lr, part
 
 
 def _leaves(optimizer: KeyedOptimizer) -> Iterator[KeyedOptimizer]:

@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,14 +16,14 @@ from torch import nn
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer
 
-from dlrm_app.config.train import DistillationConfig, TrainConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.dataset.shard_files import verify_shards, with_pooling_factors
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import TrainBatches, choose_loading
-from dlrm_app.loader.soft_labels import SoftLabels, read_soft_labels
+from dlrm_app.loader.soft_labels import SoftLabels
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
 from dlrm_app.model.initial_weights import set_base_rate
@@ -105,11 +104,6 @@ def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest
         set_base_rate(model, split.positives / split.rows)
 
 
-def distilled_labels(config: DistillationConfig, manifest: Manifest) -> SoftLabels | None:
-    """A teacher's scores for the training rows, if there is one. Raises DataError."""
-    return None if config.scores is None else read_soft_labels(Path(config.scores), config.share, manifest)
-
-
 def epoch_batches(
     config: TrainConfig,
     manifest: Manifest,
@@ -119,10 +113,7 @@ def epoch_batches(
     start_batch: int = 0,
     soft_labels: SoftLabels | None = None,
 ) -> TrainBatches:
-    """This rank's batches of ``epoch``, from batch number ``start_batch`` on.
-
-    ``config`` has its lanes.
-    """
+    """This rank's batches of ``epoch``, from batch number ``start_batch`` on. ``config`` has its lanes."""
     lanes = config.data.lanes
     assert lanes is not None
     return TrainBatches(
@@ -150,10 +141,9 @@ def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
     """
     if config.trainer.precision == "bf16" and not multiplies_bf16(runtime.device):
         logger.warning(
-            "trainer.precision=bf16: rank %d's %s has no units for bf16 and emulates it, many times slower than fp32: "
+            "trainer.precision=bf16: rank %d has no units for bf16 and emulates it, many times slower than fp32: "
             "use trainer.precision=fp32, or auto",
             runtime.rank,
-            _device_name(runtime),
         )
     for key, choose in (("precision", _choose_precision), ("compile", _choose_compile)):
         if getattr(config.trainer, key) != "auto":
@@ -169,11 +159,9 @@ def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
 
 
 def _choose_precision(_: TrainConfig, runtime: Runtime) -> tuple[str, str]:
-    ranks = enumerate(all_gather_objects(multiplies_bf16(runtime.device)))
-    lacking = [rank for rank, has_units in ranks if not has_units]
-    if lacking:
-        return "fp32", f"rank {lacking[0]}'s {_device_name(runtime)} has no units for bf16"
-    return "bf16", f"every rank's {_device_name(runtime)} has units for it"
+    if all(all_gather_objects(multiplies_bf16(runtime.device))):
+        return "bf16", "which every rank has units for"
+    return "fp32", "for not every rank has units for bf16"
 
 
 def _choose_compile(config: TrainConfig, runtime: Runtime) -> tuple[bool, str]:
@@ -184,15 +172,6 @@ def _choose_compile(config: TrainConfig, runtime: Runtime) -> tuple[bool, str]:
     if kind == "dcn" and precision == "bf16":
         return True, "which takes the sums of DCNv2's cross layers in bf16 together"
     return False, f"for {kind} in {precision} is as fast without it on CPU"
-
-
-def _device_name(runtime: Runtime) -> str:
-    return "GPU" if runtime.device.type == "cuda" else "CPU"
-
-
-def set_seed(seed: int) -> None:
-    """Seeds torch's generators, on every rank alike."""
-    torch.manual_seed(seed)
 
 
 def set_step_seed(seed: int, step: int, rank: int) -> None:

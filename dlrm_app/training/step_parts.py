@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,28 +22,17 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS
 
-FORWARD = {
-    "sparse_arch": "output_dist",  # what is left of it beside input_dist and lookup
-    "arrival": "output_dist",
-    "dense_arch": "mlps",
-    "inter_arch": "interaction",
-    "over_arch": "mlps",
+MODULES = {
+    "sparse_arch": ("output_dist", "gradient_exchange"),  # what is left of it beside input_dist and lookup
+    "arrival": ("output_dist", "gradient_exchange"),
+    "dense_arch": ("mlps", "mlps_backward"),
+    "inter_arch": ("interaction", "interaction_backward"),
+    "over_arch": ("mlps", "mlps_backward"),
 }
-"""The modules of a model by name, and whose time their forward pass is."""
-BACKWARD = {
-    "sparse_arch": "gradient_exchange",
-    "arrival": "gradient_exchange",
-    "dense_arch": "mlps_backward",
-    "inter_arch": "interaction_backward",
-    "over_arch": "mlps_backward",
-}
-"""And what begins when the gradient of their output is there."""
+"""A model's modules by name: the part of their forward pass, and the one that begins with their output's gradient."""
 
 MAX_MARKS = 4096
 """So many are kept before they are added up."""
-
-T = TypeVar("T")
-Method = Callable[..., Any]
 
 
 class StepParts:
@@ -89,13 +78,18 @@ class StepParts:
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """``batches``, the wait for each of them being ``data``."""
-        return _Waiting(batches, self)
+
+        def wait() -> Batch | None:
+            with self.within("data"):
+                return next(batches)
+
+        return iter(wait, None)  # ends where ``batches`` do
 
     def read(self) -> dict[str, float]:
         """Seconds of a step by part, the mean of those since the last reading; nothing if there were none."""
         self._add_up()
         num_steps, sums = self._num_steps, self._sums
-        self.restart()
+        self._sums, self._num_steps = dict.fromkeys(PARTS, 0.0), 0
         return {part: seconds / num_steps for part, seconds in sums.items()} if num_steps else {}
 
     def mean_ms(self, runtime: Runtime) -> dict[str, float]:
@@ -104,11 +98,6 @@ class StepParts:
         values = torch.tensor([1000 * mine.get(part, 0.0) for part in PARTS], dtype=torch.float64)
         means = all_reduce_sum(values.to(runtime.device)) / runtime.world_size
         return {part: round(mean, 3) for part, mean in zip(PARTS, means.tolist(), strict=True) if mean}
-
-    def restart(self) -> None:
-        """Leaves what was measured so far out of the next reading."""
-        self._marks.clear()
-        self._sums, self._num_steps = dict.fromkeys(PARTS, 0.0), 0
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
@@ -135,7 +124,7 @@ class StepParts:
         marks.clear()
 
     def _wrap(self, holder: Any, name: str, part: str) -> None:
-        method: Method | None = getattr(holder, name, None)
+        method: Callable[..., Any] | None = getattr(holder, name, None)
         if method is None:
             return
 
@@ -149,8 +138,8 @@ class StepParts:
     def _hook_modules(self, model: nn.Module) -> None:
         for path, module in model.named_modules():
             name = path.rpartition(".")[2]
-            if name in FORWARD:
-                self._hook(module, FORWARD[name], BACKWARD[name])
+            if name in MODULES:
+                self._hook(module, *MODULES[name])
             if isinstance(module, ShardedModule):
                 self._wrap(module, "input_dist", "input_dist")
                 self._wrap(module, "compute_and_output_dist", "output_dist")
@@ -193,18 +182,6 @@ class StepParts:
 
         for parameter in dense:
             parameter.register_post_accumulate_grad_hook(count)  # type: ignore[no-untyped-call]
-
-
-class _Waiting:
-    def __init__(self, batches: Iterator[Batch], parts: StepParts) -> None:
-        self._batches, self._parts = batches, parts
-
-    def __iter__(self) -> "_Waiting":
-        return self
-
-    def __next__(self) -> Batch:
-        with self._parts.within("data"):
-            return next(self._batches)
 
 
 class _HostClock:

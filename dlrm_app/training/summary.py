@@ -18,6 +18,7 @@ from dlrm_app.training.state import TrainingRun
 logger = logging.getLogger(__name__)
 
 HEADINGS = ["", "train loss", "AUC", "log loss", "NE", "calibration"]
+DECIMALS = {"auc": 5, "logloss": 5, "ne": 4, "calibration": 4}
 
 
 def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
@@ -76,7 +77,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
         evaluation.split,
         evaluation.epoch + 1,
         f"{evaluation.step:,}",
-        *(metrics[name] for name in ("auc", "logloss", "ne", "calibration")),
+        *(metrics[name] for name in DECIMALS),
         f"{metrics['num_samples']:,.0f}",
     )
     if "ema_auc" in metrics:
@@ -117,11 +118,5 @@ def format_summary(
 
 def _cells(evaluation: Evaluation | None) -> list[str]:
     if evaluation is None:
-        return ["", "", "", ""]
-    metrics = evaluation.metrics
-    return [
-        f"{metrics['auc']:.5f}",
-        f"{metrics['logloss']:.5f}",
-        f"{metrics['ne']:.4f}",
-        f"{metrics['calibration']:.4f}",
-    ]
+        return [""] * len(DECIMALS)
+    return [f"{evaluation.metrics[name]:.{decimals}f}" for name, decimals in DECIMALS.items()]

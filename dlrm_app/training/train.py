@@ -7,11 +7,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
+import torch
+
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
+from dlrm_app.loader.soft_labels import read_soft_labels
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunEnd, RunResult, RunStart
@@ -33,10 +36,8 @@ from dlrm_app.training.setup import (
     Trainable,
     begin_at_base_rate,
     build_trainable,
-    distilled_labels,
     open_dataset,
     set_deterministic,
-    set_seed,
     with_choices,
 )
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
@@ -95,16 +96,20 @@ def prepare(
         before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
     config = with_choices(config, before, runtime)
     log_start(config, manifest, tables, runtime)
-    set_seed(config.trainer.seed)
+    torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
-    soft_labels = runtime.together(lambda: distilled_labels(config.distillation, manifest))
+    soft_labels, distillation = None, config.distillation
+    if scores := distillation.scores:
+        soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), distillation.share, manifest))
     log_plan(trainable.plan)
     # before a checkpoint is loaded: the tables' health compares with the initial weights
     instruments = make_instruments(config, manifest, trainable, guard, folder.path, runtime)
-    state = make_state(config, trainable, runtime)
+    kinds, decay = optimizer_kinds(tables, config.optimizer.sparse), config.optimizer.dense.ema_decay
+    ema = None if decay is None else DenseEma(trainable.model, decay)
+    state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
     if checkpoint is not None:
         state.restore(checkpoint)
     elif config.warm_start.checkpoint is not None:
@@ -129,14 +134,6 @@ def prepare(
     )
 
 
-def make_state(config: TrainConfig, trainable: Trainable, runtime: Runtime) -> RunState:
-    """The state of a run before its first step."""
-    kinds = optimizer_kinds(trainable.tables, config.optimizer.sparse)
-    decay = config.optimizer.dense.ema_decay
-    ema = None if decay is None else DenseEma(trainable.model, decay)
-    return RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
-
-
 def make_instruments(
     config: TrainConfig,
     manifest: Manifest,
@@ -146,13 +143,13 @@ def make_instruments(
     runtime: Runtime,
 ) -> Instruments:
     """Makes what measures the run's steps; ``trainable`` has its initial weights."""
-    model, tables = trainable.model, trainable.tables
-    is_alone = runtime.world_size == 1
-    health = TableHealth(model, tables, manifest, runtime.device) if config.evaluation.table_health else None
+    model, device = trainable.model, runtime.device
+    wants_health, is_alone = config.evaluation.table_health, runtime.world_size == 1
+    health = TableHealth(model, trainable.tables, manifest, device) if wants_health else None
     return Instruments(
         guard,
         Throughput(config.trainer.global_batch_size),
-        StepParts(model, trainable.optimizer, trainable.pipeline, runtime.device, is_alone),
+        StepParts(model, trainable.optimizer, trainable.pipeline, device, is_alone),
         Trace(config.profiler, folder, runtime),
         health,
     )

@@ -112,11 +112,8 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
     """Checks as ``check_training``, and for a val split to judge by; a trial's own values are checked when it starts."""
     manifest, _ = check_training(config, ranks)
     if not has_labelled_val(manifest):
-        raise ConfigError(
-            [
-                f"dlrm-tune goes by val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
-            ]
-        )
+        problem = f"dlrm-tune goes by val, and {manifest.path} has no labelled val split: preprocess with split.val=0.1"
+        raise ConfigError([problem])
 
 
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
@@ -159,15 +156,13 @@ def val_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
     """Problems of settings that need a labelled val split where there is none."""
     if has_labelled_val(manifest):
         return []
-    wanted = {
-        "logging.mllog=true": config.logging.mllog,
-        "schedule.sparse.kind=plateau": config.schedule.sparse.kind == "plateau",
-        "schedule.dense.kind=plateau": config.schedule.dense.kind == "plateau",
-    }
+    wanted = ["logging.mllog=true"] if config.logging.mllog else []
+    for part in ("sparse", "dense"):
+        if getattr(config.schedule, part).kind == "plateau":
+            wanted.append(f"schedule.{part}.kind=plateau")
     return [
         f"{setting} needs a labelled val split, which {manifest.path} has not: leave it out, or preprocess with split.val=0.1"
-        for setting, is_given in wanted.items()
-        if is_given
+        for setting in wanted
     ]
 
 

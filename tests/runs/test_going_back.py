@@ -129,7 +129,7 @@ def test_what_a_resume_changes_is_said_and_both_configurations_kept(
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("tables.pooling=mean", "pooling is mean for t_.*, the run in .* has sum: give pooling=sum"),
+        ("tables.pooling=mean", "pooling of t_.* is mean, in .* sum: give pooling=sum"),
         ("model.top_mlp=[8,8]", r"give model.top_mlp=\[8\]"),
     ],
 )

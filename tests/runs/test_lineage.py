@@ -19,7 +19,7 @@ from dlrm_app.reports.run_record import read_run
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation, LossSums, Marker, Progress, read_marker
 from dlrm_app.runs.checkpoint.names import (
-    best_checkpoints,
+    best_first,
     checkpoint_name,
     checkpoint_step,
     complete,
@@ -166,7 +166,7 @@ class Lineage(RuleBasedStateMachine):
                 n: each.start for n, each in run.saved.items()
             }
             rated = [(each.auc, n) for n, each in run.saved.items() if each.auc is not None]
-            best = best_checkpoints(folder / "checkpoints")
+            best = best_first(list_checkpoints(folder / "checkpoints"))
             assert [checkpoint_step(path) for path in best[:1]] == [n for _, n in sorted(rated)[-1:]]
             aside = [
                 int(read_marker(path).random_state)

@@ -131,7 +131,7 @@ def val_aucs(*aucs: float) -> list[Evaluation]:
 def test_overfitting_is_noticed_and_the_key_named() -> None:
     advice = overfitting([0.50, 0.45, 0.40], val_aucs(0.78, 0.77, 0.76))
     assert advice is not None
-    for words in ("(0.4500 to 0.4000)", "(0.7700 to 0.7600)", "trainer.epochs=1;"):
+    for words in ("(0.4500 to 0.4000)", "(0.7700 to 0.7600)", "trainer.epochs=1 or"):
         assert words in advice
 
 

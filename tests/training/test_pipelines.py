@@ -12,7 +12,6 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
-from tests.plain_training import assert_trains_like_plain, compose_train
 from tests.small_run import SMALL, events, final_bytes, losses
 
 ON_CPU = ("base", "sparse_dist")
@@ -82,35 +81,21 @@ def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path,
     assert final_bytes(cut) == final_bytes(whole)
 
 
-RATES = {
-    "warm-up": lambda step: min(step / 6, 1.0),
-    "polynomial": lambda step: max(0.0, 1 - (step - 2) / 7) ** 2 if step > 2 else 1.0,
-    "step": lambda step: 0.1 ** (step > 3) * 0.1 ** (step > 6),
-}
-"""What a learning rate is multiplied with in each step, written out."""
-SCHEDULES = {
-    "warm-up": ["schedule=warmup", "{}.warmup_steps=6"],
-    "polynomial": ["schedule=polynomial", "{}.decay_start=2", "{}.decay_steps=7", "{}.power=2"],
-    "step": ["schedule=step", "{}.milestones=[3,6]", "{}.step_factor=0.1"],
-}
+POLYNOMIAL = [
+    f"schedule.{part}.{setting}"
+    for part in ("sparse", "dense")
+    for setting in ("kind=polynomial", "warmup_steps=2", "decay_start=2", "decay_steps=7", "power=2")
+]
 
 
-def schedule(name: str) -> list[str]:
-    parts = ("schedule.sparse", "schedule.dense")
-    return [key.format(part) for key in SCHEDULES[name] for part in parts]
+def polynomial(step: int) -> float:
+    """The factor of a learning rate in ``step``, written out."""
+    return step / 2 if step < 2 else max(0.0, 1 - (step - 2) / 7) ** 2
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_each_step_has_the_learning_rates_of_its_number(name: str) -> None:
-    """As plain torch."""
-    config = compose_train("optimizer=adagrad", *schedule(name))
-    assert_trains_like_plain(config, rates=lambda step: dict.fromkeys(("sparse", "dense"), RATES[name](step)))
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("pipeline", ON_CPU)
 def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
-    pipeline: str, name: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen by the kernels, one lookup a step, from the first step, after an evaluation, a resume and in a new epoch."""
     seen: list[float] = []
@@ -125,12 +110,12 @@ def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
     wishes = [
         f"trainer.pipeline={pipeline}",
         "optimizer.sparse.lr=1",
-        *schedule(name),
+        *POLYNOMIAL,
         "evaluation.every_steps=2",
     ]
     run(dataset, tmp_path / "run", *wishes, "trainer.max_steps=4")
     run(dataset, tmp_path / "run", *wishes, "resume=auto")
-    assert seen == pytest.approx([RATES[name](step) for step in range(1, 15)])
+    assert seen == pytest.approx([polynomial(step) for step in range(1, 15)])
 
 
 def test_prefetch_on_cpu_is_refused_with_what_to_use(dataset: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.training.resume import with_lanes
@@ -66,7 +65,3 @@ def test_the_choice_stands_in_the_run_s_configuration_and_is_kept(tmp_path: Path
         train_here(tmp_path / "cut", *keys, "resume=auto", "optimizer=adam", "trainer.epochs=3")
     train_here(tmp_path / "fresh", *keys, "data.lanes=null", "trainer.max_steps=1")
     assert "lanes: 64" in (tmp_path / "fresh/config.yaml").read_text()
-
-
-def test_a_checkpoint_of_before_has_a_number() -> None:
-    assert read_saved_config(asdict(config("data.lanes=64")), Path("c")).data.lanes == 64

@@ -89,11 +89,6 @@ def test_decays_are_torchs(schedule: ScheduleSettings, make: Any) -> None:
         assert lr_factor(step, schedule) == pytest.approx(optimizer.param_groups[0]["lr"])
 
 
-def test_a_step_falls_once_for_each_milestone_left_behind() -> None:
-    schedule = ScheduleSettings("step", warmup_steps=2, milestones=[3, 6], step_factor=0.5)
-    assert [lr_factor(n, schedule) for n in range(1, 9)] == [0.5, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]
-
-
 def test_an_open_decay_ends_with_the_run() -> None:
     schedule = ScheduleConfig(ScheduleSettings("cosine", warmup_steps=10), ScheduleSettings("constant"))
     fitted = fit_to_run(schedule, 110)
@@ -176,13 +171,6 @@ def test_the_logged_rates_are_those_applied() -> None:
             assert logged["dense"] == pytest.approx(0.5 * factors["dense"])
             assert logged["sparse"] == pytest.approx(config.optimizer.sparse.lr * factors["sparse"])
             assert found == set(logged.values())
-
-
-def test_the_half_wave_is_symmetric() -> None:
-    schedule = ScheduleSettings("cosine", decay_steps=100, end_factor=0.2)
-    for step in range(101):
-        both = lr_factor(step, schedule) + lr_factor(100 - step, schedule)
-        assert math.isclose(both, 1.2)
 
 
 def val_evals(metric: str, values: list[float]) -> list[Evaluation]:

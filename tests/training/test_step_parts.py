@@ -118,7 +118,7 @@ def test_delays_come_out_where_they_were_planted(pipeline: str, monkeypatch: pyt
         stream = parts.waiting(slow_batches(clock))
         for number in range(6):
             if number == 3:  # batches are under way by then
-                parts.restart()
+                parts.read()
             with parts.step():
                 trainable.pipeline.progress(stream)
         measured = parts.read()
@@ -127,15 +127,6 @@ def test_delays_come_out_where_they_were_planted(pipeline: str, monkeypatch: pyt
     expected = {**dict.fromkeys(PARTS, 0.0), **PLANTED}
     expected["table_update"] *= num_kernels
     assert measured == expected
-
-
-def test_no_step_no_parts() -> None:
-    config = compose_train()
-    with start_runtime(num_threads=1) as runtime:
-        trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
-        parts = StepParts(trainable.model, trainable.optimizer, trainable.pipeline, runtime.device, True)
-        assert parts.read() == {}
-        assert parts.mean_ms(runtime) == {}
 
 
 def test_what_is_not_yet_added_up_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,11 +79,6 @@ def resume_hint(parent: Path) -> str:
     )
 
 
-def best_checkpoints(parent: Path) -> list[Path]:
-    """The complete checkpoints in ``parent`` that were evaluated on val, by falling AUC; of equals the newest first."""
-    return _best_first(list_checkpoints(parent))
-
-
 def choose_checkpoint(path: Path, which: str) -> Path:
     """The newest checkpoint of a run folder or, with ``which="best"``, the best on val; any other folder itself.
 
@@ -92,7 +87,7 @@ def choose_checkpoint(path: Path, which: str) -> Path:
     newest = list_checkpoints(path / "checkpoints")
     if not newest or which == "newest":
         return newest[0] if newest else path
-    if best := best_checkpoints(path / "checkpoints"):
+    if best := best_first(newest):
         return best[0]
     raise DataError(f"no checkpoint of {path} was evaluated on val, so none is the best: use which=newest")
 
@@ -103,7 +98,8 @@ def refuse_no_checkpoint(path: Path) -> None:
         read_marker(path)
 
 
-def _best_first(checkpoints: list[Path]) -> list[Path]:
+def best_first(checkpoints: list[Path]) -> list[Path]:
+    """Those of ``checkpoints``, the newest first, that were evaluated on val, by falling AUC."""
     scores = {path: auc for path in checkpoints if (auc := read_marker(path).val_auc) is not None}
     return sorted(scores, key=lambda path: scores[path], reverse=True)
 
@@ -120,7 +116,7 @@ def looks_whole(folder: Path) -> bool:
 def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
     """Deletes the checkpoints of ``parent`` but the newest and the best on val. Damaged ones neither count nor go."""
     whole = [path for path in list_checkpoints(parent) if looks_whole(path)]
-    keep = {*whole[:keep_last], *_best_first(whole)[:keep_best]}
+    keep = {*whole[:keep_last], *best_first(whole)[:keep_best]}
     for path in whole:
         if path not in keep:
             (path / MARKER).unlink()  # first, so that a half-deleted folder is no checkpoint
