@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
 
 from dlrm_app.config.schema import (
     REQUIRED,
@@ -52,15 +54,11 @@ class DenseSettings(OptimizerSettings):
     kind: DenseKind = REQUIRED
     momentum: BelowOne = 0.0
     clip_norm: Positive | None = None
-    ema_decay: BelowOne | None = None
+    ema_decay: Annotated[float, Meta(gt=0, lt=1)] | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """A decay that would be no average; momentum where there is none."""
-        problems = _needless(prefix, "momentum", self.momentum, self.kind, ("sgd",))
-        if self.ema_decay == 0:
-            cure = "null is for no average"
-            problems.append(Problem(f"{prefix}ema_decay", "must be above 0, as 0.999", cure, self.ema_decay))
-        return problems
+        """Momentum where there is none."""
+        return _needless(prefix, "momentum", self.momentum, self.kind, ("sgd",))
 
 
 @dataclass(slots=True)

@@ -161,7 +161,9 @@ def type_problem(key: str, value: Any, annotation: Any) -> Problem | None:
     try:
         converted(value, annotation)
     except msgspec.ValidationError:
-        return Problem(key, f"must be {_kind(_bare(annotation))}", value=value)
+        choices = [] if _given(annotation) is bool else _choices(_given(annotation))
+        rule = f"one of {', '.join(choices)}" if choices else _kind(_bare(annotation))
+        return Problem(key, f"must be {rule}", value=value)
     return None
 
 
@@ -279,7 +281,7 @@ def _kind(bare: Any) -> str:
     if get_origin(given) is list:
         kind = kinds.get(get_args(given)[0])
         return f"a list of {kind[2:]}s" if kind else "a list, as [a,b]"
-    return kinds.get(given, "true, false or a text")
+    return kinds.get(given, "a text")
 
 
 def _choices(given: Any) -> list[str]:
