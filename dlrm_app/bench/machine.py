@@ -254,6 +254,7 @@ def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtim
         topology=TopologyConfig(),
         sharding=replace(config.sharding, plan=None, tables={}),
         profiler=False,
+        output=None,  # the topology file, no folder of a run
     )
     rows = probe.batch_size * (WARM_STEPS + steps + 1)
     runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)

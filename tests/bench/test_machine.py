@@ -73,6 +73,7 @@ def test_what_was_measured_is_planned_with(
     monkeypatch.setattr(measuring, "SECONDS", 0.0)
     config = compose_config("bench", BenchConfig, [f"output={tmp_path}/machine.yaml", "trainer.threads=1"])
     assert config.problems() == []
+    Path(config.output or "").touch()  # of an earlier measurement, which is replaced
     probes = Probe(2, 50, 8, (8,), 64), Probe(3, 80, 16, (16,), 128)
     with start_runtime(num_threads=1) as runtime:
         text = measure_topology(config, runtime, tmp_path, probes, Probe(3, 50, 8, (8,), 64, ids=4), steps=3)
