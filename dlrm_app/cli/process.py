@@ -28,7 +28,7 @@ def loading() -> Iterator[None]:
 
 
 class _Pipe(io.FileIO):
-    """A reader may leave at any moment, as ``| head`` does: what it would have read is dropped, and the job goes on."""
+    """A reader may leave at any moment, as ``| head`` does: the rest of the output is dropped, and the job continues."""
 
     def write(self, data: Any, /) -> int:
         try:

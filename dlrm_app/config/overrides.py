@@ -170,8 +170,13 @@ def _may_be_null(group: str, conf: Path, command: str) -> bool:
 def _type_problems(key: str, values: Sequence[Any], schema: type[Any]) -> Problems:
     """Problems of values of a wrong type; what ``${...}`` stands for is not known yet."""
     kind = type_of(key, schema)
-    known = [each for each in values if not (isinstance(each, str) and ("${" in each or each == REQUIRED))]
-    return [problem for value in known if (problem := type_problem(key, value, kind))]
+    problems: Problems = []
+    for value in values:
+        if is_section(kind) and isinstance(value, Mapping):
+            problems += _section_problems(value, f"{key}.", schema)
+        elif not (isinstance(value, str) and ("${" in value or value == REQUIRED)):
+            problems += [problem] if (problem := type_problem(key, value, kind)) else []
+    return problems
 
 
 def _adds_keys(override: Override, kind: Any) -> bool:
@@ -196,7 +201,7 @@ def _register_file(path: Path, group: str, schema: type[Any], problems: Problems
         return name
     is_recipe = group == "experiment"
     values = {key: value for key, value in content.items() if key != "defaults"}
-    faults = _file_problems(values, "" if is_recipe else f"{group}.", schema)
+    faults = _section_problems(values, "" if is_recipe else f"{group}.", schema)
     if "hydra" in str(content.get("defaults", "")):
         faults = ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
     problems += [f"{group}={path}: {fault}" for fault in faults]
@@ -218,15 +223,10 @@ def _with_home(value: Any) -> Any:
     return str(Path.home()) + value[1:] if isinstance(value, str) and value.startswith("~/") else value
 
 
-def _file_problems(values: Mapping[Any, Any], prefix: str, schema: type[Any]) -> Problems:
+def _section_problems(values: Mapping[Any, Any], prefix: str, schema: type[Any]) -> Problems:
     faults: Problems = []
     for name, value in values.items():
         key = f"{prefix}{name}"
-        kind = type_of(key, schema)
-        if kind is None:
-            faults.append(unknown_key(key, schema))
-        elif is_section(kind) and isinstance(value, Mapping):
-            faults += _file_problems(value, f"{key}.", schema)
-        else:
-            faults += _type_problems(key, [value], schema)
+        is_known = type_of(key, schema) is not None
+        faults += _type_problems(key, [value], schema) if is_known else [unknown_key(key, schema)]
     return faults

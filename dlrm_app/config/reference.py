@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass
-class Section:
+class HelpSection:
     """The keys below one at the top, or a run of keys that stand there alone."""
 
     title: str
@@ -99,27 +99,27 @@ class Reference:
             return names
         return f"{self._file(group, self.choices[group]).header}. Choices: {names}"
 
-    def sections(self) -> list[Section]:
+    def sections(self) -> list[HelpSection]:
         """Every key, in the order of the schema."""
         values = OmegaConf.to_container(self._tree, resolve=False)
         assert isinstance(values, dict)
-        sections: list[Section] = []
+        sections: list[HelpSection] = []
         for name, value in values.items():
             if isinstance(value, dict):
                 sections.append(self._section(str(name)))
                 self._add_entries(value, f"{name!s}.", sections[-1].entries)
             else:
                 if not sections or sections[-1].title:
-                    sections.append(Section("", ""))
+                    sections.append(HelpSection("", ""))
                 self._add_entries({name: value}, "", sections[-1].entries)
         return sections
 
-    def _section(self, key: str) -> Section:
+    def _section(self, key: str) -> HelpSection:
         if key not in self.choices:
-            return Section(key, self._comments.get(key, ""))
+            return HelpSection(key, self._comments.get(key, ""))
         choice = self.choices[key]
         is_ours = choice in self.choices_of(key)
-        return Section(f"{key}={choice}", self._file(key, choice).header if is_ours else "")
+        return HelpSection(f"{key}={choice}", self._file(key, choice).header if is_ours else "")
 
     def _add_entries(self, values: Mapping[Any, Any], prefix: str, entries: list[Entry]) -> None:
         for name, value in values.items():

@@ -168,8 +168,8 @@ def test_rows_without_a_gradient_stay_with_their_state(kind: str) -> None:
         ("optimizer.sparse.clip_norm=1", "optimizer.sparse.clip_norm is not a known key"),
         ("optimizer.dense.kind=lamb", "optimizer.dense.kind must be one of sgd, adagrad, adam, adamw"),
         ("optimizer.dense.momentum=0.9", "optimizer.dense.momentum is only for optimizer.dense.kind=sgd"),
-        ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm must be above 0"),
-        ("optimizer.sparse.max_gradient=-1", "optimizer.sparse.max_gradient must be above 0"),
+        ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm must be above 0, got 0"),
+        ("optimizer.sparse.max_gradient=-1", "optimizer.sparse.max_gradient must be above 0, got -1"),
         ("optimizer.sparse.lr=nan", "optimizer.sparse.lr must be above 0, got nan"),
     ],
 )
