@@ -1,4 +1,4 @@
-"""Compares shard files with the manifest; reads the pooling factors of multi-hot features from a footer."""
+"""Shard files: compared with the manifest, read by row groups; the pooling factors of multi-hot features from a footer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,6 +48,35 @@ def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) ->
         f"{len(rows):,} row groups of {listed(rows)} rows" for rows in (row_groups, shard.row_groups)
     )
     return f"{path} holds {given}, the manifest says {known}"
+
+
+class ShardReader:
+    """Reads ``columns`` of row groups of the shards in ``folder``, in any number of threads."""
+
+    def __init__(self, folder: Path, columns: Sequence[str]) -> None:
+        self._folder = folder
+        self._columns = columns
+        self._metadata: dict[str, pq.FileMetaData] = {}
+
+    def read(self, shard: Shard, index: int) -> pa.Table:
+        """Row group number ``index``. Raises DataError, naming the file, if it is missing, damaged or another one."""
+        path = self._folder / shard.path
+        try:
+            known = self._metadata.get(shard.path)
+            with pq.ParquetFile(path, metadata=known, page_checksum_verification=True) as file:
+                if known is None:
+                    if difference := row_group_difference(file.metadata, path, shard):
+                        raise DataError(f"{difference}: preprocess again")
+                    self._metadata[shard.path] = file.metadata
+                # row groups are decoded side by side, each by one thread: Arrow's own threads would be as many as
+                # OMP_NUM_THREADS says, and that is 1 under torchrun
+                return file.read_row_group(index, columns=self._columns, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            if difference := file_difference(path, shard, checksums=True):
+                raise DataError(f"{difference}; {SUGGESTION}") from error
+            raise DataError(
+                f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"
+            ) from error
 
 
 def with_pooling_factors(tables: Sequence[Table], manifest: Manifest) -> list[Table]:

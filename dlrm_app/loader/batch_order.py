@@ -221,18 +221,9 @@ def check_lanes(global_batch_size: int, lanes: int, world_size: int, rows: int) 
             f"use {choices}"
         )
     if lanes % world_size:
+        nearest = max(1, round(lanes / world_size)) * world_size
         problems.append(
             f"{world_size} ranks do not divide data.lanes ({lanes}): use a number of ranks that does, "
-            f"or {_lanes_for(global_batch_size, lanes, world_size)}"
+            f"or data.lanes={nearest} and a trainer.global_batch_size that is a multiple of it"
         )
     return problems
-
-
-def _lanes_for(global_batch_size: int, lanes: int, world_size: int) -> str:
-    """The nearest number of lanes that this many ranks divide, with a batch size to go with it if need be."""
-    fitting = [n for n in range(world_size, 4 * lanes + 1, world_size) if global_batch_size % n == 0]
-    if fitting:
-        return f"data.lanes={min(fitting, key=lambda n: abs(n - lanes))}"
-    nearest = max(1, round(lanes / world_size)) * world_size
-    batch_size = max(1, round(global_batch_size / nearest)) * nearest
-    return f"data.lanes={nearest} with trainer.global_batch_size={batch_size}"

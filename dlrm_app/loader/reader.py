@@ -1,19 +1,17 @@
-"""Parquet row groups → Rows: the checks that make a damaged or foreign file an error, never a wrong batch."""
+"""Parquet row groups → Rows, in the order of an epoch."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features
-from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn, label_of
-from dlrm_app.dataset.shard_files import SUGGESTION, file_difference, row_group_difference
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.dataset.manifest import Manifest, label_of
+from dlrm_app.dataset.shard_files import ShardReader
+from dlrm_app.errors import DataError
 from dlrm_app.loader.batch_order import Order
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.rows import Columns, Ranges, Rows, arrange
@@ -30,7 +28,7 @@ class SplitReader:
     ``features`` are the sparse columns wanted, in the order wanted; dense columns are always all read. ``soft_labels`` take
     the labels' place.
 
-    Raises DataError if the split is missing or has no labels, ConfigError for features it does not have.
+    Raises DataError if the split is missing or has no labels.
     """
 
     def __init__(
@@ -39,10 +37,12 @@ class SplitReader:
         self._label = label_of(manifest, split)
         self._folder = manifest.folder
         self._dense = [column.name for column in manifest.dense]
-        self._sparse = _wanted(manifest, features)
+        columns = {column.name: column for column in manifest.sparse}
+        self._sparse = [columns[name] for name in features]
         shards = manifest.splits[split].shards
         self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
-        self._metadata: dict[str, pq.FileMetaData] = {}
+        names = [*self._dense, *(column.name for column in self._sparse), self._label]
+        self._shards = ShardReader(self._folder, names)
         self.group_rows: list[int] = [rows for shard in shards for rows in shard.row_groups]
         self._first_rows = [0, *accumulate(self.group_rows)]
         self._soft_labels = soft_labels
@@ -101,7 +101,7 @@ class SplitReader:
         manifest says, if a value is missing or an id lies outside its table.
         """
         shard, index = self._groups[group]
-        table = self._read_table(shard, index)
+        table = self._shards.read(shard, index)
         try:
             columns = self._columns(table, self._first_rows[group])
         except ColumnError as error:
@@ -114,40 +114,3 @@ class SplitReader:
             *read_features(table, self._dense, self._sparse),
             labels if self._soft_labels is None else self._soft_labels.mixed(first_row, labels),
         )
-
-    def _read_table(self, shard: Shard, index: int) -> pa.Table:
-        path = self._folder / shard.path
-        columns = [*self._dense, *(column.name for column in self._sparse), self._label]
-        try:
-            known = self._metadata.get(shard.path)
-            with pq.ParquetFile(path, metadata=known, page_checksum_verification=True) as file:
-                if known is None:
-                    if difference := row_group_difference(file.metadata, path, shard):
-                        raise DataError(f"{difference}: preprocess again")
-                    self._metadata[shard.path] = file.metadata
-                # row groups are decoded side by side, each by one thread: Arrow's own threads would be as many as
-                # OMP_NUM_THREADS says, and that is 1 under torchrun
-                return file.read_row_group(index, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(_what_is_wrong(path, shard, error)) from error
-
-
-def _wanted(manifest: Manifest, features: Sequence[str]) -> list[SparseColumn]:
-    columns = {column.name: column for column in manifest.sparse}
-    unknown = [name for name in features if name not in columns]
-    repeated = sorted({name for name in features if list(features).count(name) > 1})
-    problems = [f"feature {name} is not in the dataset, which has {', '.join(columns)}" for name in unknown]
-    problems += [f"feature {name} is asked for twice: one table reads a feature" for name in repeated]
-    if problems:
-        raise ConfigError(problems)
-    return [columns[name] for name in features]
-
-
-def _what_is_wrong(path: Path, shard: Shard, error: Exception) -> str:
-    try:
-        difference = file_difference(path, shard, checksums=True)
-    except OSError as read_error:
-        return f"{path} cannot be read: {read_error}; {SUGGESTION}"
-    if difference:
-        return f"{difference}; {SUGGESTION}"
-    return f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"

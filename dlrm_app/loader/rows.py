@@ -125,7 +125,9 @@ def arrange(
     sizes = [size * num_dense, size, size * len(one_hot)]
     for each in bags:
         sizes += [len(each.values), size + 1]
-    memory = _at_least(sum(sizes), memory)
+    if memory is None or len(memory) < sum(sizes):
+        # an eighth more: row groups of bags differ a little, and a later one gets this memory
+        memory = np.empty(sum(sizes) + sum(sizes) // 8, np.int32)
     parts = np.split(memory[: sum(sizes)], np.cumsum(sizes)[:-1])
     dense, labels = parts[0].view(np.float32).reshape(size, num_dense), parts[1].view(np.float32)
     ids = parts[2].reshape(len(one_hot), size)
@@ -139,13 +141,6 @@ def arrange(
     next_ids, next_bags = iter(ids), iter(ordered_bags)
     features = [next(next_bags) if isinstance(given, Bags) else next(next_ids) for given in columns.features]
     return Rows(dense, features, labels, memory)
-
-
-def _at_least(size: int, memory: NDArray[np.int32] | None) -> NDArray[np.int32]:
-    if memory is not None and len(memory) >= size:
-        return memory
-    # an eighth more: row groups of bags differ a little, and a later one gets this memory
-    return np.empty(size + size // 8, np.int32)
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:

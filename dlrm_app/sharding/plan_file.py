@@ -1,7 +1,7 @@
 """A sharding plan as a file that people read and compare: plan.yaml."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import yaml
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.types import CacheParams
 
+from dlrm_app.config.schema import one_of
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import write_text
+from dlrm_app.records import from_json
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import by_cause
 from dlrm_app.sharding.cost import Option, Workload, estimate_options
@@ -20,7 +22,23 @@ from dlrm_app.sharding.placement import ON_NODES, Assignment, Placed
 from dlrm_app.sharding.plan import EstimatedPlan
 from dlrm_app.text import first_lines, listed
 
-KEYS = ("sharding_type", "compute_kernel", "ranks", "shards", "cache_load_factor")
+
+@dataclass(frozen=True)
+class _Entry:
+    """How a table is sharded; shards as [row, column, rows, columns, rank]."""
+
+    sharding_type: str
+    compute_kernel: str
+    ranks: list[int]
+    shards: list[list[int]]
+    cache_load_factor: float | None = None
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    nodes: int
+    devices_per_node: int
+    tables: dict[str, _Entry]
 
 
 def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
@@ -58,9 +76,9 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     Raises ConfigError with the reasons why it is not one: other ranks, or else other tables, an unknown kernel, rows or
     columns that lie nowhere or twice.
     """
-    content = _read(path)
-    entries: Mapping[str, Any] = content["tables"]
-    problems = _rank_problems(content, cluster)
+    file = _read(path)
+    entries = file.tables
+    problems = _rank_problems(file, cluster)
     if not problems:
         problems += _named(
             "it has entries for tables that are not here", [n for n in entries if n not in work.tables]
@@ -74,19 +92,14 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     return assignment
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read(path: Path) -> _PlanFile:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        return from_json(_PlanFile, yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0].lstrip(".")
         raise ConfigError(
-            [f"sharding.plan={path} cannot be read: {reason}; name a file that dlrm-plan or dlrm-train wrote"]
+            [f"sharding.plan={path}: {reason}; name a plan.yaml that dlrm-plan or dlrm-train wrote"]
         ) from error
-    if not isinstance(content, Mapping) or not isinstance(content.get("tables"), Mapping):
-        raise ConfigError(
-            [f"sharding.plan={path} is not a plan, it has no 'tables': make one with dlrm-plan output=FOLDER"]
-        )
-    return content
 
 
 def _named(problem: str, names: Sequence[str]) -> list[str]:
@@ -95,19 +108,14 @@ def _named(problem: str, names: Sequence[str]) -> list[str]:
     return [f"{problem}: {listed(names, 5)}; {hint}"] if names else []
 
 
-def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
-    nodes, width = content.get("nodes"), content.get("devices_per_node")
-    if not (isinstance(nodes, int) and isinstance(width, int)):
-        return ["nodes and devices_per_node must be whole numbers: they say how many ranks it is made for"]
+def _rank_problems(file: _PlanFile, cluster: Cluster) -> list[str]:
+    nodes, width = file.nodes, file.devices_per_node
     if nodes * width != cluster.num_ranks:
         return [
             f"it is made for {nodes} × {width} = {nodes * width} ranks, here are {cluster.num_ranks}: "
             "start as many, or plan again"
         ]
-    shares_nodes = any(
-        isinstance(entry, Mapping) and entry.get("sharding_type") in ON_NODES
-        for entry in content["tables"].values()
-    )
+    shares_nodes = any(entry.sharding_type in ON_NODES for entry in file.tables.values())
     if width != cluster.devices_per_node and shares_nodes:
         return [
             f"it splits tables over the ranks of one node and is made for {width} ranks per node, here are "
@@ -116,38 +124,29 @@ def _rank_problems(content: Mapping[str, Any], cluster: Cluster) -> list[str]:
     return []
 
 
-def _entry_faults(entry: Any, cluster: Cluster) -> list[str]:
+def _entry_faults(entry: _Entry, cluster: Cluster) -> list[str]:
     """Errors of an entry by itself; whether its shards are those of the table is seen in ``_assign``."""
-    if not isinstance(entry, Mapping) or not set(KEYS[:4]) <= set(entry):
-        return [f"an entry has the keys {', '.join(KEYS[:4])}, got {entry!r:.80}"]
-    faults = [f"{key} is not known: use {', '.join(KEYS)}" for key in entry if key not in KEYS]
-    for key, choices in (("sharding_type", SHARDING_TYPES), ("compute_kernel", KERNELS)):
-        if entry[key] not in choices:
-            faults.append(f"{key} must be one of {', '.join(choices)}, got {entry[key]!r}")
-    if "uvm" in str(entry["compute_kernel"]) and cluster.device == "cpu":
-        faults.append(f"the kernel {entry['compute_kernel']} needs CUDA, these ranks compute on CPU")
-    share = entry.get("cache_load_factor", 1)
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+    kind, kernel, share = entry.sharding_type, entry.compute_kernel, entry.cache_load_factor
+    faults = one_of("sharding_type", kind, SHARDING_TYPES) + one_of("compute_kernel", kernel, KERNELS)
+    if "uvm" in kernel and cluster.device == "cpu":
+        faults.append(f"the kernel {kernel} needs CUDA, these ranks compute on CPU")
+    if share is not None and not 0 < share <= 1:
         faults.append(f"cache_load_factor must lie in (0, 1], got {share!r}")
-    if faults or entry["sharding_type"] == "data_parallel":
+    if faults or kind == "data_parallel":
         return faults
-    shards = entry["shards"]
-    if not isinstance(shards, list) or not shards or not all(_is_shard(shard) for shard in shards):
+    shards = entry.shards
+    if not shards or any(len(shard) != 5 or min(shard) < 0 for shard in shards):
         return ["shards must be a list of [row, column, rows, columns, rank], whole numbers of at least 0"]
     outside = [shard[4] for shard in shards if shard[4] >= cluster.num_ranks]
     if outside:
         faults.append(f"it lies on rank {min(outside)}, the last rank here is {cluster.num_ranks - 1}")
-    if entry["ranks"] != [shard[4] for shard in shards]:
+    if entry.ranks != [shard[4] for shard in shards]:
         faults.append("ranks must be the last numbers of its shards, in their order")
     return faults
 
 
-def _is_shard(shard: Any) -> bool:
-    return isinstance(shard, list) and len(shard) == 5 and all(type(n) is int and n >= 0 for n in shard)
-
-
 def _assign(
-    entries: Mapping[str, Any], work: Workload, cluster: Cluster
+    entries: Mapping[str, _Entry], work: Workload, cluster: Cluster
 ) -> tuple[dict[str, Placed], list[tuple[str, list[str]]]]:
     """The entries in terms of what torchrec makes of their sharding types, and table name → what is wrong."""
     constraints = work.constraints(cluster)
@@ -159,7 +158,7 @@ def _assign(
         entry, option = entries[name], options[name][0]
         is_copied = option.sharding_type == "data_parallel"
         expected = np.hstack([option.offsets, option.sizes])
-        given = expected if is_copied else np.array(entry["shards"])[:, :4]
+        given = expected if is_copied else np.array(entry.shards)[:, :4]
         extent, table = (given[:, :2] + given[:, 2:]).max(0), work.tables[name]
         if extent.tolist() != [table.rows, table.dim]:
             made_for = f"{extent[0]:,} × {extent[1]}"
@@ -172,23 +171,23 @@ def _assign(
         elif name in work.dense_kernel and option.kernel != "dense":
             wrong = [f"its optimizer needs the kernel dense here, not {option.kernel}: plan again with it"]
         else:
-            wrong = _rank_order_faults(option, entry["ranks"], cluster)
+            wrong = _rank_order_faults(option, entry.ranks, cluster)
         faults.append((name, wrong))
-        ranks = range(cluster.num_ranks) if is_copied else entry["ranks"]
+        ranks = range(cluster.num_ranks) if is_copied else entry.ranks
         assignment[name] = Placed(option, tuple(ranks))
     return assignment, faults
 
 
-def _as_constraints(entry: Mapping[str, Any], constraints: ParameterConstraints) -> ParameterConstraints:
+def _as_constraints(entry: _Entry, constraints: ParameterConstraints) -> ParameterConstraints:
     """Constraints that leave the planner nothing but the entry."""
-    widths = {shard[3] for shard in entry["shards"]}
+    widths = {shard[3] for shard in entry.shards}
     cache = constraints.cache_params
-    if "cache_load_factor" in entry:
-        cache = replace(cache or CacheParams(), load_factor=entry["cache_load_factor"])
+    if entry.cache_load_factor is not None:
+        cache = replace(cache or CacheParams(), load_factor=entry.cache_load_factor)
     return replace(
         constraints,
-        sharding_types=[entry["sharding_type"]],
-        compute_kernels=[entry["compute_kernel"]],
+        sharding_types=[entry.sharding_type],
+        compute_kernels=[entry.compute_kernel],
         min_partition=min(widths) if widths else constraints.min_partition,
         cache_params=cache,
     )

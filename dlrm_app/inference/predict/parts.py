@@ -3,16 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features
 from dlrm_app.dataset.manifest import Manifest, Shard
-from dlrm_app.dataset.shard_files import row_group_difference, verify_shards
+from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import DataError
 from dlrm_app.loader.rows import Columns, Rows, arrange
 
@@ -76,10 +74,9 @@ class DatasetParts:
                 f"{manifest.path} has no {split} split, only {', '.join(manifest.splits)}: give split="
             )
         verify_shards(manifest)
-        self._folder = manifest.folder
         self._shards = manifest.splits[split].shards
         self.has_labels = manifest.label is not None and manifest.splits[split].positives is not None
-        self._columns = reader.columns(self.has_labels)
+        self._reader = ShardReader(manifest.folder, reader.columns(self.has_labels))
         self.identity = {"dataset": manifest.fingerprint(), "split": split}
         self.origin_names = ("shard", "row")
         self.first_number = 0
@@ -95,12 +92,5 @@ class DatasetParts:
                 number += 1
 
     def _read(self, shard: Shard, group: int, _: Part) -> Iterator[Chunk]:
-        path: Path = self._folder / shard.path
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                if difference := row_group_difference(file.metadata, path, shard):
-                    raise DataError(f"{difference}: preprocess again")
-                table = file.read_row_group(group, columns=self._columns)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path} cannot be read ({error}): copy it again, or preprocess again") from error
+        table = self._reader.read(shard, group)
         yield table, np.arange(len(table))
