@@ -38,7 +38,13 @@ def bench(config: BenchConfig) -> BenchResult | None:
             if config.writes_topology:
                 topology = measure_topology(config, runtime, scratch)
                 if runtime.is_first:
-                    _write_topology(Path(config.output or ""), topology)
+                    path = Path(config.output or "")
+                    with explained_disk_errors(path.parent, "then measure again"):
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        write_text(path, topology)
+                    print(
+                        f"wrote {path}\n{next_line('dlrm-plan', {'topology': path}, 'tables=…', 'model=…')}"
+                    )
                 return None
             result = _measure(config, runtime, scratch)
         if runtime.is_first and config.output is not None:
@@ -90,10 +96,3 @@ def _describe(machine: Machine, runtime: Runtime) -> dict[str, str]:
     if runtime.world_size > 1:
         described["exchange"] = f"{machine.exchange / 1e9:,.2f} GB/s sent by each rank"
     return described
-
-
-def _write_topology(path: Path, text: str) -> None:
-    with explained_disk_errors(path.parent, "then measure again"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    print(f"wrote {path}\n{next_line('dlrm-plan', {'topology': path}, 'tables=…', 'model=…')}")

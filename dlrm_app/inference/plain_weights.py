@@ -6,7 +6,7 @@ the ids of missing and rare values; a column for each feature of a shared table)
 values of every other weight.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,9 @@ def write_parquet(
         fields += [pa.field(name, column.type) for name, column in raw.items()]
         fields.append(pa.field("vector", pa.list_(kind, table.dim), nullable=False))
         with pq.ParquetWriter(folder / "tables" / f"{table.name}.parquet", pa.schema(fields)) as writer:
-            for start, rows in _chunks(weights.table(table).to(_DTYPES[types[table.name]])):
+            vectors = weights.table(table).to(_DTYPES[types[table.name]])
+            for start in range(0, len(vectors), _CHUNK_ROWS):
+                rows = vectors[start : start + _CHUNK_ROWS]
                 columns = [array_of(np.arange(start, start + len(rows), dtype=np.int32))]
                 columns += [column.slice(start, len(rows)) for column in raw.values()]
                 flat = array_of(rows.reshape(-1).numpy())
@@ -91,8 +93,3 @@ def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:
         name = "value" if len(table.features) == 1 else f"value_{feature}"
         columns[name] = values.take(pa.array(lines, mask=lines < 0))
     return columns
-
-
-def _chunks(rows: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        yield start, rows[start : start + _CHUNK_ROWS]

@@ -217,7 +217,17 @@ class _Bags(nn.Module):
         super().__init__()
         quantized = {table.name: _quantize(weights(table), TYPES[types[table.name]]) for table in tables}
         self.bags = EmbeddingBagCollection(
-            tables=[_config(table, types[table.name]) for table in tables],
+            tables=[
+                EmbeddingBagConfig(
+                    name=table.name,
+                    embedding_dim=table.dim,
+                    num_embeddings=table.rows,
+                    feature_names=list(table.features),
+                    pooling=PoolingType.MEAN if table.pooling == "mean" else PoolingType.SUM,
+                    data_type=DataType[types[table.name].upper()],
+                )
+                for table in tables
+            ],
             is_weighted=False,
             device=torch.device("cpu"),
             output_dtype=torch.float32,
@@ -238,14 +248,3 @@ def _device_is_heeded() -> Iterator[None]:
         yield
     finally:
         global_settings.set_propogate_device(before)
-
-
-def _config(table: Table, kind: str) -> EmbeddingBagConfig:
-    return EmbeddingBagConfig(
-        name=table.name,
-        embedding_dim=table.dim,
-        num_embeddings=table.rows,
-        feature_names=list(table.features),
-        pooling=PoolingType.MEAN if table.pooling == "mean" else PoolingType.SUM,
-        data_type=DataType[kind.upper()],
-    )

@@ -123,12 +123,16 @@ def described_cluster(config: TopologyConfig) -> Cluster:
 
 def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     """The ranks that were started. Raises ConfigError if ``config`` describes other ones."""
+    on_gpu = ranks.device_type == "cuda"
+    of_machine = _machine_bytes() // ranks.local_world_size
+    memory = free_gpu_bytes(ranks.local_rank) if on_gpu and not config.memory_gib else of_machine
+    host_memory = of_machine if on_gpu else 0
     started = Cluster(
         ranks.device_type,
         max(1, ranks.world_size // ranks.local_world_size),
         min(ranks.local_world_size, ranks.world_size),
-        round(config.memory_gib * GIB) if config.memory_gib else device_bytes(ranks),
-        round(config.host_memory_gib * GIB) if config.host_memory_gib is not None else host_bytes(ranks),
+        round(config.memory_gib * GIB) if config.memory_gib else memory,
+        round(config.host_memory_gib * GIB) if config.host_memory_gib is not None else host_memory,
         config.reserved_share,
         _bandwidths(config, ranks.device_type),
         is_described=False,
@@ -161,13 +165,6 @@ def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:
     return replace(defaults, **{key: value * 1e6 for key, value in given.items() if value is not None})
 
 
-def device_bytes(ranks: Ranks) -> int:
-    """Bytes that one rank may use: what is free of its GPU's memory, or its share of this machine's."""
-    if ranks.device_type == "cuda":
-        return free_gpu_bytes(ranks.local_rank)
-    return _machine_bytes() // ranks.local_world_size
-
-
 def free_gpu_bytes(gpu: int) -> int:
     """Bytes that this process may still allocate: free on the GPU, or held by its own allocator for reuse.
 
@@ -183,11 +180,6 @@ def free_gpu_bytes(gpu: int) -> int:
             *(gpu, free / GIB, total / GIB),
         )
     return free // STEP_BYTES * STEP_BYTES
-
-
-def host_bytes(ranks: Ranks) -> int:
-    """Bytes beside its GPU's memory that one rank may use: its share of this machine's; none on CPU."""
-    return _machine_bytes() // ranks.local_world_size if ranks.device_type == "cuda" else 0
 
 
 def _machine_bytes() -> int:

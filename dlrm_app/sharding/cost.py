@@ -142,7 +142,11 @@ def estimate_options(
         batch = -(-work.global_batch_size // cluster.num_ranks)
         estimates = list(_estimates(table, allowed, batch, scale))
         if not estimates:
-            problems.append(_nothing_left(names, allowed, cluster))
+            problems.append(
+                f"table {listed(names, 1)}: none of the sharding types {', '.join(allowed.sharding_types or ['any'])} runs "
+                f"with the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: allow another type "
+                "or kernel"
+            )
         shared = tuple(_to_option(*estimate, table, optimizer, cluster) for estimate in estimates)
         options.update(dict.fromkeys(names, shared))
     if problems:
@@ -160,13 +164,6 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
         compute_kernels=sorted(allowed.compute_kernels or []),
     )
     return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{anonymous!r}"
-
-
-def _nothing_left(names: Sequence[str], allowed: ParameterConstraints, cluster: Cluster) -> str:
-    return (
-        f"table {listed(names, 1)}: none of the sharding types {', '.join(allowed.sharding_types or ['any'])} runs with "
-        f"the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: allow another type or kernel"
-    )
 
 
 Estimate = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner
@@ -33,7 +32,6 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 def plan_model(
@@ -53,7 +51,12 @@ def plan_model(
     attach_fused_optimizers(task.model, tables, sparse)
     cluster = _least_of_all(running_cluster(topology, runtime))
     work = make_workload(tables, sparse, sharding, batch_size, cluster.device)
-    assignment, options = _decided_by_first(lambda: find_assignment(work, cluster, lambda: task), runtime)
+    found = runtime.together(
+        lambda: find_assignment(work, cluster, lambda: task) if runtime.is_first else None
+    )
+    found = broadcast_from_first(found)  # sums of another order would give another plan
+    assert found is not None
+    assignment, options = found
     return to_plan(assignment, options, module_paths(task), work, cluster)
 
 
@@ -153,17 +156,3 @@ def _least_of_all(cluster: Cluster) -> Cluster:
     sizes = all_gather_objects((cluster.memory, cluster.host_memory))
     memory, host_memory = map(min, zip(*sizes, strict=True))
     return replace(cluster, memory=memory, host_memory=host_memory)
-
-
-def _decided_by_first(work: Callable[[], T], runtime: Runtime) -> T:
-    """The result of ``work`` on the first rank, for every rank: sums of another order would give another plan."""
-    outcome: T | DlrmError | None = None
-    if runtime.is_first:
-        try:
-            outcome = work()
-        except DlrmError as error:
-            outcome = error
-    result = broadcast_from_first(outcome)
-    if isinstance(result, DlrmError):
-        raise result
-    return result  # type: ignore[return-value]  # the first rank's work gave a value or an error

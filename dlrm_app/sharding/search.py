@@ -95,12 +95,6 @@ def _pick(options: Options, max_time: float, max_share: float, cluster: Cluster)
     return [(name, known[id(options[name])]) for name in sorted(options)]
 
 
-def _most_frugal(of_table: Sequence[Option], cluster: Cluster) -> Option:
-    """The option that takes least memory on devices, of those whose shards each fit on a rank if there are such."""
-    possible = [option for option in of_table if largest_share(option, cluster) <= 1] or of_table
-    return min(possible, key=lambda option: float(option.device.sum()))
-
-
 def largest_share(option: Option, cluster: Cluster) -> float:
     """Share of the memory that tables may take on a rank or in its host, of the largest shard."""
     return max(
@@ -114,7 +108,10 @@ def _frugal_placements(options: Options, cluster: Cluster) -> list[Board]:
     As few change as it takes (the greedy of the multiple-choice knapsack), found by bisection.
     """
     quick = dict(_pick(options, np.inf, 1.0, cluster))
-    frugal = {name: _most_frugal(of_table, cluster) for name, of_table in options.items()}
+    frugal = {}
+    for name, of_table in options.items():
+        possible = [option for option in of_table if largest_share(option, cluster) <= 1] or of_table
+        frugal[name] = min(possible, key=lambda option: float(option.device.sum()))
     changes = sorted(
         ((frugal[n].total_time - option.total_time) / saved, n)
         for n, option in quick.items()

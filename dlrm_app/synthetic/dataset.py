@@ -3,7 +3,6 @@
 import logging
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from dlrm_app.dataset.manifest import (
     write_manifest,
 )
 from dlrm_app.errors import refuse_if
-from dlrm_app.files import checksum, output_problems, room_problems, sync_folder
+from dlrm_app.files import checksum, output_problems, room_problems, sync_folder, temporary_name
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.tables.specs import resolve_tables
@@ -118,8 +117,8 @@ def _manifest(inputs: Inputs, splits: dict[str, Split], config: GenerateConfig) 
 @contextmanager
 def _folder_written_whole(output: Path) -> Iterator[Path]:
     """A temporary folder that takes ``output``'s name, and place, only if the block ends well."""
-    token = secrets.token_hex(4)
-    temporary, old = (output.with_name(f".{output.name}.{token}.{end}") for end in ("tmp", "old"))
+    temporary = temporary_name(output)
+    old = temporary.with_suffix(".old")
     try:
         temporary.mkdir()
         yield temporary

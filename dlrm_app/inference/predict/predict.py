@@ -73,7 +73,8 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         ExitStack() as held,
     ):
         started = time.perf_counter()
-        model = _open_model(config, runtime)
+        path = Path(config.model)
+        model = _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
         manifest = runtime.together(lambda: _columns(config, model))
         reader = TableReader(manifest, model.features)
         source = runtime.together(lambda: _source(config, manifest, reader))
@@ -102,7 +103,10 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         values = _measure(scores, runtime) if config.metrics else None
         if runtime.is_first:
             rows = scores.finish()
-            _report(scores.output, rows, time.perf_counter() - started, values)
+            seconds = time.perf_counter() - started
+            print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
+            if values is not None:
+                print(", ".join(f"{title} {values[key]:.5f}" for key, title in _SHOWN.items()))
         return values
 
 
@@ -111,12 +115,6 @@ def _columns(config: PredictConfig, model: Model) -> Manifest:
     manifest = read_manifest(Path(config.data.path or config.encoding or model.encoding))
     model.check(manifest)
     return manifest
-
-
-def _open_model(config: PredictConfig, runtime: Runtime) -> Model:
-    """Verifies and loads ``config.model``, on every rank. Raises DlrmError."""
-    path = Path(config.model)
-    return _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
 
 
 def _from_export(path: Path, runtime: Runtime) -> Model:
@@ -214,9 +212,3 @@ def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
             labels = torch.from_numpy(numbers_of(table.column("label")).astype(np.float32))
             metrics.update(torch.from_numpy(numbers_of(table.column("logit")).copy()), labels)
     return metrics.compute() if has_labels else None
-
-
-def _report(output: Path, rows: int, seconds: float, values: dict[str, float] | None) -> None:
-    print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
-    if values is not None:
-        print(", ".join(f"{title} {values[key]:.5f}" for key, title in _SHOWN.items()))

@@ -59,12 +59,8 @@ def serve(config: ServeConfig) -> None:
         timeout_graceful_shutdown=int(config.grace_seconds),
     )
     _announce(config.host, listening.getsockname()[1], export)
-    signal.signal(signal.SIGTERM, _end_well)  # uvicorn raises it again once all is answered
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again once all is answered
     uvicorn.Server(settings).run(sockets=[listening])
-
-
-def _end_well(*_: object) -> None:
-    sys.exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:
