@@ -77,8 +77,16 @@ def test_a_plan_says_how_to_keep_and_how_to_train_it(tmp_path: Path) -> None:
     assert compose_config("train", TrainConfig, others).sharding.plan == "plan/plan.yaml"
 
 
-def test_generated_inputs_are_trained_on_with_the_tables_that_were_typed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("typed", "trained"),
+    [
+        ('tables="mine=1.yaml"', ['tables="mine=1.yaml"', "model=concat"]),
+        ("experiment=merlin_tiny", ["experiment=merlin_tiny"]),
+    ],
+)
+def test_generated_inputs_are_trained_on_with_what_was_typed(
+    tmp_path: Path, typed: str, trained: list[str]
+) -> None:
     (tmp_path / "mine=1.yaml").write_text("embedding_dim: 8\nspecs: [{name: t, rows: 1000, features: [a]}]\n")
-    typed = 'tables="mine=1.yaml"'
-    words = next_line(run(command("generate", "format=dataset", "rows=100", typed, "output=data"), tmp_path))
-    assert words == ["dlrm-train", "data.path=data", typed, "model=concat", "output=run"]
+    words = next_line(run(command("generate", "format=dataset", "rows=10", typed, "output=data"), tmp_path))
+    assert words == ["dlrm-train", "data.path=data", *trained, "output=run"]

@@ -1,6 +1,5 @@
 """A run that is stopped, killed or moved to other ranks goes on as if nothing had happened."""
 
-import json
 import os
 import random
 import shutil
@@ -13,8 +12,8 @@ from typing import Any
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
-from tests.commands import command, succeed
-from tests.loader.dataset_fixture import write_dataset
+from tests.commands import children_of, command, succeed, wait_until
+from tests.loader.dataset_fixture import set_value, write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
@@ -97,11 +96,11 @@ def count_lines(run_folder: Path) -> int:
 
 
 def wait_for_steps(run_folder: Path, count: int, process: subprocess.Popen[Any]) -> None:
-    deadline = time.monotonic() + 120
-    while count_lines(run_folder) < count:
-        assert process.poll() is None, "the run ended before it could be stopped"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    def is_there() -> bool:
+        return process.poll() is not None or count_lines(run_folder) >= count
+
+    wait_until(is_there, 120, f"step {count}", every=0.005)
+    assert count_lines(run_folder) >= count, "the run ended before it could be stopped"
 
 
 def test_other_ranks_and_another_plan_go_on_with_the_same_batches(
@@ -219,35 +218,11 @@ def test_two_ranks_killed_while_they_save_end_like_undisturbed_ones(dataset: Pat
         ) as process:
             wait_for_steps(tmp_path / "run", count_lines(tmp_path / "run") + 1 + attempt, process)
             time.sleep(0.01 * attempt)
-            for pid in (process.pid, *workers_of(process.pid)):
+            for pid in (process.pid, *children_of(process.pid)):
                 os.kill(pid, signal.SIGKILL)
     train(tmp_path, dataset, *keys, ranks=2)
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
     assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", ["false", "true"])
-def test_torchrun_restarts_a_killed_rank_and_the_run_goes_on(
-    dataset: Path, undisturbed: Path, tmp_path: Path, mode: str
-) -> None:
-    """A rank killed with -9 three times under --max-restarts ends with the metrics of an undisturbed run."""
-    keys = ["output=run", "resume=auto", "checkpoint.every_steps=1", f"checkpoint.asynchronous={mode}"]
-    arguments = train_command(dataset, *keys, ranks=2)
-    arguments.insert(arguments.index("-m", 3), "--max-restarts=3")
-    log = (tmp_path / "log.txt").open("w")
-    with subprocess.Popen(arguments, cwd=tmp_path, stdout=log, stderr=log, text=True) as launcher:
-        for number in (5, 25, 45):
-            wait_for_steps(tmp_path / "run", number, launcher)
-            os.kill(workers_of(launcher.pid)[0], signal.SIGKILL)
-        assert launcher.wait(timeout=300) == 0, (tmp_path / "log.txt").read_text()[-3000:]
-    assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed), abs=1e-5)
-    aucs = kept(undisturbed, "eval", "auc")
-    assert kept(tmp_path / "run", "eval", "auc") == pytest.approx(aucs, abs=1e-4)
-
-
-def workers_of(launcher: int) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
 
 
 @pytest.mark.long
@@ -263,10 +238,10 @@ def test_a_full_copy_of_a_run_can_be_taken_up_elsewhere(
 
 
 def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path: Path) -> None:
-    """A not-finite dense value is traced to its column and shard; a diverging run to its weights."""
+    """A not-finite dense value is traced to its column and shard."""
     folder = tmp_path / "poisoned"
     write_dataset(folder, rows={"train": 1024, "val": 128}, rows_per_shard=1024)
-    poison(folder, row=200, column="i1")
+    set_value(folder, "i1", row=200, value=float("inf"))
     small = [
         "trainer.global_batch_size=128",
         "data.shuffle=false",
@@ -278,11 +253,6 @@ def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path
     for words in ("at step 2 (epoch 1)", "dense column i1", "train/part-00000.parquet (row group 0)"):
         assert words in str(poisoned.value)
     assert not list((tmp_path / "bad_input/run/checkpoints").glob("step-*"))
-    write_dataset(tmp_path / "good", rows={"train": 1024, "val": 128})
-    with pytest.raises(DlrmError) as wild:
-        train_in(tmp_path / "wild", tmp_path / "good", *small, "optimizer=sgd", "optimizer.dense.lr=1e30")
-    for words in ("its inputs are finite", "dense_arch", "optimizer.dense.lr (1e+30)"):
-        assert words in str(wild.value)
 
 
 @pytest.mark.long
@@ -293,7 +263,7 @@ def test_all_ranks_skip_the_step_that_is_bad_on_one_of_them(
     """Two ranks, row- or column-wise, skip what one rank does; their losses agree, before and after a stop."""
     folder = tmp_path / "poisoned"
     write_dataset(folder, rows={"train": 4000, "val": 501}, rows_per_shard=1024)
-    poison(folder, row=200, column="i1")
+    set_value(folder, "i1", row=200, value=float("inf"))
     options = [f"sharding.types=[{plan}]", f"optimizer={optimizer}", "trainer.on_nonfinite=skip"]
     train(tmp_path, folder, f"optimizer={optimizer}", "trainer.on_nonfinite=skip", "output=one")
     train(tmp_path, folder, *options, "output=two", ranks=2)
@@ -304,22 +274,3 @@ def test_all_ranks_skip_the_step_that_is_bad_on_one_of_them(
     assert len(skipped["one"]) == 2  # the row comes once an epoch
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
     assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "two")
-
-
-def poison(folder: Path, row: int, column: str) -> None:
-    """Makes one dense value of the first shard infinite and the manifest agree with the file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from dlrm_app.files import checksum
-
-    manifest = json.loads((folder / "manifest.json").read_text())
-    shard = manifest["splits"]["train"]["shards"][0]
-    path = folder / shard["path"]
-    table = pq.read_table(path)
-    values = table[column].to_numpy().copy()
-    values[row] = float("inf")
-    table = table.set_column(table.column_names.index(column), column, pa.array(values))
-    pq.write_table(table, path, row_group_size=shard["row_groups"][0])
-    shard["bytes"], shard["checksum"] = path.stat().st_size, checksum(path)
-    (folder / "manifest.json").write_text(json.dumps(manifest))

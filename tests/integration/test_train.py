@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dlrm_app.errors import ConfigError, DlrmError
 from tests.commands import command, run
-from tests.loader.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import set_value, write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, losses, train_here
 from tests.training.run_fixture import read_report
@@ -57,19 +56,14 @@ def test_a_run_folder_holds_all_that_happened(one_rank: Path) -> None:
 
 
 def test_it_ends_by_naming_a_report_of_the_same_numbers(one_rank: Path) -> None:
-    """Every metric of every evaluation stands in report.html as it does in metrics.jsonl."""
     assert f"report: {one_rank / 'report.html'}" in (one_rank / "stdout.txt").read_text()
     report = read_report(one_rank / "report.html")
     shown = {float(value) for value, _ in report.numbers if value}
-    evals, health = events(one_rank, "eval"), events(one_rank, "health")
-    assert [event["split"] for event in health] == [event["split"] for event in evals]
-    for event in evals:
-        assert {event[key] for key in ("auc", "logloss", "ne", "calibration", "num_samples")} <= shown
-    for table in health[-1]["tables"].values():
-        assert {table[key] for key in ("rows_touched", "weight_norm", "norm_growth", "top10_share")} <= shown
+    assert {event["auc"] for event in events(one_rank, "eval")} <= shown
+    assert report.num_charts == 6
+    assert [event["split"] for event in events(one_rank, "health")] == ["val", "val", "val", "test"]
     curves = json.loads((one_rank / "curves.json").read_text())
     assert sum(curves["test"]["reliability"]["count"]) == 1003
-    assert report.num_charts == 6
 
 
 def test_it_learns_what_the_data_holds(one_rank: Path) -> None:
@@ -107,61 +101,21 @@ def test_two_ranks_see_the_same_batches_and_repeat_themselves(
         assert found["auc"] == pytest.approx(expected["auc"], abs=1e-3)
 
 
-@pytest.mark.long
-def test_four_ranks_see_the_same_batches(dataset: Path, one_rank: Path, tmp_path: Path) -> None:
-    done = start(tmp_path, f"data.path={dataset}", "trainer.epochs=3", "output=run", ranks=4)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert losses(tmp_path / "run") == pytest.approx(losses(one_rank), abs=1e-4)
-    assert events(tmp_path / "run", "eval")[-1]["auc"] == pytest.approx(
-        events(one_rank, "eval")[-1]["auc"], abs=1e-3
-    )
-
-
-def test_a_finished_run_is_not_overwritten(dataset: Path, one_rank: Path) -> None:
-    before = (one_rank / "metrics.jsonl").read_bytes()
-    with pytest.raises(DlrmError, match="already holds a run"):
-        train_here(one_rank, f"data.path={dataset}")
-    assert (one_rank / "metrics.jsonl").read_bytes() == before
-
-
-def test_every_misfit_with_the_data_is_named_before_work_starts(dataset: Path, tmp_path: Path) -> None:
-    spec = tmp_path / "mine.yaml"
-    spec.write_text("embedding_dim: 8\nspecs:\n  - {name: t, rows: 10, features: [c0, nothing]}\n")
-    with pytest.raises(ConfigError) as refused:
-        train_here(
-            tmp_path / "run", f"data.path={dataset}", f"tables={spec}", "trainer.global_batch_size=100"
-        )
-    for words in ("3 problems", "multiple of data.lanes (8), got 100", "feature nothing", "rows: 50"):
-        assert words in str(refused.value)
-    assert not (tmp_path / "run").exists()
-
-
 def test_an_id_outside_its_table_ends_every_rank(tmp_path: Path) -> None:
     """One rank meets the bad shard; both end, soon, and the message names table, id and row count."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     folder = tmp_path / "dataset"
     write_dataset(folder, rows={"train": 2048, "val": 256})
-    shard = sorted((folder / "train").glob("*.parquet"))[0]
-    table = pq.read_table(shard)
-    ids = table["c0"].to_numpy().copy()
-    ids[7] = 50
-    place = table.column_names.index("c0")
-    table = table.set_column(place, "c0", pa.array(ids.astype(np.int32)))
-    size = shard.stat().st_size
-    groups = [
-        pq.ParquetFile(shard).metadata.row_group(i).num_rows
-        for i in range(pq.ParquetFile(shard).num_row_groups)
-    ]
-    pq.write_table(table, shard, row_group_size=groups[0])
-    manifest = json.loads((folder / "manifest.json").read_text())
-    for entry in manifest["splits"]["train"]["shards"]:
-        if entry["bytes"] == size and (folder / entry["path"]) == shard:
-            entry["bytes"] = shard.stat().st_size
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    set_value(folder, "c0", row=7, value=50)
     done = start(tmp_path, f"data.path={folder}", "data.shuffle=false", "output=run", ranks=2)
     assert done.returncode != 0
     assert "column c0: 1 ids are outside its table of 50 rows, such as 50" in done.stderr
     assert "terminate called" not in done.stderr
+
+
+@pytest.mark.long
+def test_a_refusal_is_one_message_for_all_ranks(dataset: Path, tmp_path: Path) -> None:
+    keys = [f"data.path={dataset}", "data.lanes=64", "trainer.global_batch_size=192", "output=run"]
+    done = start(tmp_path, *keys, ranks=3)
+    assert done.returncode != 0
+    assert done.stderr.count("3 ranks do not divide data.lanes (64): use a number of ranks that does") == 1
+    assert not (tmp_path / "run").exists()

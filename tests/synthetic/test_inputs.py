@@ -203,26 +203,6 @@ def test_val_goes_on_where_train_ends(tmp_path: Path, tables: str) -> None:
     assert val.equals(train)
 
 
-@pytest.mark.parametrize(
-    ("typed", "trained"),
-    [
-        ("tables=merlin_tiny", "tables=merlin_tiny model=concat"),
-        ("experiment=merlin_tiny", "experiment=merlin_tiny"),
-    ],
-)
-def test_the_next_command_is_printed(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    typed: str,
-    trained: str,
-) -> None:
-    monkeypatch.setattr("sys.argv", ["dlrm-generate", typed, "rows=10"])
-    with caplog.at_level("INFO"):
-        generate(configure(tmp_path / "data", typed, "rows=10"))
-    assert f"next: dlrm-train data.path={tmp_path / 'data'} {trained} output=run" in caplog.text
-
-
 def test_what_is_there_stays_until_the_new_dataset_is_whole(
     tmp_path: Path, tables: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,11 +229,8 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ([], ["format=dataset needs tables", "tables=merlin_tiny"]),
-        (["tables=dataset"], ["format=dataset needs tables"]),
+        (["tables=dataset"], ["format=dataset needs tables", "tables=merlin_tiny"]),
         (["tables=merlin_tiny", "alpha=-1"], ["alpha must lie between 0 and 4, got -1"]),
-        (["tables=merlin_tiny", "num_dense=-1"], ["num_dense must be at least 0, got -1"]),
-        (["tables=merlin_tiny", "val_rows=-1"], ["val_rows must be at least 0, got -1"]),
         (["tables=merlin_tiny", "format=criteo"], ["tables are for format=dataset", "add format=dataset"]),
     ],
 )
