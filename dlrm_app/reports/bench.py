@@ -33,23 +33,22 @@ def show_bench(result: BenchResult, output: str | None, config: dict[str, object
 
 def bench_text(result: BenchResult) -> str:
     """Tables under their names, the machine first."""
-    facts_lines = [f"{name}: {value}" for name, value in result.machine.items()]
-    blocks = ["\n".join(facts_lines)]
+    blocks = ["\n".join(f"{name}: {value}" for name, value in result.machine.items())]
     blocks += [f"{_title(section)}\n{text_table(COLUMNS, _rows(section))}" for section in result.sections]
     return "\n\n".join(blocks)
 
 
 def bench_page(result: BenchResult, title: str, config: dict[str, object]) -> str:
     """The page."""
-    sections = "\n".join(
-        f"<section><h2>{escape(_title(section))}</h2>{html_table(COLUMNS, _rows(section))}</section>"
+    sections = [
+        f"<h2>{escape(_title(section))}</h2>{html_table(COLUMNS, _rows(section))}"
         for section in result.sections
-    )
+    ]
     return page(
         title,
         "benchmark",
         summary="Medians on this machine; bars are shares of a section's time, and of what the machine could reach.",
-        content=f"{facts(result.machine)}\n{sections}\n{configuration(config)}",
+        sections=[facts(result.machine), *sections, configuration(config)],
     )
 
 

@@ -73,28 +73,12 @@ def step_digits(step: float) -> int:
     return 2 if f"{step:e}".startswith("2.5") else 1
 
 
-LOGIT_TICKS = (
-    *(1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.03, 0.1, 0.25),
-    *(0.5, 0.75, 0.9, 0.97, 0.99, 0.999, 0.9999, 1 - 1e-5, 1 - 1e-6),
-)
-LOGIT_GAP = 0.13
-"""The share of an axis that a label takes."""
-
-
 def logit_axis(low: float, high: float, title: str) -> Axis:
-    """An axis of logits whose ticks are labelled with their probabilities, that leave room for them."""
+    """An axis of logits with ticks at equal distances, labelled with their probabilities."""
     if high <= low:
         low, high = low - 1, high + 1
-    ticks: list[tuple[float, str]] = []
-    for probability in LOGIT_TICKS:
-        logit = math.log(probability / (1 - probability))
-        far_enough = not ticks or (logit - ticks[-1][0]) / (high - low) >= LOGIT_GAP
-        if low <= logit <= high and far_enough:
-            ticks.append((logit, f"{100 * probability:.6g}%"))
-    if len(ticks) < 2:  # a narrow range lies between two of them
-        ends = (low, (low + high) / 2, high)
-        ticks = [(logit, f"{100 / (1 + math.exp(-logit)):.3g}%") for logit in ends]
-    return Axis(low, high, ticks, title)
+    logits = [low + quarter * (high - low) / 4 for quarter in range(5)]
+    return Axis(low, high, [(logit, f"{100 / (1 + math.exp(-logit)):.3g}%") for logit in logits], title)
 
 
 Point = tuple[float, float]
@@ -179,15 +163,6 @@ class Chart:
         """Fills the area between ``low`` and ``high`` at every x."""
         outline = [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)]
         self._path("band", style, "M" + "L".join(map(self._at, outline)) + "Z")
-
-    def level(self, y: float, label: str) -> None:
-        """A dashed horizontal line with its name at the left end."""
-        self.guide((self._x.low, y), (self._x.high, y))
-        at = self._at_y(y)
-        above = at - 5 if at > self._frame.top + 14 else at + 13
-        self._marks.append(
-            f'<text class="note" x="{self._frame.left + 4}" y="{above:.1f}">{escape(label)}</text>'
-        )
 
     def guide(self, start: Point, end: Point) -> None:
         """A dashed line between two points."""

@@ -19,6 +19,7 @@ from dlrm_app.reports.run_charts import thin, without_peaks
 from dlrm_app.reports.run_page import METRICS
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.runs.checkpoint.marker import Evaluation
+from dlrm_app.runs.events import TrainEvent
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, text_table
 from dlrm_app.text import NONE, count, duration, fixed, next_line, short
 
@@ -41,11 +42,6 @@ class ComparedRun:
     def final(self, split: str) -> Evaluation | None:
         """Its latest evaluation on ``split``."""
         return self.record.last_eval(split)
-
-    def final_auc(self, split: str) -> float:
-        """AUC of its latest evaluation, below all others where there is none."""
-        event = self.final(split)
-        return event.comparable_auc if event else -math.inf
 
 
 def check_runs(config: ReportConfig) -> None:
@@ -130,8 +126,13 @@ def comparison_charts(runs: Sequence[ComparedRun], split: str) -> list[Chart]:
     charts = [
         _chart(runs, f"AUC on {split}", lambda run: _evals(run, split, "auc"), 5),
         _chart(runs, f"Log loss on {split}", lambda run: _evals(run, split, "logloss"), 5),
-        _chart(runs, "Training loss", _losses, 5),
-        _chart(runs, "Training throughput, samples/s", _speeds, None),
+        _chart(runs, "Training loss", lambda run: _steps(run, lambda event: event.loss), 5),
+        _chart(
+            runs,
+            "Training throughput, samples/s",
+            lambda run: _steps(run, lambda event: event.samples_per_second),
+            None,
+        ),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -151,7 +152,7 @@ def _chart(runs: Sequence[ComparedRun], title: str, curve: Curve, decimals: int 
     else:
         y_axis = linear_axis(heights)
     left_out = len(runs) - len(lines)
-    note = f"{count(left_out, 'more run')} {'is' if left_out == 1 else 'are'} not drawn" if left_out else ""
+    note = f"not drawn: {count(left_out, 'more run')}" if left_out else ""
     chart = Chart(title, x_axis, y_axis, note=note)
     for (name, points), style in zip(lines.items(), STYLES, strict=False):
         values = [short(y) if decimals is None else fixed(y, decimals) for _, y in points]
@@ -165,12 +166,8 @@ def _evals(run: ComparedRun, split: str, key: str) -> list[Point]:
     return [(event.step * run.batch_size, event.metrics.get(key, math.nan)) for event in events]
 
 
-def _losses(run: ComparedRun) -> list[Point]:
-    return thin([(event.step * run.batch_size, event.loss) for event in run.record.train])
-
-
-def _speeds(run: ComparedRun) -> list[Point]:
-    return thin([(event.step * run.batch_size, event.samples_per_second) for event in run.record.train])
+def _steps(run: ComparedRun, value: Callable[[TrainEvent], float]) -> list[Point]:
+    return thin([(event.step * run.batch_size, value(event)) for event in run.record.train])
 
 
 Tests = Mapping[str, PairedTest | str]
@@ -197,7 +194,7 @@ def results_table(
 
 def _row(run: ComparedRun, split: str, tests: Tests) -> list[str | Cell]:
     event, record = run.final(split), run.record
-    values = {key: event.metrics.get(key) if event else None for key in METRICS}
+    metrics = event.metrics if event else {}
     result = record.result or {}
     speed = result.get("samples_per_second") or (
         record.train[-1].samples_per_second if record.train else None
@@ -205,7 +202,10 @@ def _row(run: ComparedRun, split: str, tests: Tests) -> list[str | Cell]:
     seconds = result.get("train_seconds")
     return [
         run.name if record.result else f"{run.name} (not finished)",
-        *(Cell(fixed(values[key], decimals), values[key]) for key, (_, decimals) in METRICS.items()),
+        *(
+            Cell(fixed(metrics.get(key), decimals), metrics.get(key))
+            for key, (_, decimals) in METRICS.items()
+        ),
         *_test_cells(tests.get(run.name)),
         Cell(f"{record.last_step:,}", record.last_step),
         Cell(short(record.last_step * run.batch_size), record.last_step * run.batch_size),
@@ -227,8 +227,10 @@ def _test_cells(test: PairedTest | str | None) -> list[Cell]:
 
 def render(runs: Sequence[ComparedRun], split: str, tests: Tests, confidence: float, folder: Path) -> str:
     """The page. ``folder`` holds all runs."""
+    refusals = [f"{name} was not tested: {test}" for name, test in tests.items() if isinstance(test, str)]
+    remarks = "".join(f"<p>{escape(line)}</p>" for line in refusals)
     sections = [
-        f"<h2>Results on {split}</h2>{html_table(*results_table(runs, split, tests, confidence))}{_remarks(tests)}",
+        f"<h2>Results on {split}</h2>{html_table(*results_table(runs, split, tests, confidence))}{remarks}",
         _curves(runs, split),
         _configurations(runs),
     ]
@@ -240,13 +242,8 @@ def render(runs: Sequence[ComparedRun], split: str, tests: Tests, confidence: fl
         else f"{folder.name}: {count(len(runs), 'run')}",
         "comparison of runs",
         summary=escape(summary),
-        content="\n".join(f"<section>{section}</section>" for section in sections if section),
+        sections=sections,
     )
-
-
-def _remarks(tests: Tests) -> str:
-    lines = [f"{name} was not tested: {test}" for name, test in tests.items() if isinstance(test, str)]
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def _curves(runs: Sequence[ComparedRun], split: str) -> str:
@@ -279,7 +276,7 @@ def write_comparison(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render(runs, split, tests, confidence, folder))
     print(f"{split}:\n{text_table(*results_table(runs, split, tests, confidence))}")
-    best = max(runs, key=lambda run: run.final_auc(split))
+    best = max(runs, key=lambda run: event.comparable_auc if (event := run.final(split)) else -math.inf)
     print(next_line("dlrm-evaluate", {"checkpoint": best.record.path, "split": split}))
     return path
 

@@ -53,7 +53,7 @@ def render(findings: Findings) -> str:
         manifest.path.resolve().name if manifest.path else manifest.dataset,
         "dataset",
         summary=f"A dataset of {escape(manifest.dataset)} clicks; checked: {state}",
-        content="\n".join(f"<section>{section}</section>" for section in sections if section),
+        sections=sections,
     )
 
 
@@ -131,11 +131,12 @@ def _sparse(findings: Findings) -> str:
         [*columns, Column("encoding", is_words=True)],
         [[*row, encoding] for row, encoding in zip(rows, encodings, strict=True)],
     )
-    shown = {column.name: findings.sparse[column.name] for column in sparse if column.name in findings.sparse}
-    most = max((popularity.ids_used for popularity in shown.values()), default=0)
-    if not most:
+    found = {column.name: findings.sparse.get(column.name) for column in sparse}
+    shown = {name: popularity for name, popularity in found.items() if popularity and popularity.ids_used}
+    if not shown:
         return f"<h2>Sparse features</h2>{table}"
-    charts = [popularity_chart(name, popularity, max(most, 2)) for name, popularity in shown.items()]
+    most = max(2, *(popularity.ids_used for popularity in shown.values()))
+    charts = [popularity_chart(name, popularity, most) for name, popularity in shown.items()]
     return (
         f"<h2>Sparse features</h2>{table}"
         "<h2>Popularity of ids</h2><p>The share of a feature's lookups that go to its k most frequent ids, "
@@ -147,7 +148,8 @@ def _sparse(findings: Findings) -> str:
 def _dense(findings: Findings) -> str:
     if not findings.manifest.dense:
         return ""
-    charts = [dense_chart(column, findings.dense[column.name]) for column in findings.manifest.dense]
+    found = [(column, findings.dense[column.name]) for column in findings.manifest.dense]
+    charts = [dense_chart(column, values) for column, values in found if values.count]
     return (
         f"<h2>Dense features</h2>{html_table(*dense_table(findings))}"
         "<h2>Distributions of dense values</h2>"
@@ -168,8 +170,6 @@ def _origin(manifest: Manifest) -> str:
 
 def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
     """The share of lookups that go to the k most frequent ids, over k from 1 to ``most_ids``, logarithmic."""
-    if not popularity.ids_used:
-        return _empty(name, "no ids")
     lookups = popularity.curve[-1][1]
     ids = next(ids for ids, covered in popularity.curve if covered >= _COVERED * lookups)
     words = f"{percent(_COVERED)}: {short(ids)} of {short(popularity.ids_used)} ids"
@@ -187,8 +187,6 @@ def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
 
 def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
     """A histogram of the values as a model sees them; below are the raw values at its ends."""
-    if not values.count:
-        return _empty(column.name, "no values")
     edges, counts = values.histogram(_NUM_BARS)
     most = max(*counts, 1)
     ends = (edges[0], (edges[0] + edges[-1]) / 2, edges[-1])
@@ -214,7 +212,3 @@ def raw(value: float, column: DenseColumn) -> float:
     if transform["kind"] == "standardize":
         return float(value * transform["deviation"] + transform["mean"])
     return value
-
-
-def _empty(name: str, why: str) -> Chart:
-    return Chart(name, Axis(0, 1, []), Axis(0, 1, []), note=why, frame=SMALL)

@@ -25,19 +25,19 @@ def write_evaluation(result: EvaluationResult, path: Path, are_averaged: bool) -
     """Writes the page of ``result`` to ``path``. Raises DlrmError where the disk refuses it."""
     names = ", ".join(model.checkpoint for model in result.models)
     metrics = escape(format_result(result, are_averaged))
-    parts = [f"<section><h2>Metrics</h2><pre>{metrics}</pre></section>"]
+    sections = [f"<h2>Metrics</h2><pre>{metrics}</pre>"]
     for number, model in enumerate(result.models):
         if model.importance:
             title = "Importance of features" + f": {model.checkpoint}" * (len(result.models) > 1)
-            parts.append(
-                f"<section><h2>{escape(title)}</h2><p>{escape(model.importance.title)}</p>"
+            sections.append(
+                f"<h2>{escape(title)}</h2><p>{escape(model.importance.title)}</p>"
                 f"{charts_html([importance_chart(model.importance)], f'importance-{number}', 'wide')}"
-                f"{html_table(*importance_table(model.importance))}</section>"
+                f"{html_table(*importance_table(model.importance))}"
             )
     summary = f"{escape(result.dataset)}, {escape(result.split)}"
     with explained_disk_errors(path, "then evaluate again"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, page(names, "evaluation", summary=summary, content="".join(parts)))
+        write_text(path, page(names, "evaluation", summary=summary, sections=sections))
 
 
 def importance_chart(importance: Importance) -> Chart:

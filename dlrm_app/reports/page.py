@@ -1,6 +1,6 @@
 """A page that needs nothing from elsewhere: its style and script stand within it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -11,13 +11,13 @@ import yaml
 from dlrm_app.table import Cell
 
 
-def page(title: str, kind: str, *, summary: str, content: str) -> str:
-    """The HTML of ``title``, a ``kind`` of page; ``summary`` and ``content`` are HTML."""
+def page(title: str, kind: str, *, summary: str, sections: Iterable[str]) -> str:
+    """The HTML of ``title``, a ``kind`` of page; ``summary`` and ``sections`` are HTML, empty sections are left out."""
     return Template(_text("page.html")).substitute(
         title=escape(title),
         kind=escape(kind),
         summary=summary,
-        content=content,
+        content="\n".join(f"<section>{section}</section>" for section in sections if section),
         style=_text("style.css"),
         script=_text("hover.js"),
     )

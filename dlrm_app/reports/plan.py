@@ -23,12 +23,14 @@ def write_plan_page(plan: EstimatedPlan, path: Path) -> None:
 
 def plan_page(plan: EstimatedPlan, title: str) -> str:
     """The page: memory by kind and time of each rank, and the tables folded by shape."""
+    ranks, tables = (
+        html_table(*rank_rows(plan.loads, plan.cluster)),
+        html_table(TABLE_COLUMNS, table_rows(plan)),
+    )
     sections = [
         charts_html([memory_chart(plan), time_chart(plan)], "plan"),
-        f"<h2>Ranks</h2><p>{balance_line(plan.loads)}.</p>",
-        html_table(*rank_rows(plan.loads, plan.cluster)),
-        "<h2>How tables are sharded, and why</h2>",
-        html_table(TABLE_COLUMNS, table_rows(plan)),
+        f"<h2>Ranks</h2><p>{balance_line(plan.loads)}.</p>{ranks}",
+        f"<h2>How tables are sharded, and why</h2>{tables}",
     ]
     return page(
         title,
@@ -37,27 +39,22 @@ def plan_page(plan: EstimatedPlan, title: str) -> str:
             f"{len(plan.work.tables):,} tables on {plan.cluster}, with a global batch of "
             f"{plan.work.global_batch_size:,} rows. Everything here is estimated."
         ),
-        content="\n".join(sections),
+        sections=sections,
     )
 
 
 def memory_chart(plan: EstimatedPlan) -> Chart:
-    """Each rank's memory, stacked by kind, under the line of what tables may take."""
+    """Each rank's memory, stacked by kind."""
     loads, num_ranks = plan.loads, plan.cluster.num_ranks
     stacked = loads.memory.cumsum(1) / 2**30
-    limit = plan.cluster.usable / 2**30
-    fullest = float(stacked[:, -1].max())
-    is_near = fullest > limit / 4  # else the line would leave the marks no room
-    axis = linear_axis([fullest, *([limit] if is_near else [])], label=_gib_tick, from_zero=True)
-    note = (
-        f"{'Dashed: tables' if is_near else 'Tables'} may take {memory_text(plan.cluster.usable)} of a rank."
+    axis = linear_axis(
+        stacked[:, -1].tolist(), label=lambda value, decimals: f"{value:,.{decimals}f} GiB", from_zero=True
     )
+    note = f"Tables may take {memory_text(plan.cluster.usable)} of a rank."
     chart = Chart("Memory", _rank_axis(num_ranks), axis, note=note)
     shown = [k for k in range(len(KINDS)) if loads.memory[:, k].any()]
     for k in reversed(shown):
         chart.steps(range(num_ranks + 1), stacked[:, k].tolist(), STYLES[k], KINDS[k])
-    if is_near:
-        chart.guide((0, limit), (num_ranks, limit))
     tips = [
         f"rank {rank}: {memory_text(loads.device[rank])}, "
         + ", ".join(f"{KINDS[k]} {memory_text(loads.memory[rank, k])}" for k in shown)
@@ -84,7 +81,3 @@ def time_chart(plan: EstimatedPlan) -> Chart:
 def _rank_axis(num_ranks: int) -> Axis:
     axis = linear_axis([0, num_ranks], "rank", ends_on_ticks=False, smallest_step=1)
     return Axis(0, num_ranks, axis.ticks, axis.title)
-
-
-def _gib_tick(value: float, decimals: int) -> str:
-    return f"{value:,.{decimals}f} GiB"

@@ -42,9 +42,14 @@ def metric_chart(
     best = (record.dataset.get("best") or {}).get(key)
     heights = values + without_peaks([y for _, y in train]) + ([] if best is None else [best])
     axis = linear_axis(heights, bounds=(0, 1) if key == "auc" else (-math.inf, math.inf))
-    chart = Chart(title, step_axis(record), axis, note=_note_on_groups(record) if train else "")
+    across = step_axis(record)
+    notes = [
+        "" if best is None else f"dashed: best reachable, {best:.5f}",
+        _note_on_groups(record) if train else "",
+    ]
+    chart = Chart(title, across, axis, note="; ".join(filter(None, notes)))
     if best is not None:
-        chart.level(best, "best reachable")
+        chart.guide((across.low, best), (across.high, best))
     if train:
         chart.line(train, "first", [f"step {short(x)}: training loss {y:.5f}" for x, y in train], "training")
     for split, points in evals.items():
@@ -122,15 +127,10 @@ Z95 = 1.959964
 
 def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
     """Charts of the curves that curves.json holds for ``split``."""
-    curves = record.curves.get(split, {})
-    charts = []
-    if curves.get("roc"):
-        charts.append(roc_chart(curves["roc"], record, split))
-    if curves.get("reliability"):
-        charts.append(reliability_chart(curves["reliability"], SPLIT_STYLES[split]))
-    if curves.get("histogram"):
-        charts.append(histogram_chart(curves["histogram"]))
-    return charts
+    curves = record.curves[split]
+    charts = [roc_chart(curves["roc"], record, split)] if curves["roc"] else []
+    charts.append(reliability_chart(curves["reliability"], SPLIT_STYLES[split]))
+    return [*charts, histogram_chart(curves["histogram"])]
 
 
 def roc_chart(roc: dict[str, Any], record: RunRecord, split: str) -> Chart:

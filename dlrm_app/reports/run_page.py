@@ -63,7 +63,7 @@ def render(record: RunRecord) -> str:
         record.path.absolute().name,
         "training report",
         summary=escape(status(record)),
-        content="\n".join(f"<section>{section}</section>" for section in sections if section),
+        sections=sections,
     )
 
 
@@ -87,7 +87,7 @@ def headline(record: RunRecord) -> str:
 
 
 def _metric_tiles(record: RunRecord) -> list[Tile]:
-    event = record.main_eval
+    event = record.last_eval("test") or record.last_eval("val")
     best = record.dataset.get("best") or {}
     return [
         Tile(

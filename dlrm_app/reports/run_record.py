@@ -47,21 +47,12 @@ class RunRecord:
         """The latest evaluation on ``split``."""
         return next((event for event in reversed(self.evals) if event.split == split), None)
 
-    @property
-    def main_eval(self) -> Evaluation | None:
-        """The evaluation that a run is judged by: the latest on test, else the latest on val."""
-        return self.last_eval("test") or self.last_eval("val")
-
 
 def read_run(folder: Path) -> RunRecord:
     """The record of the run in ``folder``, finished or not. Raises DataError if there is none."""
-    if not (folder / "config.yaml").is_file():
-        raise DataError(f"{folder} holds no run (no config.yaml): name the folder that dlrm-train wrote")
     config, dataset = _read(folder / "config.yaml"), _read(folder / "dataset.json")
     if not _is_of_training(config):
-        raise DataError(
-            f"{folder} holds no run (its config.yaml is another program's): name the folder that dlrm-train wrote"
-        )
+        raise DataError(f"{folder} holds no run (by its config.yaml): name the folder that dlrm-train wrote")
     if dataset and not (isinstance(dataset.get("splits"), dict) and "fingerprint" in dataset):
         raise DataError(f"{folder / 'dataset.json'} is not what dlrm-train wrote: {WHAT_TO_DO}")
     events = read_events(folder)
@@ -87,11 +78,9 @@ def read_run(folder: Path) -> RunRecord:
 
 def _is_of_training(config: dict[str, Any]) -> bool:
     """True if what reports read of a configuration has dlrm-train's types; other keys may be of another version."""
-    data, logging, trainer = (config.get(name, {}) for name in ("data", "logging", "trainer"))
-    if "trainer" not in config or not all(isinstance(section, dict) for section in (data, logging, trainer)):
-        return False
-    batch_size = trainer.get("global_batch_size", 1)
-    return type(batch_size) is int and batch_size > 0 and isinstance(data.get("path", ""), str)
+    trainer = config.get("trainer")
+    batch_size = trainer.get("global_batch_size", 1) if isinstance(trainer, dict) else None
+    return type(batch_size) is int and batch_size > 0
 
 
 def _read_changes(folder: Path) -> list[tuple[int, list[str]]]:

@@ -29,29 +29,20 @@ def write_study(output: Path) -> Path | None:
     trials = ranked(study)
     best = trials[0] if trials and trials[0].state == TrialState.COMPLETE else None
     done = [each for each in trials if each.state == TrialState.COMPLETE]
+    which = f"trial {best.number}" if best else "none is done yet"
+    command = escape(final_command(common, best.params)) if best else ""
+    ended = Tile("trials", Cell(str(len(trials)), len(trials)), f"{len(done)} came to their end")
     sections = [
-        tiles(
-            [
-                Tile(
-                    f"best {metric} on val",
-                    score_cell(best),
-                    f"trial {best.number}" if best else "none is done yet",
-                ),
-                Tile("trials", Cell(str(len(trials)), len(trials)), f"{len(done)} came to their end"),
-            ]
-        ),
-        f"<h2>Train with the best values</h2><pre>{escape(final_command(common, best.params))}</pre>"
-        if best
-        else "",
+        tiles([Tile(f"best {metric} on val", score_cell(best), which), ended]),
+        f"<h2>Train with the best values</h2><pre>{command}</pre>" if command else "",
         _importances(study, len(done)),
         _curves(output, done),
         f"<h2>Trials</h2>{html_table(*trials_table(trials, metric))}",
     ]
     path = output / "tune.html"
     summary = "Values that were tried, judged by val alone. Nothing here has seen the test split."
-    content = "\n".join(f"<section>{section}</section>" for section in sections if section)
     with explained_disk_errors(output, "then type the same command again"):
-        write_text(path, page(output.absolute().name, "tuning", summary=summary, content=content))
+        write_text(path, page(output.absolute().name, "tuning", summary=summary, sections=sections))
     return path
 
 

@@ -49,7 +49,7 @@ def test_nine_runs_are_all_in_the_table_and_eight_are_drawn(tmp_path: Path) -> N
         write_run(tmp_path / name)
     report_runs(config_of(str(tmp_path)))
     page = read_report(tmp_path / "compare.html")
-    assert "1 more run is not drawn" in page.text
+    assert "not drawn: 1 more run" in page.text
     assert not any(tip.startswith("i, ") for tip in page.tips)
     assert all(name in page.text for name in "abcdefghi")
 

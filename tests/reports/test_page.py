@@ -11,10 +11,10 @@ from tests.sharding.clusters import cluster, one_hot, workload
 
 def test_a_page_names_itself_and_needs_nothing_from_elsewhere() -> None:
     """The title is text, which is escaped; the other parts stand as they are given."""
-    made = page("a & <b>", "kind", summary="<i>well</i>", content="<p>all</p>")
+    made = page("a & <b>", "kind", summary="<i>well</i>", sections=["<p>all</p>", ""])
     assert "<title>a &amp; &lt;b&gt; – kind</title>" in made
     assert "<h1>a &amp; &lt;b&gt;</h1>\n<p><i>well</i></p>" in made
-    assert "<main>\n<p>all</p>\n</main>\n<script>" in made
+    assert "<main>\n<section><p>all</p></section>\n</main>\n<script>" in made
     assert "--page: #f6f7f9" in made
     assert "src=" not in made
     assert "href=" not in made

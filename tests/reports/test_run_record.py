@@ -48,9 +48,6 @@ def test_a_folder_of_another_program_is_called_what_it_is(tmp_path: Path, text: 
         "trainer: {global_batch_size: [1]}",
         "trainer: {global_batch_size: 0}",
         "trainer: {global_batch_size: null}",
-        "{trainer: {}, logging: 3}",
-        "{trainer: {}, data: [a]}",
-        "{trainer: {}, data: {path: 3}}",
     ],
 )
 def test_settings_of_another_programs_trainer_are_no_run(tmp_path: Path, text: str) -> None:
