@@ -92,11 +92,10 @@ class Driver:
         """Why the CUDA wheels don't run on it; None if they do, or if that cannot be told."""
         major = int(self.version.split(".")[0]) if self.version else None
         is_old = self.cuda < WHEELS_CUDA if self.cuda else major is not None and major < OLDEST_DRIVER
-        if is_old:
-            known = f"driver {self.version}" if self.version else "the NVIDIA driver"
-            runs = f" runs CUDA up to {_dotted(self.cuda)}" if self.cuda else " is older"
-            return f"{known}{runs}; the CUDA wheels need CUDA {_dotted(WHEELS_CUDA)}, a driver of at least {OLDEST_DRIVER}"
-        return None
+        if not is_old:
+            return None
+        needed = f"CUDA {_dotted(WHEELS_CUDA)}, a driver of at least {OLDEST_DRIVER}"
+        return f"the NVIDIA driver ({self}) is too old; the CUDA wheels need {needed}"
 
 
 def find_driver(root: Path = Path("/")) -> Driver | None:

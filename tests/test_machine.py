@@ -120,7 +120,8 @@ def test_a_driver_535_is_seen_and_too_old(tmp_path: Path, monkeypatch: pytest.Mo
     assert driver is not None
     assert driver.cuda == (12, 2)
     assert driver.fault is not None
-    assert driver.fault.startswith("driver 535.183.01 runs CUDA up to 12.2; the CUDA wheels need CUDA 13.0")
+    assert "(535.183.01, CUDA up to 12.2, " in driver.fault
+    assert "the CUDA wheels need CUDA 13.0" in driver.fault
 
 
 @pytest.mark.parametrize(

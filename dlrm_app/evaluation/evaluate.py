@@ -61,19 +61,15 @@ def evaluate(
     passes = closing(forward_passes(model, batches, runtime.device))
     with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), passes as scored:
         for batch, logits in scored:
-            groups = None if metrics.group_by is None else group_ids(batch, metrics.group_by)
-            metrics.update(logits[: batch.num_valid], batch.labels[: batch.num_valid], groups)
+            rows = slice(batch.num_valid)
+            groups = batch.sparse_features[metrics.group_by].values()[rows] if metrics.group_by else None
+            metrics.update(logits[rows], batch.labels[rows], groups)
             if on_batch:
                 on_batch(batch)
             bar.update(1)
     model.train()
     values = metrics.compute()
     return {**values, "seconds": time.perf_counter() - started}
-
-
-def group_ids(batch: Batch, feature: str) -> torch.Tensor:
-    """[num_valid] the ids of the one-hot ``feature``."""
-    return batch.sparse_features[feature].values()[: batch.num_valid]
 
 
 def forward_passes(

@@ -63,7 +63,8 @@ def auc_covariance(
     The structural components of DeLong et al. 1988, by ranks as in Sun & Xu 2014, "Fast implementation of
     DeLong's algorithm", so in the time of a sort; ties count half. All nan when a class has fewer than two rows.
     """
-    num_positives, num_negatives = _count(labels)
+    counts = torch.stack([labels.sum(), (~labels).sum()])
+    num_positives, num_negatives = sum_in_rank_order(counts).tolist()
     if min(num_positives, num_negatives) < 2:
         return [math.nan] * len(scores), [[math.nan] * len(scores) for _ in scores]
     placements = torch.stack([doubled_placements(logits, labels) for logits in scores])  # [K, n]
@@ -74,13 +75,6 @@ def auc_covariance(
     of_negatives = _covariance(placements[:, ~labels], 2 * num_positives, num_negatives)
     covariance = of_positives / num_positives + of_negatives / num_negatives
     return aucs, covariance.tolist()
-
-
-def _count(labels: torch.Tensor) -> tuple[int, int]:
-    positives = int(labels.sum())
-    counts = torch.tensor([positives, labels.numel() - positives], device=labels.device)
-    num_positives, num_negatives = sum_in_rank_order(counts).tolist()
-    return num_positives, num_negatives
 
 
 def _covariance(placements: torch.Tensor, scale: int, num_rows: int) -> torch.Tensor:

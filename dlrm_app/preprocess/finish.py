@@ -179,16 +179,11 @@ def refuse_if_many_rejects(
     lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
     if rejects <= max_fraction * lines:
         return
-    shown = [f"  {r.file}:{r.line}: {r.reason}" for r in islice(rejects_of(plan, journal, units), _SHOWN)]
+    first = islice(rejects_of(plan, journal, units), _SHOWN)
+    shown = "\n".join(f"  {reject.file}:{reject.line}: {reject.reason}" for reject in first)
     raise DataError(
-        "\n".join(
-            [
-                f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={max_fraction} allows:",
-                *shown,
-                *(["  …"] if rejects > _SHOWN else []),
-                "check dataset= and the files, or raise rejects.max_fraction to leave these lines out",
-            ]
-        )
+        f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={max_fraction} allows; the "
+        f"first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
     )
 
 

@@ -43,8 +43,6 @@ JOURNAL = "study.log"
 ASK_SECONDS = 0.05
 USELESS = 3
 """So many failures and nothing else: all others would fail too."""
-
-
 ENDS = {
     TrialState.COMPLETE: "done",
     TrialState.PRUNED: "given up",
@@ -133,17 +131,9 @@ def ranked(study: optuna.Study) -> list[FrozenTrial]:
         value = trial.value
         return order.get(trial.state, 2), math.inf if value is None else sign * value, trial.number
 
-    is_left = {each.user_attrs.get("folder") for each in study.trials if each.state != TrialState.FAIL}
-    return sorted(
-        (
-            each
-            for each in study.trials
-            if each.state != TrialState.FAIL
-            or "error" in each.user_attrs
-            or each.user_attrs.get("folder") not in is_left
-        ),
-        key=rank,
-    )
+    # one that failed without an error was interrupted: it is tried again under another number
+    shown = [each for each in study.trials if each.state != TrialState.FAIL or "error" in each.user_attrs]
+    return sorted(shown, key=rank)
 
 
 def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Column], Rows]:

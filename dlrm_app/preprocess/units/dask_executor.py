@@ -76,14 +76,12 @@ def _connect(address: Any) -> Client:
 
 
 def _await_worker(client: Client, patience: float) -> None:
+    address = client.scheduler.address
     if not client.scheduler_info()["workers"]:
-        logger.info(
-            f"no worker has joined {client.scheduler.address} yet: waiting for the first, up to {patience:.0f} s"
-        )
+        logger.info(f"no worker has joined {address} yet: waiting for the first, up to {patience:.0f} s")
     try:
         client.wait_for_workers(1, timeout=patience)
     except TimeoutError as error:
-        address = client.scheduler.address
         raise DlrmError(
             f"no worker has joined the scheduler at {address} for {patience:.0f} s: start some with "
             f"`dask worker {address}`"

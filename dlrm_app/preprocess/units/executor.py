@@ -148,4 +148,4 @@ def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | Non
 
 def num_cores() -> int:
     """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
