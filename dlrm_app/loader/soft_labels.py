@@ -60,7 +60,8 @@ def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
     try:
         metadata = pq.read_metadata(path)
     except (pa.ArrowException, OSError) as error:
-        return [_refusal(path, manifest, f"cannot be read ({str(error).splitlines()[0]})")]
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        return [_refusal(path, manifest, f"cannot be read ({reason})")]
     rows = manifest.splits["train"].rows
     if not {"score", "label"} <= set(metadata.schema.names) or metadata.num_rows != rows:
         return [

@@ -96,9 +96,11 @@ def _read(path: Path) -> _PlanFile:
     try:
         return from_json(_PlanFile, yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0].lstrip(".")
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].lstrip(".")
         raise ConfigError(
-            [f"sharding.plan={path}: {reason}; name a plan.yaml that dlrm-plan or dlrm-train wrote"]
+            [
+                f"sharding.plan={path} cannot be read: {reason}; name a plan.yaml that dlrm-plan or dlrm-train wrote"
+            ]
         ) from error
 
 
