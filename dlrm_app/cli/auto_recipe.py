@@ -21,7 +21,7 @@ from dlrm_app.text import count
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""Up to so many rows of Criteo Kaggle kaggle_small was measured, and small_clicks of any log (docs/experiments/index.md)."""
+"""Up to so many rows of Criteo Kaggle kaggle_small was measured, and small_clicks of any log (docs/experiments.md)."""
 MAX_TABLE_BYTES = 2**30
 """Of a recipe's tables with the optimizer's state. Beyond that, as with hashed ids that few rows never fill, making and
 saving them would take longer than the epoch."""

@@ -94,7 +94,7 @@ def launch(
 def _set_up_process() -> None:
     stop_with_launcher()
     # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other
-    # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments/index.md).
+    # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments.md).
     # It must be set before torch loads OpenMP.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact

@@ -113,7 +113,7 @@ def start_runtime(
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
     # before torch's threads are started, which take it over: gradients of rows that are learnt by heart fall below 1e-38,
-    # where Intel's CPUs take a hundred times as long for a product (docs/experiments/index.md)
+    # where Intel's CPUs take a hundred times as long for a product (docs/experiments.md)
     torch.set_flush_denormal(True)
     pyarrow.set_cpu_count(runtime.num_threads)  # it takes OMP_NUM_THREADS, which torchrun sets to 1
     runtime.use_device()

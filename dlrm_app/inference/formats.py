@@ -125,7 +125,7 @@ class PairProducts(torch.nn.Module):
     """([B, D], [B, F, D]) → [B, D + P], as torchrec's InteractionArch, in operators that torch's compiler makes one loop of.
 
     Batched products of [V, D] with [D, V] run at a tenth of a core's speed, they are so small, and half of what they give is
-    thrown away (docs/experiments/index.md). To be compiled: by itself it holds [B, P, D] three times. F sparse features,
+    thrown away (docs/experiments.md). To be compiled: by itself it holds [B, P, D] three times. F sparse features,
     V = F + 1 vectors of a row, the dense one first, D their width, P = V · F / 2 pairs of them.
     """
 

@@ -14,7 +14,7 @@ from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.modules.mlp import Perceptron
 
 # oneDNN multiplies with weights 5 to 15% faster than MKL, which torch takes for float32 products, but B rows with B rows
-# only where MKL leaves wide units idle (docs/experiments/index.md).
+# only where MKL leaves wide units idle (docs/experiments.md).
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 _FEW = 32

@@ -132,7 +132,7 @@ def keep_freed_memory() -> None:
     """Lets malloc keep what a batch has freed, in this process.
 
     Results between layers are megabytes, which glibc otherwise gives back to the system after each step and gets again, page
-    by page and filled with zeros, in the next (docs/experiments/index.md).
+    by page and filled with zeros, in the next (docs/experiments.md).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

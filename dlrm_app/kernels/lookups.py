@@ -1,6 +1,6 @@
 """The pooled rows of tables on CPU in place of fbgemm's operator: compiled, by all of torch's threads.
 
-fbgemm 1.8 looks rows up in one thread (docs/experiments/index.md). Here the batch is dealt to the threads, and the rows of
+fbgemm 1.8 looks rows up in one thread (docs/experiments.md). Here the batch is dealt to the threads, and the rows of
 later ids are brought into the cache meanwhile. Bags are summed in their order, as fbgemm does: the bits are the same.
 
 Shapes: N ids, F features, B bags of a feature, D a table's width, W the sum of the features' widths. What is counted is

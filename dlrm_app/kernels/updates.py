@@ -1,7 +1,7 @@
 """Updates of tables on CPU in place of fbgemm's operators: compiled, by all of torch's threads.
 
 fbgemm 1.8 has a vectorized kernel for row-wise Adagrad of tables that one feature reads, which mixes SSE with AVX: on some
-of Intel's CPUs it takes ten times as long as on others. All else is a plain loop in one thread there (docs/experiments/index.md).
+of Intel's CPUs it takes ten times as long as on others. All else is a plain loop in one thread there (docs/experiments.md).
 Here the ids of each table are sorted with the bags that they lie in, then the rows are dealt to the threads: each row's
 gradient is summed in the order of the batch, by any number of threads.
 
