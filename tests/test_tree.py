@@ -1,6 +1,8 @@
 """The shape of the tree: short signatures, no dead code."""
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,3 +53,20 @@ def test_a_public_function_takes_few_parameters(path: Path) -> None:
         if num_parameters(function) > MAX_PARAMETERS
     }
     assert long <= set(MANY_PARAMETERS), "pass a record, or say in MANY_PARAMETERS why not"
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    """Functions, classes and constants of a module; a decorator may register what nobody names."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def test_everything_defined_is_used() -> None:
+    """By its name, somewhere in the package, its scripts or its commands; tests do not count."""
+    users = [*MODULES, *(PACKAGE.parent / "scripts").glob("*.py"), PACKAGE.parent / "pyproject.toml"]
+    words = Counter(word for path in users for word in re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    dead = {f"{name_of(path)}:{name}" for path in MODULES for name in defined_names(path) if words[name] < 2}
+    assert dead == {"__init__.py:__version__"}

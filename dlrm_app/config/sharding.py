@@ -27,7 +27,6 @@ KEY_VALUE_KERNELS = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dr
 CollectiveType = Literal["fp32", "fp16", "bf16", "int8"]
 CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "cache_load_factor")
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
-DEVICES = ("cuda", "cpu")
 Gib = Annotated[float, Meta(ge=0, le=2**30)]  # of a rank: an exbibyte at most
 MAX_RANKS = 65_536
 """Of a described cluster: more than anyone has, and 26 tables are planned for in seconds."""
