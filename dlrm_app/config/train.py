@@ -101,6 +101,14 @@ class TrainerConfig(Section):
         steps = self.epochs * (num_rows // self.global_batch_size)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
+    def rules(self, prefix: str) -> list[Problem]:
+        """A skipped step has no backward pass, which alone unlocks the rows that ``prefetch`` holds in the cache."""
+        if self.on_nonfinite != "skip" or self.pipeline != "prefetch":
+            return []
+        rule = f"would lock rows in the cache for good under {prefix}pipeline=prefetch"
+        cure = f"use {prefix}pipeline=sparse_dist or {prefix}on_nonfinite=stop"
+        return [Problem(f"{prefix}on_nonfinite", rule, cure, self.on_nonfinite)]
+
 
 @dataclass(slots=True)
 class DistillationConfig(Section):

@@ -40,6 +40,8 @@ from dlrm_app.machine import find_driver
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+NODE_GROUPS = ("_INTRA_PG", "_CROSS_PG", "_INTRA_PG_2D", "_CROSS_PG_2D")
+"""Variables in which torchrec keeps groups for table_row_wise and grid_shard, for the life of the process."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,10 @@ def start_runtime(
     finally:
         torch.set_flush_denormal(False)
         dist.destroy_process_group()
+        if comm := sys.modules.get(
+            "torchrec.distributed.comm"
+        ):  # groups of a node's ranks, of the group that ended
+            vars(comm).update(dict.fromkeys(NODE_GROUPS))
         sys.excepthook = show_error  # torch's puts [rank0]: before each line, once for every group there was
         for variable in named:
             os.environ.pop(variable, None)

@@ -32,7 +32,24 @@ class OneByOne(TrainPipelineBase[Batch, StepOutput]):
 
 
 class Prefetch(PrefetchTrainPipelineSparseDist[Batch, StepOutput]):
-    """torchrec's, which attaches itself again like the others."""
+    """torchrec's, which attaches itself again like the others; its streams on a GPU share memory without a race.
+
+    torchrec lets the exchange of the next ids begin while rows of the last ones are still fetched, whose memory it may
+    be given again (torchrec's pull request 4191), and tells the allocator of a stream on which nothing is computed.
+    """
+
+    def __init__(
+        self, model: DistributedModelParallel, optimizer: CombinedOptimizer, device: torch.device
+    ) -> None:
+        super().__init__(model, optimizer, device)
+        if device.type == "cuda":
+            self._default_stream = torch.cuda.current_stream(device)
+
+    def start_sparse_data_dist(self, batch: Batch | None, context: Any) -> None:
+        """Starts the exchange of ids once the rows of earlier ones are fetched, without waiting on the host."""
+        if self._data_dist_stream is not None:
+            self._data_dist_stream.wait_stream(self._prefetch_stream)
+        super().start_sparse_data_dist(batch, context)
 
     def progress(self, dataloader_iter: Iterator[Batch]) -> StepOutput:
         """Takes a step."""

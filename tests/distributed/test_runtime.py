@@ -9,12 +9,14 @@ from pathlib import Path
 import pyarrow
 import pytest
 import torch
+import torch.distributed as dist
+from torchrec.distributed import comm
 
 from dlrm_app.distributed import runtime as module
 from dlrm_app.distributed.failures import is_lost_peer
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.distributed.rendezvous import _meet
-from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.distributed.runtime import NODE_GROUPS, start_runtime
 from dlrm_app.errors import DlrmError
 
 SILENT_PEER = """
@@ -102,6 +104,14 @@ def test_a_process_shows_errors_after_a_group_as_it_did_before() -> None:
     with start_runtime(1):
         assert sys.excepthook is not show
     assert sys.excepthook is show
+
+
+def test_a_second_group_of_a_process_has_node_groups_of_its_own() -> None:
+    """torchrec keeps those of the first, which end with it: table_row_wise and grid_shard would fail."""
+    for _ in range(2):
+        with start_runtime(1):
+            assert set(NODE_GROUPS) <= vars(comm).keys()
+            assert [dist.get_rank(group) for group in comm.intra_and_cross_node_pg()] == [0, 0]
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
+from dlrm_app.training.pipelines import Prefetch
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import SMALL, events, final_bytes, losses
@@ -116,6 +118,51 @@ def test_a_run_that_goes_on_has_the_learning_rates_of_its_steps(
     run(dataset, tmp_path / "run", *wishes, "trainer.max_steps=4")
     run(dataset, tmp_path / "run", *wishes, "resume=auto")
     assert seen == pytest.approx([polynomial(step) for step in range(1, 15)])
+
+
+class Stream:
+    """A stream of a GPU that is not there; notes what it waits for."""
+
+    def __init__(self, name: str, calls: list[tuple[str, str]]) -> None:
+        self.name, self._calls = name, calls
+
+    def wait_stream(self, other: "Stream") -> None:
+        self._calls.append((self.name, other.name))
+
+
+def test_prefetch_exchanges_ids_after_fetching_rows_and_names_the_stream_that_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The memory of ids that are still read would be given to those of the next batch."""
+    calls: list[tuple[str, str]] = []
+    computing = Stream("compute", calls)
+
+    def init(pipeline: Any, *_: Any) -> None:
+        pipeline._default_stream = Stream("never used", calls)
+        pipeline._data_dist_stream, pipeline._prefetch_stream = Stream("ids", calls), Stream("rows", calls)
+
+    monkeypatch.setattr(PrefetchTrainPipelineSparseDist, "__init__", init)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
+    monkeypatch.setattr(
+        PrefetchTrainPipelineSparseDist,
+        "start_sparse_data_dist",
+        lambda *_: calls.append(("exchange", "ids")),
+    )
+    missing: Any = None
+    pipeline = Prefetch(missing, missing, torch.device("cuda"))
+    pipeline.start_sparse_data_dist(missing, missing)
+    assert calls == [("ids", "rows"), ("exchange", "ids")]
+    assert pipeline._default_stream is computing
+
+
+def test_prefetch_with_skipped_steps_is_refused() -> None:
+    """No backward pass would unlock the rows in the cache."""
+    trainer = compose_config("train", TrainConfig, ["data.path=clicks"]).trainer
+    trainer.pipeline = "prefetch"
+    assert trainer.rules("trainer.") == []
+    trainer.on_nonfinite = "skip"
+    (problem,) = trainer.rules("trainer.")
+    assert (problem.key, problem.value) == ("trainer.on_nonfinite", "skip")
 
 
 def test_prefetch_on_cpu_is_refused_with_what_to_use(dataset: Path, tmp_path: Path) -> None:

@@ -35,8 +35,11 @@ class TensorWriter(FileSystemWriter):
     """Writes every rank's tensors into files of their own and, last, index.json."""
 
     def __init__(self, path: Path, group: dist.ProcessGroup | None) -> None:
-        # with one thread: what fails in a second one (a full disk) torch drops, and the checkpoint would lack its tensors
-        super().__init__(path, single_file_per_rank=True, sync_files=True, overwrite=True)
+        # with one thread: what fails in a second one (a full disk) torch drops, and the checkpoint would lack its tensors;
+        # nothing copied ahead from a GPU: torch would lock host memory for it, in powers of two, for the run's life
+        super().__init__(
+            path, single_file_per_rank=True, sync_files=True, overwrite=True, per_thread_copy_ahead=0
+        )
         self._group = group
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:

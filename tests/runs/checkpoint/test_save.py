@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.rendezvous import TIMEOUT
-from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
@@ -76,6 +77,31 @@ def test_a_save_that_fails_ends_the_run_and_says_why(tmp_path: Path, mode: str) 
     assert "GiB are free there" in str(refused.value)
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) < STEPS
     assert pages == [tmp_path / "run"]
+
+
+def test_a_save_at_once_locks_no_memory_where_there_is_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's loader that copies ahead, chosen where it sees a GPU, page-locks a copy of each tensor and keeps it."""
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(filesystem, "_OverlappingCpuLoader", lambda *_, **__: pytest.fail("page-locked"))
+    monkeypatch.setattr(filesystem._SerialCpuLoader, "values", _noting(seen))
+    with start_runtime(1) as runtime:
+        save_one_tensor(tmp_path / "step-000000001", runtime)
+    assert [tensor.tolist() for tensor in seen] == [[[1.0, 1.0]] * 3]
+
+
+def _noting(seen: list[torch.Tensor]) -> Any:
+    """torch's method, which notes what it is to write."""
+    values = filesystem._SerialCpuLoader.values
+
+    def noting(loader: Any) -> Any:
+        for tensor, item in values(loader):
+            seen.append(tensor)
+            yield tensor, item
+
+    return noting
 
 
 PATIENCE = timedelta(seconds=3)
