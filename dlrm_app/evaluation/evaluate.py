@@ -41,8 +41,6 @@ def batch_rows(asked: int | None, global_batch_size: int, num_ranks: int, device
     return max(LEAST_ROWS, 2 * at_training)
 
 
-# not inference_mode: what modules keep of a first pass would be refused by the next backward pass
-@torch.no_grad()
 def evaluate(
     model: nn.Module,
     batches: SizedBatches,
@@ -56,20 +54,37 @@ def evaluate(
     The same on every rank. Adds ``seconds``, the time it took. ``on_batch`` gets every batch, on the device.
     """
     started = time.perf_counter()
-    model.eval()
     metrics.reset()
+
+    def add(batch: Batch, logits: torch.Tensor) -> None:
+        rows = slice(batch.num_valid)
+        groups = batch.sparse_features[metrics.group_by].values()[rows] if metrics.group_by else None
+        metrics.update(logits, batch.labels[rows], groups)
+        if on_batch:
+            on_batch(batch)
+
+    score_rows(model, batches, runtime, title, add)
+    values = metrics.compute()
+    return {**values, "seconds": time.perf_counter() - started}
+
+
+# not inference_mode: what modules keep of a first pass would be refused by the next backward pass
+@torch.no_grad()
+def score_rows(
+    model: nn.Module,
+    batches: SizedBatches,
+    runtime: Runtime,
+    title: str,
+    take: Callable[[Batch, torch.Tensor], None],
+) -> None:
+    """Gives ``take`` every batch, on the device, with the logits [n] of its rows, by a model as ``evaluate`` takes it."""
+    model.eval()
     passes = closing(forward_passes(model, batches, runtime.device))
     with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), passes as scored:
         for batch, logits in scored:
-            rows = slice(batch.num_valid)
-            groups = batch.sparse_features[metrics.group_by].values()[rows] if metrics.group_by else None
-            metrics.update(logits[rows], batch.labels[rows], groups)
-            if on_batch:
-                on_batch(batch)
+            take(batch, logits[: batch.num_valid])
             bar.update(1)
     model.train()
-    values = metrics.compute()
-    return {**values, "seconds": time.perf_counter() - started}
 
 
 def forward_passes(

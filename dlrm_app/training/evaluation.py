@@ -1,14 +1,14 @@
 """Whole splits measured while training: evaluations with the weights and their average, and the fit of the last bias."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import torch
 
 from dlrm_app.distributed.collectives import sum_in_rank_order
 from dlrm_app.evaluation.curves import measure_curves
-from dlrm_app.evaluation.evaluate import batch_rows, evaluate
+from dlrm_app.evaluation.evaluate import batch_rows, evaluate, score_rows
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
@@ -87,27 +87,35 @@ def fit_final_bias(run: TrainingRun) -> None:
 
     An ensemble's models are shifted by the same number, found for the mean of their probabilities.
     """
-    metrics = ClickMetrics("train")
-    before = measure(run, "train", metrics, "calibrate")
-    shift = shift_to_labels(*metrics.rows())
+    kept: list[torch.Tensor] = []
+    clicks = 0.0
+
+    def keep(batch: Batch, logits: torch.Tensor) -> None:
+        nonlocal clicks
+        # in host memory: a split may have more rows than a GPU has room for; copies, for a view would keep its batch
+        kept.append(logits.to("cpu", torch.float32, copy=True))
+        clicks += batch.labels[: batch.num_valid].sum().item()
+
+    with split_batches(run, "train") as batches:
+        score_rows(run.trainable.model, batches, run.runtime, "calibrate", keep)
+    shift = shift_to_labels(kept, clicks)
     for bias in last_biases(run.trainable.model):
         bias.data.add_(shift)
-    logger.info(
-        "trainer.calibrate: the last bias is shifted by %+.4f, for %.4f as many clicks were predicted as the train split has",
-        shift,
-        before["calibration"],
-    )
+    logger.info("trainer.calibrate: the last bias is shifted by %+.4f, to the train split's clicks", shift)
 
 
-def shift_to_labels(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """The shift of all ranks' logits with which probabilities add up to labels, by Newton's method.
+def shift_to_labels(logits: Sequence[torch.Tensor], clicks: float) -> float:
+    """The shift of all ranks' logits with which probabilities add up to clicks, by Newton's method.
 
-    logits [n] of this rank, labels [n] bool. Within ±LARGEST; 0 where the logits are all sure, so that no shift counts.
+    logits: parts [n] of this rank's, clicks: of its rows. Within ±LARGEST; 0 where the logits are all sure, so that no
+    shift counts.
     """
-    wide, clicks = logits.double(), labels.sum(dtype=torch.float64)
     shift = 0.0
     for _ in range(NEWTON_STEPS):
-        p = torch.sigmoid(wide + shift)
-        missing, slope = sum_in_rank_order(torch.stack([clicks - p.sum(), (p * (1 - p)).sum()])).tolist()
+        sums = torch.tensor([clicks, 0.0], dtype=torch.float64)
+        for part in logits:
+            p = torch.sigmoid(part.double() + shift)
+            sums += torch.stack([-p.sum(), (p * (1 - p)).sum()])
+        missing, slope = sum_in_rank_order(sums).tolist()
         shift = min(max(shift + missing / slope, -LARGEST), LARGEST) if slope else 0.0
     return shift

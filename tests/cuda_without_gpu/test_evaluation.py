@@ -1,5 +1,8 @@
 """Everything that is measured of predictions and tables is the same on a GPU as on CPU, on one rank and on two."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +12,8 @@ from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import measure_curves
 from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.training import evaluation as module
+from dlrm_app.training.evaluation import fit_final_bias, shift_to_labels
 from dlrm_app.training.table_health import LookupCounter, hash_chunks
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.random_batches import TABLES, draw, to_batch
@@ -44,6 +49,32 @@ def on_both(runtime: Runtime) -> tuple[Any, Any]:
 def test_metrics_are_those_of_the_cpu(num_ranks: int) -> None:
     for on_cpu, on_gpu in on_ranks(on_both, num_ranks):
         assert on_gpu == on_cpu
+
+
+def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CPU: the train split has more rows than a GPU has room for, and nothing is sorted or ranked."""
+    logits, _, labels, _ = predictions(0)
+    bias = torch.nn.Parameter(torch.zeros(1))
+    kept: list[bool] = []
+
+    def score(*arguments: Any) -> None:
+        for part in (slice(600), slice(600, 1000)):
+            rows = SimpleNamespace(labels=labels[part].to(GPU), num_valid=len(labels[part]))
+            arguments[-1](rows, logits[part].to(GPU))
+
+    def shift(parts: Sequence[torch.Tensor], clicks: float) -> float:
+        kept.extend(part.is_cuda for part in parts)
+        return shift_to_labels(parts, clicks)
+
+    monkeypatch.setattr(module, "score_rows", score)
+    monkeypatch.setattr(module, "shift_to_labels", shift)
+    monkeypatch.setattr(module, "split_batches", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "last_biases", lambda _: [bias])
+    run: Any = SimpleNamespace(trainable=SimpleNamespace(model=None), runtime=None)
+    with MakeBelieveGpu():
+        fit_final_bias(run)
+    assert kept == [False, False]
+    assert bias.item() == pytest.approx(shift_to_labels([logits], float(labels.sum())))
 
 
 def test_lookups_are_counted_as_on_cpu_and_without_waiting() -> None:
