@@ -159,6 +159,21 @@ def test_a_job_with_cores_hands_them_to_srun(slurm: dict[str, str], tmp_path: Pa
     assert f"output={tmp_path}/run" in given
 
 
+@pytest.mark.parametrize("job", ["1", "11999", "12000", "19999", "4294967295"])
+def test_the_port_of_a_job_is_none_that_linux_hands_out(
+    job: str, slurm: dict[str, str], tmp_path: Path
+) -> None:
+    """Those of outgoing connections begin with 32,768."""
+    done = run(
+        "slurm/train.sbatch",
+        f"output={tmp_path}/run",
+        **{**slurm, "SLURM_JOB_ID": job},
+        SLURM_CPUS_PER_TASK="96",
+    )
+    (port,) = [line for line in done.stdout.splitlines() if line.startswith("--master-port=")]
+    assert 20000 <= int(port.partition("=")[2]) < 32768
+
+
 def test_a_job_without_gpus_may_have_one_core(slurm: dict[str, str], tmp_path: Path) -> None:
     del slurm["SLURM_GPUS_ON_NODE"]
     assert run("slurm/train.sbatch", f"output={tmp_path}/run", **slurm).returncode == 0

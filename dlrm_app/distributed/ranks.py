@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dlrm_app.errors import ConfigError
-from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, read_text
+from dlrm_app.errors import ConfigError, refuse_if
+from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, has_gpu_device, read_text
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class Ranks:
         """True for the rank that prints and writes."""
         return self.rank == 0
 
+    @property
+    def gpu(self) -> int:
+        """The number of its GPU among those that this process sees: 0 where each is shown its own alone."""
+        import torch
+
+        return 0 if torch.cuda.device_count() == 1 else self.local_rank
+
 
 def num_started() -> int:
     """The number of ranks that torchrun has started; one without it."""
@@ -37,8 +44,10 @@ def num_started() -> int:
 def started_ranks() -> Ranks:
     """This process's place, as torchrun gives it in the environment; without it, one rank.
 
-    Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for.
+    Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for, and
+    where srun has started several processes without places.
     """
+    refuse_if(srun_problems(os.environ))
     world_size = num_started()
     return Ranks(
         rank=int(os.environ.get("RANK", "0")),
@@ -49,13 +58,32 @@ def started_ranks() -> Ranks:
     )
 
 
-def has_gpu(driver: Driver | None) -> bool:
-    """True if this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs, or by wheels for CPU.
+def srun_problems(environment: Mapping[str, str]) -> list[str]:
+    """Several tasks of srun that are not ranks: each would take itself for the only one and write to the same output."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks == "1" or "WORLD_SIZE" in environment:
+        return []
+    return [
+        f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS={tasks}), but WORLD_SIZE is not set, so each is a run of its own: start "
+        "ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with different outputs, set WORLD_SIZE=1"
+    ]
 
-    Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver.
+
+def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
+    """True if this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs.
+
+    Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver, or to an
+    image that was built where no GPU was seen.
     """
-    if driver is None or why_cpu():
+    if driver is None or are_hidden() or (has_cpu_wheels() and not has_gpu_device(root)):
         return False
+    if has_cpu_wheels():
+        raise ConfigError(
+            [
+                "this machine has an NVIDIA GPU, but fbgemm-gpu-cpu is installed, which is made for CPU: make setup DEVICE=cuda "
+                "replaces it; to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
+            ]
+        )
     import torch
 
     if torch.cuda.is_available():
@@ -68,16 +96,28 @@ def has_gpu(driver: Driver | None) -> bool:
     )
 
 
-def why_cpu() -> str | None:
-    """The reason to compute on the CPU in spite of a driver: hidden GPUs, or wheels for CPU. None: there is none."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden in HIDDEN:
-        return f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"
+def visible_gpus() -> list[str]:
+    """The GPUs that processes started from here may use, as CUDA_VISIBLE_DEVICES names them; none on CPU."""
+    if not has_gpu(find_driver()):
+        return []
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def are_hidden() -> bool:
+    """True if CUDA_VISIBLE_DEVICES hides the GPUs, which asks for the CPU."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN
+
+
+def has_cpu_wheels() -> bool:
+    """True if the fbgemm that is installed is made for CPU."""
     try:
         version("fbgemm-gpu-cpu")
     except PackageNotFoundError:
-        return None
-    return "fbgemm-gpu-cpu is installed, which is made for CPU (make setup DEVICE=cuda replaces it)"
+        return False
+    return True
 
 
 def _why_no_gpu() -> str:
@@ -153,8 +193,9 @@ def bind(
 ) -> Binding:
     """The threads and cores of one rank. ``gpus``: the PCI address of each local rank's, or none on CPU.
 
-    Ranks are bound only where that costs nobody a core: every node gets a rank, and nobody else (taskset, Slurm,
-    Kubernetes, torchrun --numa-binding) has narrowed the affinity.
+    A rank with a GPU is bound to the allowed cores of its GPU's node, where that leaves each rank two. Ranks on CPU are
+    bound only where that costs nobody a core: every node gets a rank, and nobody else (taskset, Slurm, Kubernetes,
+    torchrun --numa-binding) has narrowed the affinity.
     """
     cores = count_cores(allowed, environment, root)
     share = max(1, cores // local_world_size)
@@ -164,15 +205,22 @@ def bind(
         why = "not bound to NUMA nodes (trainer.numa=false)"
     elif len(nodes) < 2:
         why = "one NUMA node"
-    elif allowed != frozenset().union(*nodes.values()):
+    elif not rank_nodes:
+        why = "not bound to NUMA nodes: the machine does not say where its GPUs are"
+    elif gpus and any(
+        len(nodes[node] & allowed) < CORES_PER_GPU * rank_nodes.count(node) for node in rank_nodes
+    ):
+        why = f"not bound to NUMA nodes: some rank would keep fewer than {CORES_PER_GPU} cores"
+    elif not gpus and allowed != frozenset().union(*nodes.values()):
         why = "not bound to NUMA nodes: the launcher has chosen the cores"
-    elif set(rank_nodes) != set(nodes):
+    elif not gpus and set(rank_nodes) != set(nodes):
         why = f"not bound to NUMA nodes: {local_world_size} rank(s) would leave some of the {len(nodes)} idle"
     else:
         node = rank_nodes[local_rank]
-        share = max(1, min(share, len(nodes[node]) // rank_nodes.count(node)))
+        own = nodes[node] & allowed
+        share = max(1, min(share, len(own) // rank_nodes.count(node)))
         why = f"bound to NUMA nodes {' '.join(map(str, rank_nodes))}"
-        return Binding(share, nodes[node], f"{cores} cores, {why}")
+        return Binding(share, own, f"{cores} cores, {why}")
     return Binding(share, None, f"{cores} cores, {why}")
 
 

@@ -26,12 +26,12 @@ from dlrm_app.distributed.failures import fixable, print_failure
 from dlrm_app.distributed.ranks import (
     Binding,
     Ranks,
+    are_hidden,
     bind,
     core_problems,
     count_cores,
     keep_to,
     started_ranks,
-    why_cpu,
 )
 from dlrm_app.distributed.rendezvous import TIMEOUT, join, name_interfaces
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
@@ -53,7 +53,7 @@ class Runtime(Ranks):
     @property
     def device(self) -> torch.device:
         """The device that it computes on."""
-        return torch.device("cuda", self.local_rank) if self.device_type == "cuda" else torch.device("cpu")
+        return torch.device("cuda", self.gpu) if self.device_type == "cuda" else torch.device("cpu")
 
     def use_device(self) -> None:
         """To be called first in each thread that may touch a GPU: a new one begins on GPU 0, whatever the rank's."""
@@ -127,8 +127,10 @@ def start_runtime(
             "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             binding.why,
         )
-        if runtime.device.type == "cpu" and find_driver() is not None:
-            logger.warning("there is an NVIDIA driver, but this computes on the CPU: %s", why_cpu())
+        if are_hidden() and find_driver() is not None:
+            logger.warning(
+                "there is an NVIDIA driver, but this computes on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
+            )
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
     join(runtime, timeout)
     try:
@@ -158,13 +160,15 @@ def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding
     ranks = started_ranks()
     gpus: list[str] = []
     if ranks.device_type == "cuda":
-        if ranks.local_rank >= torch.cuda.device_count():
+        # torchrun's ranks see the same GPUs; those of Slurm's tasks or Kubernetes' pods may each see one, which is another
+        seen, share_gpus = torch.cuda.device_count(), dist.is_torchelastic_launched()
+        if (ranks.local_rank if share_gpus else ranks.gpu) >= seen:
             raise DlrmError(
-                f"{ranks.local_world_size} ranks were started on this machine, which has {torch.cuda.device_count()} GPUs: "
+                f"{ranks.local_world_size} ranks were started on this machine, which has {seen} GPUs: "
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
-        on_machine = min(ranks.local_world_size, torch.cuda.device_count())
-        gpus = [_pci_address(gpu) for gpu in range(on_machine)]
+        others = range(min(ranks.local_world_size, seen)) if seen > 1 else [0] * ranks.local_world_size
+        gpus = [_pci_address(gpu) for gpu in others]
     allowed = frozenset(os.sched_getaffinity(0))
     refuse_if(core_problems(ranks, count_cores(allowed, os.environ, Path("/")), os.environ))
     binding = bind(

@@ -125,7 +125,7 @@ def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     """The ranks that were started. Raises ConfigError if ``config`` describes other ones."""
     on_gpu = ranks.device_type == "cuda"
     of_machine = _machine_bytes() // ranks.local_world_size
-    memory = free_gpu_bytes(ranks.local_rank) if on_gpu and not config.memory_gib else of_machine
+    memory = free_gpu_bytes(ranks.gpu) if on_gpu and not config.memory_gib else of_machine
     host_memory = of_machine if on_gpu else 0
     started = Cluster(
         ranks.device_type,

@@ -21,10 +21,11 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 
 from dlrm_app.config.like_train import TuneConfig, TuneSettings
+from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
 from dlrm_app.table import Cell, Column, Rows, text_table
-from dlrm_app.text import fixed
+from dlrm_app.text import count, fixed
 from dlrm_app.tuning.trial import (
     TRAIN,
     common_settings,
@@ -188,9 +189,16 @@ class _Work:
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Works until the study has enough trials. Raises what ended a trial before its time."""
-        with ThreadPoolExecutor(self._settings.jobs) as pool:
-            workers = [pool.submit(self._work) for _ in range(self._settings.jobs)]
+        """Works until the study has enough trials, each job on a GPU of its own. Raises what ended a trial before its time."""
+        jobs, gpus = self._settings.jobs, visible_gpus()
+        if gpus and jobs > len(gpus):
+            logger.warning(
+                "tune.jobs=%d share %s: use tune.jobs=%d", jobs, count(len(gpus), "GPU"), len(gpus)
+            )
+        with ThreadPoolExecutor(jobs) as pool:
+            workers = [
+                pool.submit(self._work, gpus[job % len(gpus)] if gpus else None) for job in range(jobs)
+            ]
             try:
                 for worker in workers:
                     worker.result()
@@ -198,13 +206,13 @@ class _Work:
                 self._stopped.set()
                 raise
 
-    def _work(self) -> None:
+    def _work(self, gpu: str | None) -> None:
         while not self._stopped.is_set():
             with ExitStack() as stack:
                 trial = self._next(stack)
                 if trial is None:
                     return
-                self._run(trial)
+                self._run(trial, gpu)
 
     def _next(self, stack: ExitStack) -> optuna.Trial | None:
         """A new trial, or one that a process left undone, held by ``stack``; None where there are enough."""
@@ -251,7 +259,7 @@ class _Work:
     def _lock(self, folder: str) -> Path:
         return (self._output / folder).with_suffix(".lock")
 
-    def _run(self, trial: optuna.Trial) -> None:
+    def _run(self, trial: optuna.Trial, gpu: str | None) -> None:
         folder = self._output / trial.user_attrs[FOLDER]
         settings = " ".join(typed_values(trial.params))
         logger.info("trial %d: %s", trial.number, settings)
@@ -261,7 +269,9 @@ class _Work:
             return not trial.should_prune()
 
         words = shlex.split(" ".join([*self._common, settings]))
-        outcome = run_trial(folder, words, self._settings.metric, goes_on, self._stopped.is_set, self._train)
+        outcome = run_trial(
+            folder, words, self._settings.metric, goes_on, self._stopped.is_set, self._train, gpu
+        )
         if self._stopped.is_set() and outcome.was_given_up:
             return  # left undone, for whoever continues the study
         if outcome.error is not None or not outcome.values:

@@ -52,17 +52,19 @@ def run_trial(
     goes_on: Callable[[int, float], bool],
     is_stopped: Callable[[], bool] = lambda: False,
     train: Sequence[str] = TRAIN,
+    gpu: str | None = None,
 ) -> Outcome:
     """Trains with ``settings`` in ``folder``, from its newest checkpoint if it has one.
 
     ``goes_on(number, value)``: asked at every evaluation, of which the first is 0; False gives the run up.
-    ``is_stopped()``: True to stop now; the run can be resumed. Raises KeyboardInterrupt if a signal ended it.
+    ``is_stopped()``: True to stop now; the run can be resumed. ``gpu``: the one that it may use; None leaves that open.
+    Raises KeyboardInterrupt if a signal ended it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     words = [*train, *settings, f'output="{folder.absolute()}"', "resume=auto", UNSEEN]
     log = folder.with_suffix(".log")
     with log.open("a", encoding="utf-8") as output:
-        environment = {**os.environ, LAUNCHED: "1"}
+        environment = {**os.environ, LAUNCHED: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
         process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             was_given_up = _watch(process, folder, metric, goes_on, is_stopped)

@@ -1,6 +1,7 @@
 """What a rank computes on: a driver without a usable GPU is refused, unless the CPU was asked for."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from dlrm_app.distributed.ranks import (
     parse_cores,
     read_nodes,
     started_ranks,
+    visible_gpus,
 )
 from dlrm_app.errors import ConfigError
 from dlrm_app.machine import Driver
@@ -84,9 +86,60 @@ def test_hidden_gpus_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch, hidden: st
     assert not has_gpu(OLD)
 
 
-def test_wheels_for_cpu_ask_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_for_cpu_beside_a_gpu_are_refused_unless_it_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in an image that was built where no GPU was seen; a machine with the driver alone has nothing else."""
     monkeypatch.setattr(ranks, "version", lambda name: "1.8.0")
-    assert not has_gpu(OLD)
+    assert not has_gpu(NEW, tmp_path)
+    write(tmp_path / "dev/nvidiactl", "")
+    assert not has_gpu(NEW, tmp_path)
+    write(tmp_path / "dev/nvidia0", "")
+    with pytest.raises(ConfigError, match="fbgemm-gpu-cpu is installed") as refusal:
+        has_gpu(NEW, tmp_path)
+    for cure in ("make setup DEVICE=cuda", "CUDA_VISIBLE_DEVICES="):
+        assert cure in str(refusal.value)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not has_gpu(NEW, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_refused"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "8"}, True),
+        (
+            {"SLURM_STEP_NUM_TASKS": "8", "WORLD_SIZE": "1"},
+            False,
+        ),  # runs that have nothing to do with each other
+        ({"SLURM_STEP_NUM_TASKS": "2", "WORLD_SIZE": "16"}, False),  # a torchrun on each node
+        ({"SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({}, False),
+    ],
+)
+def test_tasks_of_srun_that_are_no_ranks_are_refused(
+    environment: dict[str, str], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_STEP_NUM_TASKS", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ranks, "find_driver", lambda: None)
+    with pytest.raises(ConfigError, match="torchrun") if is_refused else nullcontext():
+        started_ranks()
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"), [(None, ["0", "1", "2"]), ("3,GPU-5a", ["3", "GPU-5a"]), ("", []), ("-1", [])]
+)
+def test_gpus_are_told_as_processes_started_from_here_name_them(
+    named: str | None, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "find_driver", lambda: NEW)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus() == seen
 
 
 def lay_out(root: Path, nodes: dict[int, str], gpus: dict[str, int] | None = None) -> Path:
@@ -165,16 +218,48 @@ def test_gpus_crowded_on_a_node_share_its_cores(tmp_path: Path) -> None:
     assert [each.num_threads for each in bind_all(tmp_path, 4, gpus, frozenset(range(24)))] == [4, 4, 4, 6]
 
 
+def test_a_job_with_some_of_the_cores_binds_its_ranks_to_those_near_their_gpus(tmp_path: Path) -> None:
+    """Slurm's --cpus-per-task=96 of 128 cores; a lone rank on a machine of two sockets."""
+    gpus = ["0000:01:00.0", "0000:81:00.0"]
+    lay_out(tmp_path, {0: "0-63", 1: "64-127"}, dict(zip(gpus, [0, 1], strict=True)))
+    allowed = frozenset(range(96))
+    found = bind_all(tmp_path, 2, gpus, allowed, SLURM_CPUS_PER_TASK="96")
+    assert [each.cores for each in found] == [frozenset(range(64)), frozenset(range(64, 96))]
+    assert [each.num_threads for each in found] == [48, 32]
+    (alone,) = bind_all(tmp_path, 1, gpus[1:], frozenset(range(128)))
+    assert alone == Binding(64, frozenset(range(64, 128)), "128 cores, bound to NUMA nodes 1")
+
+
+@given(
+    allowed=st.frozensets(st.integers(0, 15), min_size=1),
+    places=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+)
+def test_a_rank_with_a_gpu_is_bound_to_allowed_cores_of_its_node_and_has_two_of_them(
+    tmp_path_factory: pytest.TempPathFactory, allowed: frozenset[int], places: list[int]
+) -> None:
+    nodes = {node: frozenset(range(4 * node, 4 * node + 4)) for node in range(4)}
+    gpus = [f"0000:{number:02x}:00.0" for number in range(len(places))]
+    root = tmp_path_factory.mktemp("machine")
+    lay_out(
+        root,
+        {node: f"{min(cores)}-{max(cores)}" for node, cores in nodes.items()},
+        dict(zip(gpus, places, strict=True)),
+    )
+    found = bind_all(root, len(places), gpus, allowed)
+    has_two = all(len(nodes[node] & allowed) >= 2 * places.count(node) for node in places)
+    assert [each.cores for each in found] == [nodes[node] & allowed if has_two else None for node in places]
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "gpus", "allowed", "wanted", "why"),
     [
         (2, [], range(8), False, "trainer.numa=false"),
         (2, [], range(4), True, "the launcher has chosen the cores"),
         (1, [], range(8), True, "1 rank(s) would leave some of the 2 idle"),
-        (2, ["0000:01:00.0", "0000:02:00.0"], range(8), True, "2 rank(s) would leave some of the 2 idle"),
-        (2, ["0000:01:00.0", "0000:99:00.0"], range(8), True, "2 rank(s) would leave some of the 2 idle"),
+        (2, ["0000:01:00.0", "0000:02:00.0"], range(1, 8), True, "some rank would keep fewer than 2 cores"),
+        (2, ["0000:01:00.0", "0000:99:00.0"], range(8), True, "does not say where its GPUs are"),
     ],
-    ids=["not wanted", "narrowed", "one rank", "both GPUs at one node", "a GPU of unknown place"],
+    ids=["not wanted", "narrowed", "one rank", "too few cores at the node", "a GPU of unknown place"],
 )
 def test_nobody_is_bound_where_that_is_not_safe(
     tmp_path: Path, num_ranks: int, gpus: list[str], allowed: range, wanted: bool, why: str

@@ -125,6 +125,22 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
 
+def test_a_rank_that_sees_one_gpu_takes_it_unless_torchrun_shows_the_same_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slurm's --gpus-per-task=1 and Kubernetes' pods show each rank its own as GPU 0."""
+    place = Ranks(rank=2, local_rank=2, world_size=4, local_world_size=4, device_type="cuda")
+    monkeypatch.setattr(module, "started_ranks", lambda: place)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(module, "_pci_address", lambda gpu: f"0000:0{gpu}:00.0")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    runtime, _ = module._find_runtime(1, numa=True)
+    assert runtime.device == torch.device("cuda", 0)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(DlrmError, match="4 ranks were started on this machine, which has 1 GPUs"):
+        module._find_runtime(1, numa=True)
+
+
 def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -89,6 +89,20 @@ def test_it_finds_better_values_and_says_how_to_train_with_them(
         assert word in text
 
 
+def test_jobs_share_out_the_gpus(
+    tmp_path: Path, train: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each keeps to one for all of its trials; more jobs than GPUs are said."""
+    monkeypatch.setattr("dlrm_app.tuning.study.visible_gpus", lambda: ["2", "5"])
+    program = tmp_path / "train.py"
+    program.write_text("import os; print('gpu', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + TRAINER)
+    config = config_of(tmp_path, "tune.trials=6", "tune.jobs=3")
+    tune(config, ["trainer.max_steps=20"], train)
+    logs = (tmp_path / "study" / "trials").glob("*.log")
+    assert {log.read_text().splitlines()[0] for log in logs} == {"gpu 2", "gpu 5"}
+    assert "tune.jobs=3 share 2 GPUs" in caplog.text
+
+
 def test_the_same_command_goes_on_and_then_has_nothing_to_do(tmp_path: Path, train: list[str]) -> None:
     tune(config_of(tmp_path, "tune.trials=2"), [], train)
     config = config_of(tmp_path, "tune.trials=4")
