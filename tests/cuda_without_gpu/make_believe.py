@@ -63,6 +63,11 @@ class OnGpu(torch.Tensor):
     def is_cuda(self) -> bool:  # type: ignore[override]
         return True
 
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        """False: libraries make up the values of meta tensors."""
+        return False
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
@@ -78,10 +83,16 @@ class MakeBelieveGpu(TorchDispatchMode):
         super().__init__()
         self.waits: list[str] = []
         self._refuses = False
-        self._initialized = mock.patch("torch.cuda._lazy_init")
+        stream = mock.Mock(spec=torch.cuda.Stream, synchronize=self._synchronize)
+        self._patches = [
+            mock.patch("torch.cuda._lazy_init"),
+            mock.patch("torch.cuda.current_stream", lambda *_: stream),
+            mock.patch("torch.cuda.synchronize", lambda *_: self._synchronize()),
+        ]
 
     def __enter__(self) -> "MakeBelieveGpu":
-        self._initialized.start()
+        for patch in self._patches:
+            patch.start()
         self._lifts_only_cpu = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") comes here as a copy
         super().__enter__()
@@ -90,7 +101,8 @@ class MakeBelieveGpu(TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         torch._C._set_only_lift_cpu_tensors(self._lifts_only_cpu)
-        self._initialized.stop()
+        for patch in self._patches:
+            patch.stop()
 
     @contextmanager
     def refusing_waits(self) -> Iterator[None]:
@@ -100,6 +112,13 @@ class MakeBelieveGpu(TorchDispatchMode):
             yield
         finally:
             self._refuses = False
+
+    def _note(self, wait: str) -> None:
+        assert not self._refuses, f"waits for the GPU: {wait}"
+        self.waits.append(wait)
+
+    def _synchronize(self) -> None:
+        self._note("synchronize")
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -112,8 +131,7 @@ class MakeBelieveGpu(TorchDispatchMode):
             refuse_two_devices(operation, given)
             refuse_gloo(operation, (args, kwargs))
         if wait := wait_of(operation.overloadpacket, args, kwargs, from_gpu, to_gpu):
-            assert not self._refuses, f"waits for the GPU: {wait}"
-            self.waits.append(wait)
+            self._note(wait)
         if wanted is not None:
             kwargs["device"] = CPU
         on_cpu = pytree.tree_map_only(OnGpu, lambda value: value.values, (args, kwargs))

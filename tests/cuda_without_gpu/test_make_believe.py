@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.cuda_without_gpu.make_believe import CPU, GPU, TO_GPU, TO_HOST, MakeBelieveGpu
 
@@ -14,6 +15,7 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "size of a mask": lambda values: values[values > 1],
     "nonzero": lambda values: values.nonzero(),
     "repeat_interleave": lambda values: values.repeat_interleave(values.long()),
+    "synchronize": lambda values: torch.cuda.current_stream(values.device).synchronize(),
 }
 
 
@@ -25,6 +27,15 @@ def test_a_wait_is_noticed_and_refused(wait: str) -> None:
         assert gpu.waits == [wait]
         with pytest.raises(AssertionError, match=wait), gpu.refusing_waits():
             WAITS[wait](values)
+
+
+def test_torchrec_takes_a_batch_there_for_one_of_a_gpu() -> None:
+    """It counts the ids of each key, which waits, and does not make the counts up as for the meta device."""
+    with MakeBelieveGpu() as gpu:
+        values, lengths = torch.arange(6, device=GPU), torch.tensor([3, 1, 1, 1], device=GPU)
+        gpu.waits.clear()
+        assert KeyedJaggedTensor(["a", "b"], values, lengths=lengths).length_per_key() == [4, 2]
+        assert gpu.waits == [TO_HOST, "synchronize"]
 
 
 def test_what_stays_on_the_gpu_is_no_wait() -> None:
