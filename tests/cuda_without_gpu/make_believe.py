@@ -86,8 +86,8 @@ class MakeBelieveGpu(TorchDispatchMode):
         stream = mock.Mock(spec=torch.cuda.Stream, synchronize=self._synchronize)
         self._patches = [
             mock.patch("torch.cuda._lazy_init"),
-            mock.patch("torch.cuda.current_stream", lambda *_: stream),
-            mock.patch("torch.cuda.synchronize", lambda *_: self._synchronize()),
+            mock.patch("torch.cuda.current_stream", return_value=stream),
+            mock.patch("torch.cuda.synchronize", self._synchronize),
         ]
 
     def __enter__(self) -> "MakeBelieveGpu":
@@ -117,7 +117,7 @@ class MakeBelieveGpu(TorchDispatchMode):
         assert not self._refuses, f"waits for the GPU: {wait}"
         self.waits.append(wait)
 
-    def _synchronize(self) -> None:
+    def _synchronize(self, _: object = None) -> None:
         self._note("synchronize")
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

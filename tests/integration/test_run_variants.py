@@ -10,7 +10,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.errors import ConfigError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from tests.loader.dataset_fixture import write_dataset
+from tests.loader.dataset_fixture import set_value, write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
@@ -33,6 +33,7 @@ VARIANTS = {
         "evaluation.every_steps=3",
         "trainer.micro_batches=3",
     ],
+    "skipping": ["trainer.on_nonfinite=skip", *GENTLE],
 }
 LONG = pytest.mark.long
 
@@ -42,10 +43,14 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001})
+        for name in ("dataset", "damaged"):
+            write_dataset(folder / name, rows={"train": 4000, "val": 1001})
+        for shard in range(4):  # each row is one rank's; which steps have them, the seed says
+            set_value(folder / "damaged", "i1", 5, float("nan"), shard)
 
     def keys(self, variant: str) -> list[str]:
-        return [f"data.path={self.folder}/dataset", "trainer.max_steps=12", *VARIANTS[variant]]
+        dataset = "damaged" if variant == "skipping" else "dataset"
+        return [f"data.path={self.folder}/{dataset}", "trainer.max_steps=12", *VARIANTS[variant]]
 
     def whole(self, variant: str) -> Path:
         run = self.folder / variant
@@ -66,6 +71,10 @@ def scores(run: Path) -> torch.Tensor:
     return torch.tensor([[event[name] for name in names if name in event] for event in events(run, "eval")])
 
 
+def steps_of(run: Path, kind: str) -> list[int]:
+    return [event["step"] for event in events(run, kind)]
+
+
 def assert_close(run: Path, expected: Path) -> None:
     some, others = torch.tensor(losses(run)), torch.tensor(losses(expected))
     torch.testing.assert_close(some, others, rtol=1e-5, atol=0)
@@ -76,6 +85,7 @@ def assert_close(run: Path, expected: Path) -> None:
     [
         ("normed", 2),
         ("recipe", 2),
+        ("skipping", 2),
         pytest.param("normed", 4, marks=LONG),
         pytest.param("recipe", 4, marks=LONG),
         pytest.param("compiled", 2, marks=LONG),
@@ -83,11 +93,24 @@ def assert_close(run: Path, expected: Path) -> None:
     ],
 )
 def test_ranks_do_not_change_what_is_learnt(runs: Runs, variant: str, num_ranks: int, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    """The dense part's gradients are averaged by torch's DistributedDataParallel, and not at all in a skipped step."""
+    run, whole = tmp_path / "run", runs.whole(variant)
     train_on_ranks(num_ranks, *SMALL, *runs.keys(variant), "report.enabled=false", f"output={run}")
-    assert_close(run, runs.whole(variant))
-    if variant == "recipe":
-        torch.testing.assert_close(scores(run), scores(runs.whole(variant)), rtol=1e-5, atol=1e-5)
+    assert_close(run, whole)
+    torch.testing.assert_close(scores(run), scores(whole), rtol=1e-5, atol=1e-5)
+    assert steps_of(run, "skip") == steps_of(whole, "skip")
+    assert bool(steps_of(whole, "skip")) == (variant == "skipping")
+
+
+@pytest.mark.parametrize("variant", ["skipping", pytest.param("recipe", marks=LONG)])
+def test_a_stop_of_two_ranks_changes_nothing(runs: Runs, variant: str, tmp_path: Path) -> None:
+    """To the bit, though DistributedDataParallel begins again."""
+    keys = [*SMALL, *runs.keys(variant), "report.enabled=false"]
+    train_on_ranks(2, *keys, f"output={tmp_path}/whole")
+    for more in (["trainer.max_steps=6"], ["resume=auto"]):
+        train_on_ranks(2, *keys, f"output={tmp_path}/cut", *more)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("variant", ["dropout", "recipe", pytest.param("compiled", marks=LONG)])
