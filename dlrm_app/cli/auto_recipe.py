@@ -1,10 +1,10 @@
-"""``experiment=auto``, which is dlrm-train's and dlrm-bench's where none is typed: a recipe by the dataset's rows.
+"""``experiment=auto``, the default of dlrm-train, dlrm-bench and dlrm-tune: a recipe by the dataset's rows, below what is typed.
 
 A run that begins with another's weights takes that run's settings instead.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -27,18 +27,9 @@ MAX_TABLE_BYTES = 2**30
 saving them would take longer than the epoch."""
 MIN_STEPS = 100
 """Of an epoch. The recipe for small samples was measured with 117 steps (30,000 rows at batch 256)."""
-CHOOSING = (
-    "experiment",
-    "model",
-    "tables",
-    "optimizer",
-    "schedule",
-    "sharding.plan",
-    "trainer.global_batch_size",
-    "trainer.micro_batches",
-    "data.lanes",
-)
-"""Groups and keys of which one that is typed means that the user has settings of their own in mind."""
+GROUPS = ("tables", "model", "optimizer", "schedule")
+SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
+"""The tables of an ensemble are as wide as its models' together."""
 
 
 def with_recipe(overrides: list[str]) -> list[str]:
@@ -47,6 +38,7 @@ def with_recipe(overrides: list[str]) -> list[str]:
     Unchanged where a recipe is typed, or the dataset cannot be read, which is reported with all else that is wrong.
     """
     from dlrm_app.distributed.ranks import started_ranks
+    from dlrm_app.loader.batch_order import enough_lanes
     from dlrm_app.runs.checkpoint.names import can_continue
     from dlrm_app.training.validation import read_trainable
 
@@ -58,26 +50,35 @@ def with_recipe(overrides: list[str]) -> list[str]:
         output = str(typed.get("output"))
         has_begun = typed.get("resume") == "auto" and can_continue("auto", output)
         return _with_settings_of(output if has_begun else earlier, list(typed), overrides)
-    path = typed.get("data.path")
+    path, lanes = typed.get("data.path"), typed.get("data.lanes")
     if not isinstance(path, str):
         return overrides
-    if choice := typed_choice(typed):
-        logger.info("experiment=auto takes no recipe: %s is typed", choice)
+    if "sharding.plan" in typed:
+        logger.info("experiment=auto takes no recipe: sharding.plan is typed, and is for tables of its own")
         return overrides
+    lanes = lanes if isinstance(lanes, int) and lanes > 0 else enough_lanes(started_ranks().world_size)
     try:
-        words = recipe_words(read_trainable(path), started_ranks().world_size)
+        manifest = read_trainable(path)
+        name, recipe = choose_recipe(manifest, lanes)
     except DlrmError:
         return overrides
-    return [*words, *(text for text in overrides if not text.startswith("experiment="))]
+    taken, reasons = combine(recipe, typed)
+    without = [
+        f"{_words({key: recipe[key] for key in recipe if reasons.get(key) == reason})} ({reason} is typed)"
+        for reason in dict.fromkeys(reasons.values())
+    ]
+    logger.info(
+        "experiment=auto takes %s for %s: %s%s; experiment=null: none",
+        name,
+        count(manifest.splits["train"].rows, "row"),
+        _words(taken),
+        f"; without {', '.join(without)}" if without else "",
+    )
+    return [*_words(taken).split(), *(text for text in overrides if not text.startswith("experiment="))]
 
 
-def typed_choice(typed: Iterable[str]) -> str | None:
-    """The first key of ``typed`` that a recipe would set too; None where the choice is left to the dataset."""
-    return next((key for key in typed for each in CHOOSING if f"{key}.".startswith(f"{each}.")), None)
-
-
-def recipe_words(manifest: Manifest, num_ranks: int) -> list[str]:
-    """The recipe for a dataset with a labelled train split, and its batch for these ranks. No shard is read."""
+def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
+    """The recipe for a dataset with a labelled train split, and its values by group and key. No shard is read."""
     rows, name = manifest.splits["train"].rows, "linear_decay"
     if manifest.dataset == "criteo_kaggle" and rows <= KAGGLE_ROWS:
         name = "kaggle_small"
@@ -87,17 +88,60 @@ def recipe_words(manifest: Manifest, num_ranks: int) -> list[str]:
     if name != "linear_decay" and _table_bytes(config, manifest) > MAX_TABLE_BYTES:
         name = "linear_decay"
         config = _composed(name)
-    batch = _batch_size(config.trainer.global_batch_size, rows, num_ranks)
-    words = [f"experiment={name}", f"trainer.global_batch_size={batch}"]
-    recipe: Any = OmegaConf.to_container(OmegaConf.load(conf_dir() / "experiment" / f"{name}.yaml"))
-    groups = dict(next(iter(group.items())) for group in recipe.pop("defaults"))
-    taken = {key.removeprefix("override /"): value for key, value in groups.items()}
-    taken |= {**dict(leaves(recipe)), "trainer.global_batch_size": batch}
-    settings = " ".join(f"{key}={as_typed(value)}" for key, value in taken.items())
-    logger.info(
-        "experiment=auto takes %s for %s: %s; experiment=null: none", name, count(rows, "row"), settings
-    )
-    return words
+    # unless that leaves too few steps, or cannot be dealt to the ranks
+    batch = max(1, min(config.trainer.global_batch_size, rows // MIN_STEPS) // lanes) * lanes
+    files: Any = [
+        OmegaConf.to_container(OmegaConf.load(conf_dir() / path))
+        for path in ("train.yaml", f"experiment/{name}.yaml")
+    ]
+    entries = [entry for file in files for entry in file.pop("defaults") if isinstance(entry, dict)]
+    choices = {key.removeprefix("override /"): value for entry in entries for key, value in entry.items()}
+    chosen = {group: choices[group] for group in GROUPS}
+    return name, {**chosen, **dict(leaves(files[1])), "trainer.global_batch_size": batch}
+
+
+def combine(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(What of ``recipe`` is taken, and each key of it that is not → the ``typed`` key because of which it is not).
+
+    Another choice of a group, or another kind, leaves out all that the recipe has in there, which is for its own choice.
+    """
+    typed = dict(leaves(typed))
+    others = [key for key, value in typed.items() if _is_other_choice(key, value, recipe)]
+    reasons = {
+        name: key
+        for key in [*others, *(key for key in typed if typed[key] != recipe.get(key))]
+        for name in recipe
+        if name == key or (key in others and f"{name}.".startswith(f"{_scope(key)}."))
+    }
+    if SIZE not in recipe:
+        return {key: value for key, value in recipe.items() if key not in reasons}, reasons
+    width, size = typed.get(WIDTH, recipe[WIDTH]), recipe[SIZE]
+    if not isinstance(width, int) or width % size:
+        reasons.setdefault(SIZE, WIDTH)
+    elif typed.get("trainer.micro_batches", 1) != 1:
+        reasons.setdefault(SIZE, "trainer.micro_batches")
+    elif "tables" in reasons:
+        reasons.setdefault(SIZE, reasons["tables"])
+    taken = {key: value for key, value in recipe.items() if key not in reasons}
+    models = typed.get(SIZE, taken.get(SIZE, 1))
+    if WIDTH in taken and isinstance(models, int):
+        taken[WIDTH] = recipe[WIDTH] // size * max(models, 1)
+    return taken, reasons
+
+
+def _scope(key: str) -> str:
+    """The group, or the section, whose choice ``key`` makes."""
+    return key if key in GROUPS else key.rpartition(".")[0]
+
+
+def _is_other_choice(key: str, value: object, recipe: Mapping[str, Any]) -> bool:
+    """True if the typed ``key`` chooses what a group or section is, another than that of ``recipe``."""
+    chooses = key in GROUPS or key.endswith(".kind") or key in ("tables.specs", "tables.from_dataset")
+    return chooses and value != recipe.get(key, recipe.get(key.partition(".")[0]))
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={as_typed(value)}" for key, value in values.items())
 
 
 def _composed(name: str) -> TrainConfig:
@@ -117,14 +161,6 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
         per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array(table.rows), np.array(table.dim))
         total += table.num_bytes + int(per_weight) + int(per_row)
     return total
-
-
-def _batch_size(recipes: int, rows: int, num_ranks: int) -> int:
-    """The recipe's global batch, unless that leaves too few steps or cannot be dealt to the ranks."""
-    from dlrm_app.loader.batch_order import enough_lanes
-
-    lanes = enough_lanes(num_ranks)
-    return max(1, min(recipes, rows // MIN_STEPS) // lanes) * lanes
 
 
 def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) -> list[str]:

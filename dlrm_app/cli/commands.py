@@ -240,7 +240,7 @@ COMMANDS = {
     "export": Command("scoring.ExportConfig", _export, _check_export),
     "predict": Command("scoring.PredictConfig", _predict, _check_predict),
     "serve": Command("scoring.ServeConfig", _serve, _check_serve),
-    "tune": Command("like_train.TuneConfig", _tune, _check_tune),
+    "tune": Command("like_train.TuneConfig", _tune, _check_tune, _with_recipe),
     "bench": Command("like_train.BenchConfig", _bench, _check_bench, _with_recipe),
     "plan": Command("like_train.PlanConfig", _plan, _check_plan),
     "generate": Command("datasets.GenerateConfig", _generate, _check_generate),

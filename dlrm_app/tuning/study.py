@@ -25,12 +25,15 @@ from dlrm_app.distributed.ranks import visible_gpus
 from dlrm_app.errors import DlrmError
 from dlrm_app.files import explained_disk_errors, held_lock
 from dlrm_app.table import Cell, Column, Rows, text_table
-from dlrm_app.text import count, fixed
+from dlrm_app.text import NONE, count, fixed
 from dlrm_app.tuning.trial import (
+    NO_RECIPE,
     TRAIN,
     common_settings,
     distribution,
     final_command,
+    has_no_recipe,
+    known_values,
     refuse_another_study,
     run_trial,
     typed_values,
@@ -64,8 +67,10 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
         (output / "trials").mkdir(parents=True, exist_ok=True)
         study = open_study(output, config.tune)
         common = common_settings(config, typed)
+        if has_no_recipe(study, typed):
+            common.append(NO_RECIPE)
         refuse_another_study(study, output, common, config.tune.space)
-        _Work(study, output, config.tune, common, train).run()
+        _Work(study, output, config, common, train).run()
         trials = ranked(study)
         print(text_table(*trials_table(trials[:5], config.tune.metric)))
         if trials and trials[0].state == TrialState.COMPLETE:
@@ -151,7 +156,7 @@ def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Colum
         [
             str(trial.number),
             score_cell(trial),
-            *(_value(trial.params.get(key)) for key in keys),
+            *(_value(trial.params.get(key, NONE)) for key in keys),
             str(len(trial.intermediate_values)),
             ENDS[trial.state] + (f": {trial.user_attrs['error']}" if "error" in trial.user_attrs else ""),
         ]
@@ -179,12 +184,13 @@ class _Work:
         self,
         study: optuna.Study,
         output: Path,
-        settings: TuneSettings,
+        config: TuneConfig,
         common: list[str],
         train: Sequence[str],
     ) -> None:
-        self._study, self._output, self._settings = study, output, settings
+        self._study, self._output, self._settings = study, output, config.tune
         self._common, self._train = common, train
+        self._first = known_values(config)
         self._asking = threading.Lock()
         self._stopped = threading.Event()
 
@@ -217,17 +223,24 @@ class _Work:
     def _next(self, stack: ExitStack) -> optuna.Trial | None:
         """A new trial, or one that a process left undone, held by ``stack``; None where there are enough."""
         with self._asking_alone():
-            self._requeue_abandoned()
+            abandoned = self._requeue_abandoned()
             trials = self._study.get_trials(deepcopy=False)
             counted = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
             failed = [each for each in trials if each.state == TrialState.FAIL and "error" in each.user_attrs]
-            if not any(each.state == TrialState.COMPLETE for each in trials) and len(failed) >= USELESS:
+            drew = [each for each in trials if each.user_attrs.get(FOLDER) != "trials/0000"]
+            if not any(each.state == TrialState.COMPLETE for each in drew) and len(failed) >= USELESS:
+                error = failed[-1].user_attrs["error"]
                 raise DlrmError(
-                    f"{USELESS} trials failed and none succeeded; the last: {failed[-1].user_attrs['error']}"
+                    f"{USELESS} trials failed and none of drawn values succeeded; the last: {error}"
                 )
             if len(counted) + len(failed) >= self._settings.trials:
                 return None
             drawn = {entry["key"]: distribution(entry) for entry in self._settings.space}
+            if abandoned is not None:
+                drawn = abandoned.distributions
+            elif not trials:  # the first has what dlrm-train would take, typed where others draw
+                self._study.enqueue_trial(self._first)
+                drawn = {key: drawn[key] for key in self._first}
             trial = self._study.ask(drawn)
             folder = trial.user_attrs.get(FOLDER, f"trials/{trial.number:04d}")
             trial.set_user_attr(FOLDER, folder)
@@ -246,8 +259,8 @@ class _Work:
                     time.sleep(ASK_SECONDS)
             yield
 
-    def _requeue_abandoned(self) -> None:
-        """Trials whose process is gone are to be taken again, with their values and in their folders."""
+    def _requeue_abandoned(self) -> FrozenTrial | None:
+        """A trial whose process is gone, which is to be taken again next, with its values and in its folder."""
         for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             folder = each.user_attrs.get(FOLDER)
             if folder is None:
@@ -255,6 +268,8 @@ class _Work:
             with suppress(DlrmError), held_lock(self._lock(folder), "it runs"):
                 self._study.tell(each.number, state=TrialState.FAIL)
                 self._study.enqueue_trial(each.params, user_attrs={FOLDER: folder})
+                return each
+        return None
 
     def _lock(self, folder: str) -> Path:
         return (self._output / folder).with_suffix(".lock")

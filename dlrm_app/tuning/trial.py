@@ -1,13 +1,14 @@
 """A trial: the settings that it trains with, its dlrm-train process, and its curve on val, read while it trains."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from optuna.distributions import (
 from dlrm_app.config.like_train import TuneConfig
 from dlrm_app.distributed.launcher import LAUNCHED, RESUMABLE
 from dlrm_app.errors import DlrmError
+from dlrm_app.records import leaves
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import read_events
 from dlrm_app.text import setting
@@ -141,13 +143,51 @@ def common_settings(config: TuneConfig, typed: Sequence[str]) -> list[str]:
 def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistribution | FloatDistribution:
     """The distribution that an entry of ``tune.space`` draws from; a list among choices as the text that one types."""
     if "choices" in entry:
-        return CategoricalDistribution(
-            [str(each).replace(" ", "") if isinstance(each, list) else each for each in entry["choices"]]
-        )
+        return CategoricalDistribution(list(map(_choice, entry["choices"])))
     low, high, step, log = entry["low"], entry["high"], entry.get("step"), entry.get("log", False)
     if all(isinstance(value, int) for value in (low, high, step or 1)):
         return IntDistribution(low, high, log, step or 1)
     return FloatDistribution(low, high, log, step)
+
+
+NO_RECIPE = "experiment=null"
+_CHOSE = re.compile(
+    r"'?\+*(model|tables|optimizer|schedule|sharding\.plan|data\.lanes|trainer\.(global_batch_size|micro_batches))\b"
+)
+"""Keys that, typed or drawn, kept trials of earlier versions from taking a recipe."""
+
+
+def has_no_recipe(study: optuna.Study, typed: Sequence[str]) -> bool:
+    """True for a study of an earlier version whose trials took no recipe: nor do those that are compared with them."""
+    settings, trials = study.user_attrs.get("settings"), study.get_trials(deepcopy=False)
+    if settings is None:
+        study.set_user_attr("recipe", True)
+        return False
+    words = [*typed, *(key for trial in trials[:1] for key in trial.distributions)]
+    if study.user_attrs.get("recipe") or "experiment=" in str(typed) or not any(map(_CHOSE.match, words)):
+        return False
+    study.set_user_attr("settings", list(dict.fromkeys([*settings, NO_RECIPE])))
+    return True
+
+
+def known_values(config: TuneConfig) -> dict[str, Any]:
+    """Key → value of ``config`` for each entry of ``tune.space`` that it could draw."""
+    values, known = dict(leaves(asdict(config))), {}
+    for entry in config.tune.space:
+        value = _choice(values.get(entry["key"]))
+        is_number = isinstance(value, int | float)
+        if (
+            value in map(_choice, entry["choices"])
+            if "choices" in entry
+            else is_number and entry["low"] <= value <= entry["high"]
+        ):
+            known[entry["key"]] = value
+    return known
+
+
+def _choice(value: Any) -> Any:
+    """``value`` as optuna takes it: a list as the text that one types."""
+    return str(value).replace(" ", "") if isinstance(value, list) else value
 
 
 def refuse_another_study(

@@ -1,4 +1,4 @@
-"""What ``experiment=auto`` stands for: by the manifest alone, and only where nothing is typed that a recipe sets."""
+"""What ``experiment=auto`` stands for: a recipe by the manifest alone, below what is typed."""
 
 import logging
 from dataclasses import replace
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.cli.auto_recipe import recipe_words, typed_choice, with_recipe
+from dlrm_app.cli.auto_recipe import choose_recipe, combine, with_recipe
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.overrides import plain_values
+from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.manifest import Manifest, Shard, Split, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.training.validation import check_training
 from tests.loader.dataset_fixture import write_dataset
@@ -32,18 +34,29 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     ],
 )
 def test_the_rows_decide(
-    tmp_path: Path, small: Manifest, name: str, rows: int, num_ranks: int, experiment: str
+    tmp_path: Path,
+    small: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    rows: int,
+    num_ranks: int,
+    experiment: str,
 ) -> None:
     train = Split(rows, rows // 4, 0, [Shard("train/part-00000.parquet", rows, 1, "", [rows])])
     (tmp_path / "set").mkdir()
     write_manifest(tmp_path / "set", replace(small, dataset=name, splits={"train": train}))
-    words = recipe_words(read_manifest(tmp_path / "set"), num_ranks)
-    config = compose_config("train", TrainConfig, [*words, f"data.path='{tmp_path}/set'"])
+    dataset = f"data.path='{tmp_path}/set'"
+    monkeypatch.setenv("WORLD_SIZE", str(num_ranks))
+    with caplog.at_level(logging.INFO):
+        words = with_recipe([dataset])
+    assert f"experiment=auto takes {experiment} for {rows:,} rows: tables=dataset model=" in caplog.text
+    config = compose_config("train", TrainConfig, words)
     check_training(config, Ranks(0, 0, num_ranks, num_ranks, "cpu"))
-    assert words[0] == f"experiment={experiment}"
-    assert (config.model.ensemble_size > 1) == (experiment != "linear_decay")
-    assert (config.trainer.epochs, config.schedule.sparse.kind) == (1, "polynomial")
-    assert rows // config.trainer.global_batch_size >= 100
+    batch = config.trainer.global_batch_size
+    named = [dataset, f"experiment={experiment}", f"trainer.global_batch_size={batch}"]
+    assert config == compose_config("train", TrainConfig, named)
+    assert rows // batch >= 100
 
 
 def test_linear_decay_is_the_defaults_for_one_epoch_with_rates_that_fall_to_0() -> None:
@@ -55,41 +68,117 @@ def test_linear_decay_is_the_defaults_for_one_epoch_with_rates_that_fall_to_0() 
 def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -> None:
     """A million hashed ids at the recipe's width would be a checkpoint of hundreds of MB for 7,000 rows."""
     columns = [replace(column, num_embeddings=2_000_000) for column in small.sparse]
-    assert recipe_words(replace(small, sparse=columns), 1)[0] == "experiment=linear_decay"
+    assert choose_recipe(replace(small, sparse=columns), 64)[0] == "linear_decay"
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("typed", "changes", "left_out"),
     [
-        ["tables=dataset"],
-        ["trainer.epochs=3", "output=run"],
-        ["trainer.seed=0,1"],
-        ["experiment=auto"],
+        (["tables=dataset", "optimizer=adagrad", "model=dlrm", "model.kind=dlrm"], {}, {}),
+        (
+            ["trainer.global_batch_size=256", "trainer.epochs=3"],
+            {"trainer.global_batch_size": 256, "trainer.epochs": 3},
+            {
+                "trainer.global_batch_size": "trainer.global_batch_size",
+                "trainer.epochs": "trainer.epochs",
+            },
+        ),
+        (
+            ["optimizer.sparse={lr: 0.5}"],
+            {"optimizer.sparse.lr": 0.5},
+            {"optimizer.sparse.lr": "optimizer.sparse.lr"},
+        ),
+        (
+            ["optimizer.dense.kind=sgd"],
+            {"optimizer.dense.kind": "sgd"},
+            dict.fromkeys(("optimizer.dense.kind", "optimizer.dense.lr"), "optimizer.dense.kind"),
+        ),
+        (
+            ["optimizer=sgd", "optimizer.sparse.lr=2"],
+            {"optimizer": "sgd", "optimizer.sparse.lr": 2},
+            {"optimizer.sparse.lr": "optimizer.sparse.lr"}
+            | dict.fromkeys(("optimizer", "optimizer.dense.kind", "optimizer.dense.lr"), "optimizer"),
+        ),
+        (
+            ["schedule=constant"],
+            {"schedule": "constant"},
+            dict.fromkeys(("schedule", "schedule.sparse.power", "schedule.dense.power"), "schedule"),
+        ),
+        (
+            ["model=dcn"],
+            {"model": "dcn", "tables.embedding_dim": 16},
+            dict.fromkeys(("model", "model.ensemble_size", "model.bottom_mlp", "model.top_mlp"), "model"),
+        ),
+        (
+            ["model.ensemble_size=1"],
+            {"model.ensemble_size": 1, "tables.embedding_dim": 16},
+            {"model.ensemble_size": "model.ensemble_size"},
+        ),
+        (
+            ["tables.embedding_dim=96"],
+            {"tables.embedding_dim": 96},
+            {"tables.embedding_dim": "tables.embedding_dim"},
+        ),
+        (
+            ["tables.embedding_dim=8"],
+            {"tables.embedding_dim": 8, "model.ensemble_size": 1},
+            dict.fromkeys(("tables.embedding_dim", "model.ensemble_size"), "tables.embedding_dim"),
+        ),
+        (
+            ["trainer.micro_batches=2"],
+            {"trainer.micro_batches": 2, "model.ensemble_size": 1, "tables.embedding_dim": 16},
+            {"model.ensemble_size": "trainer.micro_batches"},
+        ),
     ],
-    ids=" ".join,
+    ids=str,
 )
-def test_the_recipe_comes_first_so_that_what_is_typed_wins(
-    small: Manifest, more: list[str], caplog: pytest.LogCaptureFixture
+def test_a_typed_word_wins_and_leaves_out_what_only_fits_the_recipes_own(
+    small: Manifest, typed: list[str], changes: dict[str, object], left_out: dict[str, str]
 ) -> None:
+    """``changes``: words that, typed behind the recipe by name, make the same configuration."""
     dataset = f"data.path='{small.path}'"
+    _, recipe = choose_recipe(small, 64)
+    assert combine(recipe, plain_values(typed))[1] == left_out
+    config = compose_config("train", TrainConfig, with_recipe([dataset, *typed]))
+    assert config.problems() == []
+    named = {key: value for key, value in recipe.items() if key not in left_out} | changes
+    assert config == compose_config(
+        "train", TrainConfig, [dataset, *(f"{key}={as_typed(value)}" for key, value in named.items())]
+    )
+    check_training(config, Ranks(0, 0, 1, 1, "cpu"))
+
+
+def test_tables_of_ones_own_leave_out_the_recipes_and_the_ensemble_that_they_are_wide_for(
+    small: Manifest,
+) -> None:
+    _, recipe = choose_recipe(small, 64)
+    taken, left_out = combine(recipe, {"tables": "mine_0a1b"})
+    tables = ("tables", "tables.embedding_dim", "tables.init", "tables.init_scale")
+    assert left_out == dict.fromkeys((*tables, "model.ensemble_size"), "tables")
+    assert taken["optimizer.sparse.lr"] == 0.1
+
+
+def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
+    words = with_recipe([f"data.path='{small.path}'", "data.lanes=24"])
+    assert compose_config("train", TrainConfig, words).trainer.global_batch_size == 48
+
+
+def test_the_log_says_what_is_left_out_because_of_which_typed_word(
+    small: Manifest, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO):
-        words = with_recipe([dataset, *more])
-    typed = [word for word in more if word != "experiment=auto"]
-    assert words == ["experiment=small_clicks", "trainer.global_batch_size=64", dataset, *typed]
-    assert "takes small_clicks for 7,000 rows: tables=dataset optimizer=adagrad" in caplog.text
-    assert "trainer.global_batch_size=64" in caplog.text
-    if "output=run" in more:
-        config = compose_config("train", TrainConfig, words)
-        assert (config.model.ensemble_size, config.trainer.epochs) == (3, 3)
+        with_recipe([f"data.path='{small.path}'", "trainer.micro_batches=2", "schedule=cosine"])
+    assert (
+        "trainer.global_batch_size=64; without schedule=polynomial schedule.sparse.power=1.0 schedule.dense.power=1.0 "
+        "(schedule is typed), model.ensemble_size=3 (trainer.micro_batches is typed); experiment=null: none"
+    ) in caplog.text
 
 
 @pytest.mark.parametrize(
     "more",
     [
         ["experiment=null"],
-        ["tables=mine.yaml"],
-        ["optimizer.sparse.lr=0.1"],
-        ["model=dlrm,dcn"],
+        ["sharding.plan=plan.yaml"],
         ["data.path=nowhere"],
         ["data.path=one,another"],
     ],
@@ -100,15 +189,9 @@ def test_what_chooses_is_left_as_it_is(small: Manifest, more: list[str]) -> None
     assert with_recipe(given) == given
 
 
-def test_the_log_names_the_typed_setting_that_chooses(
-    small: Manifest, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        with_recipe([f"data.path='{small.path}'", "trainer.seed=1", "optimizer.sparse.lr=0.1"])
-    assert "experiment=auto takes no recipe: optimizer.sparse.lr is typed" in caplog.text
-
-
-def test_only_what_a_recipe_sets_chooses() -> None:
-    for key in ("model", "optimizer.sparse.lr", "trainer.global_batch_size"):
-        assert typed_choice(["data.path", key]) == key
-    assert typed_choice(["trainer.epochs", "trainer.seed", "sharding.types", "resume", "models"]) is None
+def test_each_run_of_a_sweep_has_the_recipe_below_its_own_values(small: Manifest) -> None:
+    given = [f"data.path='{small.path}'", "trainer.seed=0,1", "model=dlrm,dcn"]
+    words = with_recipe(given)
+    assert words[-3:] == given
+    assert "optimizer=adagrad" in words
+    assert "model.ensemble_size=3" not in words

@@ -15,7 +15,14 @@ from dlrm_app.distributed.launcher import RESUMABLE
 from dlrm_app.errors import DlrmError
 from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
-from dlrm_app.tuning.trial import distribution, final_command, run_trial
+from dlrm_app.tuning.trial import (
+    LEARNING_CURVE,
+    NO_RECIPE,
+    distribution,
+    final_command,
+    known_values,
+    run_trial,
+)
 from tests.commands import wait_until
 
 TRAINER = """
@@ -137,6 +144,49 @@ def test_trials_below_the_others_curves_are_given_up(tmp_path: Path, train: list
     assert all(each.state == TrialState.COMPLETE for each in trials[:4])
 
 
+def test_the_first_trial_has_the_values_that_dlrm_train_takes(tmp_path: Path, train: list[str]) -> None:
+    """Those that the space can draw are typed, for the search to learn from; the others are left as they are."""
+    space = "{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, low: 0.1, high: 0.2}"
+    keys = "{key: model.top_mlp, choices: [[64], [32, 16]]}, {key: trainer.compile, choices: [auto, true]}"
+    more = [f"tune.space=[{space}, {keys}]", "optimizer.sparse.lr=0.07", "model.top_mlp=[32,16]"]
+    config = config_of(tmp_path, *more, "tune.trials=3")
+    tune(config, more[1:], train)
+    first, *others = study_of(config).trials
+    assert first.params == {"optimizer.sparse.lr": 0.07, "model.top_mlp": "[32,16]"}
+    for trial in others:
+        assert set(trial.params) == {entry["key"] for entry in config.tune.space}
+
+
+def test_the_default_space_can_draw_all_that_each_recipe_sets() -> None:
+    for recipe in ("kaggle_small", "small_clicks", "linear_decay"):
+        config = compose_config("tune", TuneConfig, ["data.path=x", "output=y", f"experiment={recipe}"])
+        assert set(known_values(config)) == {entry["key"] for entry in config.tune.space}
+
+
+def test_a_first_trial_that_was_interrupted_keeps_its_values(tmp_path: Path, train: list[str]) -> None:
+    """Also those of a space that has changed since."""
+    more = "tune.space=[{key: model.dropout, low: 0.1, high: 0.2}, {key: optimizer.sparse.lr, low: 0.01, high: 0.5}]"
+    config = config_of(tmp_path, more, "tune.trials=1")
+    (tmp_path / "study" / "trials").mkdir(parents=True)
+    killed = study_of(config).ask({"optimizer.sparse.lr": distribution(config.tune.space[1])})
+    killed.set_user_attr("folder", "trials/0000")
+    tune(config, [], train)
+    assert study_of(config).trials[-1].params == killed.params
+
+
+def test_a_study_of_an_earlier_version_goes_on_without_a_recipe(tmp_path: Path, train: list[str]) -> None:
+    """Its trials had none, for their rates were typed."""
+    config = config_of(tmp_path, "tune.trials=1")
+    tune(config, ["data.path=x"], train)
+    study = study_of(config)
+    study.set_user_attr("recipe", None)
+    typed = ["data.path=x"]
+    for trials in (2, 3):
+        tune(config_of(tmp_path, f"tune.trials={trials}"), typed, train)
+        assert study_of(config).user_attrs["settings"] == [*typed, LEARNING_CURVE, NO_RECIPE]
+    assert len(study_of(config).trials) == 3
+
+
 def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
     """Here two threads with a study each; every trial is run once, and there are no more than asked for."""
     config = config_of(tmp_path, "tune.trials=8", "tune.jobs=2", "tune.prune=false")
@@ -158,14 +208,16 @@ def test_values_that_cannot_work_fail_alone(tmp_path: Path, train: list[str]) ->
     config = config_of(tmp_path, space, "tune.trials=8", "tune.prune=false")
     tune(config, [], train)
     for trial in study_of(config).trials:
-        assert (trial.state == TrialState.FAIL) == (trial.params["model.dropout"] == 0.9)
+        assert (trial.state == TrialState.FAIL) == (trial.params.get("model.dropout") == 0.9)
     assert "error: model.dropout is too high" in page_of(config)
 
 
 def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) -> None:
+    """Trial 0 has values of no draw, and succeeds."""
     space = "tune.space=[{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, choices: [0.9, 0.95]}]"
     with pytest.raises(
-        DlrmError, match=r"3 trials failed and none succeeded; the last: error: model\.dropout"
+        DlrmError,
+        match=r"3 trials failed and none of drawn values succeeded; the last: error: model\.dropout",
     ):
         tune(config_of(tmp_path, space), [], train)
 
@@ -266,7 +318,8 @@ def test_a_damaged_line_in_a_trials_metrics_is_named_and_without_it_the_study_go
 ) -> None:
     config = config_of(tmp_path, "tune.trials=1")
     (tmp_path / "study/trials/0000").mkdir(parents=True)
-    study_of(config).ask().set_user_attr("folder", "trials/0000")  # what a killed process leaves
+    drawn = {each["key"]: distribution(each) for each in config.tune.space}
+    study_of(config).ask(drawn).set_user_attr("folder", "trials/0000")  # what a killed process leaves
     metrics = tmp_path / "study/trials/0000/metrics.jsonl"
     metrics.write_text('{"event": "ev\n{"event": "skip", "epoch": 0, "step": 1, "rows": [], "columns": []}\n')
     with pytest.raises(
