@@ -104,22 +104,21 @@ def time_steps(
 ) -> list[tuple[float, dict[str, float]]]:
     """(milliseconds, those of each part) of ``steps`` steps after ``warm_up`` others, means over ranks.
 
-    Ranks tell each other their times at the end: in training they do not meet after each step either. Every rank must
-    call it.
+    The device is waited for, and ranks tell each other their times, at the end: in training a step is queued while the
+    one before is computed, too. Every rank must call it.
     """
-    stream = run.instruments.parts.waiting(batches)
-    times = []
+    parts = run.instruments.parts
+    stream, marks = parts.waiting(batches), []
     run.trainable.model.train()
     for _ in range(warm_up + steps):
-        started = time.perf_counter()
-        with run.instruments.parts.step():
+        with parts.step():
             run.trainable.pipeline.progress(stream)
-        mine = run.instruments.parts.read()  # waits for the device
-        times.append([time.perf_counter() - started, *(mine.get(part, 0.0) for part in PARTS)])
+        marks.append(parts.take())
     run.trainable.pipeline.detach()
-    seconds = torch.tensor(times[warm_up:], dtype=torch.float64, device=run.runtime.device)
+    times = [[*parts.seconds(of_step).values()] for of_step in marks[warm_up:]]
+    seconds = torch.tensor(times, dtype=torch.float64, device=run.runtime.device)
     means = 1000 * all_reduce_sum(seconds) / run.runtime.world_size
     return [
-        (whole, {part: ms for part, ms in zip(PARTS, by_part, strict=True) if ms})
-        for whole, *by_part in means.tolist()
+        (sum(by_part), {part: ms for part, ms in zip(PARTS, by_part, strict=True) if ms})
+        for by_part in means.tolist()
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_sum
+from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_min, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.files import written_whole
 from dlrm_app.runs.checkpoint.marker import LossSums, Progress
@@ -56,20 +56,49 @@ class Throughput:
         return self._global_batch_size / seconds, seconds
 
 
+NO_STEP = 2**62
+"""More than any step: what "none" is to a minimum."""
+MAX_LOSSES = 4096
+"""So many stay on the device before they are added up; on a GPU each takes 512 bytes."""
+
+
 class LossMeter:
-    """Adds up losses on the device; a reading is the one moment that waits for it and for the other ranks."""
+    """Keeps losses on the device, without a kernel of its own in a step; readings alone wait for it and for the other ranks."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._sum = torch.zeros((), dtype=torch.float64, device=runtime.device)
+        self._on_device: dict[int, torch.Tensor] = {}
+        self._sum = 0.0
         self._count = 0
+        self._first_bad = NO_STEP
         self._epoch_sum = 0.0
         self._epoch_count = 0
 
-    def add(self, loss: torch.Tensor) -> None:
-        """Adds this rank's loss of a step."""
-        self._sum += loss
+    def add(self, loss: torch.Tensor, step: int) -> None:
+        """Adds this rank's loss [] of ``step``."""
+        self._on_device[step] = loss
         self._count += 1
+        if len(self._on_device) == MAX_LOSSES:
+            self._fetch()
+
+    def _fetch(self) -> None:
+        """Adds up what is on the device, one step after the other: so sums are the same to the bit, whenever they are read."""
+        losses = torch.stack([*self._on_device.values()]).tolist() if self._on_device else []
+        for step, loss in zip(self._on_device, losses, strict=True):
+            self._sum += loss
+            if not math.isfinite(loss):
+                self._first_bad = min(self._first_bad, step)
+        self._on_device.clear()
+
+    def _own_sum(self) -> torch.Tensor:
+        self._fetch()
+        return torch.tensor(self._sum, dtype=torch.float64, device=self._runtime.device)
+
+    def first_bad_step(self) -> int | None:
+        """The first step whose loss was NaN or inf on any rank. Every rank must call it."""
+        self._fetch()
+        step = int(all_reduce_min(torch.tensor(self._first_bad, device=self._runtime.device)))
+        return None if step == NO_STEP else step
 
     @property
     def has_unread(self) -> bool:
@@ -78,12 +107,11 @@ class LossMeter:
 
     def read(self) -> float:
         """The mean loss over all ranks since the last reading. Every rank must call it."""
-        total = float(all_reduce_sum(self._sum)) / self._runtime.world_size
+        total = float(all_reduce_sum(self._own_sum())) / self._runtime.world_size
         mean = total / self._count
         self._epoch_sum += total
         self._epoch_count += self._count
-        self._sum.zero_()
-        self._count = 0
+        self._sum, self._count = 0.0, 0
         return mean
 
     def mean_of_epoch(self) -> float:
@@ -96,17 +124,15 @@ class LossMeter:
 
     def state(self) -> LossSums:
         """Losses of all ranks that are added and not yet finished. Every rank must call it."""
-        return LossSums(
-            all_gather_stacked(self._sum).tolist(), self._count, self._epoch_sum, self._epoch_count
-        )
+        sums = all_gather_stacked(self._own_sum()).tolist()
+        return LossSums(sums, self._count, self._epoch_sum, self._epoch_count)
 
     def load_state(self, state: LossSums) -> None:
         """Continues from ``state``; under another number of ranks the mean stays the same."""
         if len(state.sums) == self._runtime.world_size:
-            value = state.sums[self._runtime.rank]
+            self._sum = state.sums[self._runtime.rank]
         else:
-            value = sum(state.sums) / len(state.sums)
-        self._sum.fill_(value)
+            self._sum = sum(state.sums) / len(state.sums)
         self._count = state.count
         self._epoch_sum, self._epoch_count = state.epoch_sum, state.epoch_count
 

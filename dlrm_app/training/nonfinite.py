@@ -9,7 +9,6 @@ from torch import nn
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.distributed.collectives import (
     all_gather_objects,
-    all_reduce_min,
     current_rank,
     is_any,
     new_group,
@@ -22,9 +21,6 @@ from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 
-NO_STEP = 2**62
-"""More than any step: what "none" is to a minimum."""
-
 
 class NonfiniteGuard(nn.Module):
     """Stands behind the loss of a ClickTask and keeps what is nan or inf on some rank from being trained on.
@@ -33,16 +29,15 @@ class NonfiniteGuard(nn.Module):
     from there computes nothing: no table is updated inside it, no gradient arises, and optimizers leave what has no
     gradient as it is. Multiplying by zero would not do: 0 · inf is nan in the gradients, and moments and weight decay
     move weights under gradients of zero too. This waits for the loss and, with several ranks, for a message between
-    them, in every step. Else every loss passes, and ``first_bad_step`` tells later, without slowing the steps between.
+    them, in every step. Else every loss passes, and ``LossMeter.first_bad_step`` tells later, without slowing steps.
 
     A module, so that the pipelines, which trace the model, take it as a whole. Every rank makes one.
     """
 
-    def __init__(self, skips: bool, device: torch.device) -> None:
+    def __init__(self, skips: bool) -> None:
         super().__init__()
         self._skips = skips
         self._group = new_group() if skips else None
-        self._first_bad = torch.full((), NO_STEP, dtype=torch.int64, device=device)
         self.has_skipped = False
         """True if the last step was skipped; the same on every rank."""
 
@@ -52,15 +47,6 @@ class NonfiniteGuard(nn.Module):
             return loss
         self.has_skipped = is_any(not bool(torch.isfinite(loss)), self._group)
         return torch.zeros_like(loss).requires_grad_() if self.has_skipped else loss
-
-    def watch(self, loss: torch.Tensor, step: int) -> None:
-        """Remembers ``step`` if it is the first one whose loss is nan or inf, without waiting for the device."""
-        self._first_bad.clamp_(max=torch.where(torch.isfinite(loss), NO_STEP, step))
-
-    def first_bad_step(self) -> int | None:
-        """The first step watched whose loss was nan or inf on any rank. Every rank must call it."""
-        step = int(all_reduce_min(self._first_bad))
-        return None if step == NO_STEP else step
 
 
 @dataclass(frozen=True)
@@ -78,18 +64,17 @@ class NonfiniteStep:
 
 
 def raise_if_nonfinite(
-    guard: NonfiniteGuard,
+    step: int | None,
     model: nn.Module,
     batches: TrainBatches,
     progress: Progress,
     optimizer: OptimizerConfig,
     hint: str,
 ) -> None:
-    """Raises SharedError if the loss of any rank was nan or inf since the epoch began. Every rank must call it.
+    """Raises SharedError if there is a ``step`` of the epoch whose loss was nan or inf. Every rank must call it.
 
     ``batches``: the current epoch's, to say which rows they were. ``hint``: how to resume, the message's last line.
     """
-    step = guard.first_bad_step()
     if step is not None:
         bad = diagnose(step, model, batches, progress)
         rows = listed(bad.rows)

@@ -85,8 +85,8 @@ def build_trainable(
     batch_size = trainer.global_batch_size * config.model.ensemble_size
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)
-    prefetches = trainer.pipeline == "prefetch"
-    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches)
+    prefetches, skips = trainer.pipeline == "prefetch", trainer.on_nonfinite == "skip"
+    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches, skips)
     if trainer.compile:
         from dlrm_app.model.compiled_parts import compile_parts  # torch's compiler takes a second to load
 

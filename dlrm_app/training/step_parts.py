@@ -33,6 +33,8 @@ MODULES = {
 
 MAX_MARKS = 4096
 """So many are kept before they are added up."""
+Marks = list[tuple[str, Any]]
+"""(part, moment at which it begins); the part is empty at the end of a step."""
 
 
 class StepParts:
@@ -47,7 +49,7 @@ class StepParts:
         self._clock: _HostClock | _DeviceClock = (
             _DeviceClock(device) if device.type == "cuda" else _HostClock()
         )
-        self._marks: list[tuple[str, Any]] = []
+        self._marks: Marks = []
         self._sums = dict.fromkeys(PARTS, 0.0)
         self._part: str | None = None  # none: outside of steps
         self._num_steps = 0
@@ -92,6 +94,20 @@ class StepParts:
         self._sums, self._num_steps = dict.fromkeys(PARTS, 0.0), 0
         return {part: seconds / num_steps for part, seconds in sums.items()} if num_steps else {}
 
+    def take(self) -> Marks:
+        """The marks of the steps since the last reading, for ``seconds``, without waiting; none is left for ``read``."""
+        marks, self._marks, self._num_steps = self._marks, [], 0
+        return marks
+
+    def seconds(self, marks: Marks) -> dict[str, float]:
+        """Seconds by part; waits until the device has come to the last of ``marks``."""
+        sums = dict.fromkeys(PARTS, 0.0)
+        between = self._clock.seconds_between([moment for _, moment in marks])
+        for (part, _), seconds in zip(marks, between, strict=False):  # none after the last
+            if part:
+                sums[part] += seconds
+        return sums
+
     def mean_ms(self, runtime: Runtime) -> dict[str, float]:
         """Milliseconds of a step by part, the mean over steps and ranks. Every rank must call it."""
         mine = self.read()
@@ -115,13 +131,9 @@ class StepParts:
             self._marks.append((part, self._clock.now()))
 
     def _add_up(self) -> None:
-        marks = self._marks
-        if marks:
-            self._clock.wait_for(marks[-1][1])
-        for (part, begin), (_, end) in pairwise(marks):
-            if part:
-                self._sums[part] += self._clock.seconds(begin, end)
-        marks.clear()
+        for part, seconds in self.seconds(self._marks).items():
+            self._sums[part] += seconds
+        self._marks.clear()
 
     def _wrap(self, holder: Any, name: str, part: str) -> None:
         method: Callable[..., Any] | None = getattr(holder, name, None)
@@ -189,26 +201,26 @@ class _HostClock:
 
     now = staticmethod(time.perf_counter)
 
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-    def wait_for(self, moment: float) -> None:
-        """Does nothing: the host has done its work."""
+    def seconds_between(self, moments: list[float]) -> list[float]:
+        return [end - begin for begin, end in pairwise(moments)]
 
 
 class _DeviceClock:
-    """Events of the stream that computes."""
+    """Events of the stream that computes, used again once they are read."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
+        self._unused: list[torch.cuda.Event] = []
 
     def now(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        unused = self._unused
+        event = unused.pop() if unused else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
-    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return begin.elapsed_time(end) / 1000
-
-    def wait_for(self, moment: torch.cuda.Event) -> None:
-        moment.synchronize()
+    def seconds_between(self, moments: list[torch.cuda.Event]) -> list[float]:
+        if moments:
+            moments[-1].synchronize()
+        seconds = [begin.elapsed_time(end) / 1000 for begin, end in pairwise(moments)]
+        self._unused += moments
+        return seconds

@@ -98,7 +98,7 @@ def prepare(
     log_start(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
-    guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip", runtime.device)
+    guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip")
     trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
     begin_at_base_rate(trainable.model, config, manifest)
     soft_labels, distillation = None, config.distillation

@@ -42,10 +42,9 @@ COLLECTIVES = (
 
 def everything(runtime: Runtime, device: torch.device) -> list[Any]:
     """What training, its watch and its log send between ranks."""
-    meter, guard = LossMeter(runtime), NonfiniteGuard(skips=True, device=device)
+    meter, guard = LossMeter(runtime), NonfiniteGuard(skips=True)
     loss = torch.tensor(0.5 + runtime.rank).to(device)
-    meter.add(loss)
-    guard.watch(loss, 1)
+    meter.add(loss, 1)
     guard(loss)
     request = StopRequest(runtime)
     request.agreed(), request.settle()
@@ -57,7 +56,7 @@ def everything(runtime: Runtime, device: torch.device) -> list[Any]:
     return [
         meter.state(),
         meter.read(),
-        guard.first_bad_step(),
+        meter.first_bad_step(),
         counter.rates(),
         parts.mean_ms(runtime),
         normed.tolist(),

@@ -2,13 +2,19 @@
 
 import json
 import logging
+import math
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.runs.checkpoint.marker import Progress
-from dlrm_app.training.instruments import Throughput, largest_part
+from dlrm_app.training import instruments
+from dlrm_app.training.instruments import LossMeter, Throughput, largest_part
 from tests.loader.dataset_fixture import write_dataset
 from tests.small_run import train_here
 
@@ -16,6 +22,38 @@ from tests.small_run import train_here
 def test_the_largest_part_is_named_with_its_share() -> None:
     assert largest_part({"mlps": 1.0, "mlps_backward": 3.0}) == "MLPs backward 75%"
     assert largest_part({}) == ""
+
+
+@given(
+    st.lists(st.floats(0, 100, width=32), min_size=1, max_size=30),
+    st.integers(1, 8),
+    st.integers(0, 29),
+)
+def test_mean_losses_are_the_same_to_the_bit_however_they_are_kept_and_when_they_are_saved(
+    losses: list[float], kept: int, saved_after: int
+) -> None:
+    """As added up in double precision, step after step."""
+    runtime = Runtime(0, 0, 1, 1, "cpu", num_threads=1)
+    expected = torch.zeros((), dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instruments, "MAX_LOSSES", kept)
+        meter = LossMeter(runtime)
+        for step, loss in enumerate(losses, 1):
+            meter.add(torch.tensor(loss), step)
+            expected += torch.tensor(loss)
+            if step == saved_after:
+                saved, meter = meter.state(), LossMeter(runtime)
+                meter.load_state(saved)
+        assert meter.first_bad_step() is None
+        assert meter.read() == float(expected) / len(losses)
+        assert meter.mean_of_epoch() == float(expected) / len(losses)
+
+
+def test_the_first_of_several_bad_steps_is_told() -> None:
+    meter = LossMeter(Runtime(0, 0, 1, 1, "cpu", num_threads=1))
+    for step, loss in ((5, 0.5), (6, math.inf), (7, math.nan)):
+        meter.add(torch.tensor(loss), step)
+    assert meter.first_bad_step() == 6
 
 
 def test_what_is_left_out_neither_slows_the_steps_down_nor_drops_them(

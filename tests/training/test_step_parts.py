@@ -2,14 +2,19 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch import nn
 
+from dlrm_app.bench.sections import time_steps
 from dlrm_app.distributed.runtime import start_runtime
+from dlrm_app.runs.checkpoint.marker import Progress
 from dlrm_app.runs.events import PARTS
-from dlrm_app.training import step_parts
+from dlrm_app.training import loop, step_parts
 from dlrm_app.training.setup import Trainable, build_trainable
 from dlrm_app.training.step_parts import StepParts
 from tests.plain_training import BATCH, compose_train
@@ -141,3 +146,84 @@ def test_what_is_not_yet_added_up_stays_small(monkeypatch: pytest.MonkeyPatch) -
                 trainable.pipeline.progress(stream)
             assert len(parts._marks) <= 50
         assert sum(parts.read().values()) > 0
+
+
+class Event:
+    """Stands in for one of CUDA: a tick of the host passes from each record to the next."""
+
+    made = 0
+    ticks = 0
+    waits = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        Event.made += 1
+
+    def record(self, _: object) -> None:
+        Event.ticks += 1
+        self.tick = Event.ticks
+
+    def synchronize(self) -> None:
+        Event.waits += 1
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 1000.0 * (other.tick - self.tick)
+
+
+@pytest.fixture
+def parts_of_gpu(monkeypatch: pytest.MonkeyPatch) -> StepParts:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
+    Event.made = Event.waits = 0
+    return StepParts(nn.Identity(), None, None, torch.device("cuda"), is_alone=True)
+
+
+def test_events_are_used_again_once_they_are_read(parts_of_gpu: StepParts) -> None:
+    for _ in range(10):
+        for _ in range(5):
+            with parts_of_gpu.step(), parts_of_gpu.within("mlps"):
+                pass
+        measured = parts_of_gpu.read()
+        assert {part: seconds for part, seconds in measured.items() if seconds} == {"other": 2.0, "mlps": 1.0}
+    assert (Event.made, Event.waits) == (5 * 4, 10)
+
+
+@pytest.mark.parametrize(
+    ("device", "log_every_steps", "measured"),
+    [("cuda", 100, range(10, 101, 10)), ("cuda", 4, range(4, 101, 4)), ("cpu", 100, range(1, 101))],
+)
+def test_on_a_gpu_one_step_of_ten_is_measured_and_some_before_each_line_of_the_log(
+    device: str, log_every_steps: int, measured: range
+) -> None:
+    run, steps = mock.MagicMock(), []
+    run.config = compose_train(f"trainer.log_every_steps={log_every_steps}")
+    run.runtime.device_type, run.progress = device, Progress()
+    run.trainable.pipeline.progress.return_value = (torch.tensor(0.5), None, None)
+    run.instruments.guard.has_skipped = False
+
+    @contextmanager
+    def step() -> Iterator[None]:
+        steps.append(run.progress.step + 1)
+        yield
+
+    run.instruments.parts.step = step
+    for _ in range(100):
+        loop.take_step(run, iter(()), mock.Mock())
+    assert steps == [*measured]
+
+
+def test_dlrm_bench_waits_for_the_gpu_after_the_last_step(parts_of_gpu: StepParts) -> None:
+    """In training a step is queued while the one before is computed."""
+    run = mock.MagicMock()
+    run.instruments.parts = parts_of_gpu
+
+    def progress(_: object) -> None:
+        assert Event.waits == 0
+        with parts_of_gpu.within("mlps"):
+            pass
+
+    run.trainable.pipeline.progress = progress
+    with start_runtime(num_threads=1) as runtime:
+        run.runtime = runtime
+        times = time_steps(run, iter(()), warm_up=2, steps=3)
+    assert times == [(3000.0, {"mlps": 1000.0, "other": 2000.0})] * 3
+    assert Event.waits == 3
