@@ -41,15 +41,45 @@ def batch_rows(asked: int | None, global_batch_size: int, num_ranks: int, device
     return max(LEAST_ROWS, 2 * at_training)
 
 
+class ForwardPasses:
+    """Forward passes of ``model``, a sharded ClickTask. One for all evaluations of a model: on a GPU it has two streams of its
+    own, for which the allocator keeps the memory of their batches.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.model = model
+        # torchrec's steps only in training mode, so that it needs no optimizer here
+        no_optimizer = cast(torch.optim.Optimizer, None)
+        self._pipeline = TrainPipelineSparseDist(model, no_optimizer, device, custom_model_fwd=self._score)
+
+    def _score(self, batch: Batch | None) -> tuple[torch.Tensor, Scored]:
+        assert batch is not None
+        loss, (_, logits, _) = self.model(batch)
+        return loss, (batch, logits)
+
+    def over(self, batches: SizedBatches) -> Generator[Scored, None, None]:
+        """Every batch with its logits by the model, which is in evaluation mode and which no pipeline is attached to.
+
+        Close it (``contextlib.closing``): then the model's forward is its own again.
+        """
+        stream = iter(batches)
+        try:
+            for _ in range(len(batches)):
+                yield self._pipeline.progress(stream)
+        finally:
+            self._pipeline.detach()
+            self._pipeline.reset()  # forgets batches that an error has left under way
+
+
 def evaluate(
-    model: nn.Module,
+    passes: ForwardPasses,
     batches: SizedBatches,
     metrics: ClickMetrics,
     runtime: Runtime,
     title: str,
     on_batch: Callable[[Batch], None] | None = None,
 ) -> dict[str, float]:
-    """Metrics of ``model`` (a sharded ClickTask, its training pipeline detached) over ``batches``.
+    """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``.
 
     The same on every rank. Adds ``seconds``, the time it took. ``on_batch`` gets every batch, on the device.
     """
@@ -63,7 +93,7 @@ def evaluate(
         if on_batch:
             on_batch(batch)
 
-    score_rows(model, batches, runtime, title, add)
+    score_rows(passes, batches, runtime, title, add)
     values = metrics.compute()
     return {**values, "seconds": time.perf_counter() - started}
 
@@ -71,41 +101,16 @@ def evaluate(
 # not inference_mode: what modules keep of a first pass would be refused by the next backward pass
 @torch.no_grad()
 def score_rows(
-    model: nn.Module,
+    passes: ForwardPasses,
     batches: SizedBatches,
     runtime: Runtime,
     title: str,
     take: Callable[[Batch, torch.Tensor], None],
 ) -> None:
-    """Gives ``take`` every batch, on the device, with the logits [n] of its rows, by a model as ``evaluate`` takes it."""
-    model.eval()
-    passes = closing(forward_passes(model, batches, runtime.device))
-    with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), passes as scored:
+    """Gives ``take`` every batch, on the device, with the logits [n] of its rows, as ``evaluate`` does."""
+    model, closed = passes.model.eval(), closing(passes.over(batches))
+    with progress_bar(title, len(batches), runtime.is_first) as bar, undisturbed(model), closed as scored:
         for batch, logits in scored:
             take(batch, logits[: batch.num_valid])
             bar.update(1)
     model.train()
-
-
-def forward_passes(
-    model: nn.Module, batches: SizedBatches, device: torch.device
-) -> Generator[Scored, None, None]:
-    """Every batch with its logits by ``model``, a sharded ClickTask in evaluation mode that no pipeline is attached to.
-
-    Close it (``contextlib.closing``): then the model's forward is its own again.
-    """
-
-    def score(batch: Batch | None) -> tuple[torch.Tensor, Scored]:
-        assert batch is not None
-        loss, (_, logits, _) = model(batch)
-        return loss, (batch, logits)
-
-    # torchrec's steps only in training mode, so that it needs no optimizer here
-    no_optimizer = cast(torch.optim.Optimizer, None)
-    pipeline = TrainPipelineSparseDist(model, no_optimizer, device, custom_model_fwd=score)
-    stream = iter(batches)
-    try:
-        for _ in range(len(batches)):
-            yield pipeline.progress(stream)
-    finally:
-        pipeline.detach()

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.evaluation.evaluate import batch_rows, evaluate
+from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.importance import ShareOfRows, measure_importance, sample_rows
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -156,17 +155,18 @@ def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, r
         )
     )
     model = load_trained(trained, config.sharding, config.topology, size, runtime)
+    passes = ForwardPasses(model, runtime.device)
     metrics = ClickMetrics(config.split, config.group_by)
     with batches:
-        values = evaluate(model, batches, metrics, runtime, f"evaluate {trained.name}")
-    importance = _importance(model, trained, manifest, config, size, runtime) if config.importance else None
-    del model
+        values = evaluate(passes, batches, metrics, runtime, f"evaluate {trained.name}")
+    importance = _importance(passes, trained, manifest, config, size, runtime) if config.importance else None
+    del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     return Measured(trained, values, *metrics.rows(), importance)
 
 
 def _importance(
-    model: nn.Module,
+    passes: ForwardPasses,
     trained: TrainedModel,
     manifest: Manifest,
     config: EvaluateConfig,
@@ -181,7 +181,7 @@ def _importance(
     def score(rows: Columns, title: str) -> tuple[torch.Tensor, torch.Tensor]:
         metrics = ClickMetrics("the sample")
         batches = ShareOfRows(arrange(rows, None), maker, batch_size, runtime)
-        evaluate(model, batches, metrics, runtime, title)
+        evaluate(passes, batches, metrics, runtime, title)
         return metrics.rows()
 
     return measure_importance(score, sample, names, config.permutations, config.confidence)

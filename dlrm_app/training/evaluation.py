@@ -54,7 +54,7 @@ def measure(
 ) -> dict[str, float]:
     """The ``metrics`` of every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
-        return evaluate(run.trainable.model, batches, metrics, run.runtime, title, on_batch)
+        return evaluate(run.forward_passes, batches, metrics, run.runtime, title, on_batch)
 
 
 def split_batches(run: TrainingRun, split: str) -> EvalBatches:
@@ -97,7 +97,7 @@ def fit_final_bias(run: TrainingRun) -> None:
         clicks += batch.labels[: batch.num_valid].sum().item()
 
     with split_batches(run, "train") as batches:
-        score_rows(run.trainable.model, batches, run.runtime, "calibrate", keep)
+        score_rows(run.forward_passes, batches, run.runtime, "calibrate", keep)
     shift = shift_to_labels(kept, clicks)
     for bias in last_biases(run.trainable.model):
         bias.data.add_(shift)

@@ -12,6 +12,7 @@ from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.loader.soft_labels import SoftLabels
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.marker import EMA, Checkpoint, Marker, Progress, TrainedModel, keeps_ema
@@ -182,6 +183,11 @@ class TrainingRun:
     def columns(self) -> dict[str, Any]:
         """The dataset's encoding, for evaluating the model on other rows; read by the first rank alone."""
         return describe_columns(self.manifest) if self.runtime.is_first else {}
+
+    @cached_property
+    def forward_passes(self) -> ForwardPasses:
+        """For all evaluations of the run."""
+        return ForwardPasses(self.trainable.model, self.runtime.device)
 
     def tell(self, happening: Happening) -> None:
         """Tells every observer."""

@@ -70,7 +70,7 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "shift_to_labels", shift)
     monkeypatch.setattr(module, "split_batches", lambda *_: nullcontext())
     monkeypatch.setattr(module, "last_biases", lambda _: [bias])
-    run: Any = SimpleNamespace(trainable=SimpleNamespace(model=None), runtime=None)
+    run: Any = SimpleNamespace(trainable=SimpleNamespace(model=None), forward_passes=None, runtime=None)
     with MakeBelieveGpu():
         fit_final_bias(run)
     assert kept == [False, False]

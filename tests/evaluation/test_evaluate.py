@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -10,12 +11,15 @@ import torch
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.evaluation.evaluate import batch_rows, forward_passes
+from dlrm_app.evaluation import evaluate as evaluation
+from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows
 from dlrm_app.loader.batch import Batch
 from dlrm_app.training.setup import build_trainable
+from tests.loader.dataset_fixture import write_dataset
 from tests.plain_training import compose_train
 from tests.random_batches import NUM_DENSE, TABLES, draw, to_batch
 from tests.ranks import on_ranks
+from tests.small_run import train_here
 
 ROWS = 24
 NUM_BATCHES = 5
@@ -48,16 +52,16 @@ def plain(model: Any, batches: Batches) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def piped(model: Any, batches: Batches, runtime: Runtime) -> list[torch.Tensor]:
-    with closing(forward_passes(model, batches, runtime.device)) as passes:
-        return [logits for _, logits in passes]
+def piped(passes: ForwardPasses, batches: Batches) -> list[torch.Tensor]:
+    with closing(passes.over(batches)) as scored:
+        return [logits for _, logits in scored]
 
 
 def both_ways(runtime: Runtime) -> tuple[list[torch.Tensor], ...]:
     """Logits of this rank's rows before, through the pipeline twice, and after."""
     model, batches = sharded_model(runtime), Batches(runtime)
-    before = plain(model, batches)
-    twice = [piped(model, batches, runtime) for _ in range(2)]
+    before, passes = plain(model, batches), ForwardPasses(model, runtime.device)
+    twice = [piped(passes, batches) for _ in range(2)]
     return before, *twice, plain(model, batches)
 
 
@@ -84,17 +88,34 @@ def test_ids_of_the_next_batch_are_sent_before_the_forward_pass() -> None:
     with start_runtime(num_threads=1) as runtime:
         model = sharded_model(runtime)
         with note("input_dist"), note("compute_and_output_dist"):
-            assert len(piped(model, Batches(runtime), runtime)) == NUM_BATCHES
+            assert len(piped(ForwardPasses(model, runtime.device), Batches(runtime))) == NUM_BATCHES
     assert done == ["input_dist", *["input_dist", "compute_and_output_dist"] * 4, "compute_and_output_dist"]
 
 
-def test_a_split_that_cannot_be_read_leaves_the_model_its_own_forward() -> None:
+@pytest.mark.parametrize("fails_at", [0, 1, 3])
+def test_a_split_that_cannot_be_read_leaves_the_model_its_own_forward_and_nothing_under_way(
+    fails_at: int,
+) -> None:
     with start_runtime(num_threads=1) as runtime:
         model = sharded_model(runtime)
-        expected = plain(model, Batches(runtime))
+        expected, passes = plain(model, Batches(runtime)), ForwardPasses(model, runtime.device)
         with pytest.raises(OSError, match="no such shard"):
-            piped(model, Batches(runtime, fails_at=3), runtime)
+            piped(passes, Batches(runtime, fails_at=fails_at))
         assert all(map(torch.equal, plain(model, Batches(runtime)), expected))
+        assert all(map(torch.equal, piped(passes, Batches(runtime)), expected))
+        with closing(passes.over(Batches(runtime))) as scored:
+            next(scored)  # left in the middle
+        assert all(map(torch.equal, piped(passes, Batches(runtime)), expected))
+
+
+def test_all_evaluations_of_a_run_have_one_pipeline(tmp_path: Path) -> None:
+    """Each would have streams of its own on a GPU, and keep memory for them."""
+    write_dataset(tmp_path / "data", rows={"train": 1000, "val": 200, "test": 200})
+    made = mock.patch.object(evaluation, "TrainPipelineSparseDist", wraps=evaluation.TrainPipelineSparseDist)
+    with made as makes:
+        result = train_here(tmp_path / "run", f"data.path={tmp_path / 'data'}", "evaluation.every_steps=3")
+    assert len(result.evals) == 2
+    assert makes.call_count == 1
 
 
 @pytest.mark.parametrize(
