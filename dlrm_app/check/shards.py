@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
-from dlrm_app.dataset.manifest import Manifest, Shard, SparseColumn
+from dlrm_app.dataset.encoding_files import encoding_file_problems
+from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import file_difference, row_group_difference
 from dlrm_app.loader.prefetch import map_in_order
-from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.read.parser import REJECTS
 from dlrm_app.text import count
 
@@ -39,8 +39,7 @@ def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[st
                 problems.append(problem)
             else:
                 whole.add(shard.path)
-    for column in manifest.sparse:
-        problems += _vocabulary_problems(folder, column)
+    problems += encoding_file_problems(manifest)
     return [*problems, *_reject_problems(manifest)], whole
 
 
@@ -52,28 +51,6 @@ def _shard_problem(path: Path, shard: Shard) -> str | None:
         return row_group_difference(pq.read_metadata(path), path, shard)
     except (OSError, pa.ArrowException) as error:
         return f"{path} cannot be read: {error}"
-
-
-def _vocabulary_problems(folder: Path, column: SparseColumn) -> list[str]:
-    """A vocabulary must give the ids from FIRST_ID to the end of its table, each once, in order."""
-    name = column.encoding.get("file")
-    if name is None:
-        return []
-    try:
-        ids = numbers_of(pq.read_table(folder / name, columns=["id"]).column("id"))
-    except FileNotFoundError:
-        return [f"{name} is missing: new rows cannot be encoded as these were"]
-    except (OSError, ValueError, pa.ArrowException) as error:
-        return [f"{name} cannot be read: {error}"]
-    stop = FIRST_ID + len(ids)
-    if not np.array_equal(ids, np.arange(FIRST_ID, stop)):
-        return [f"{name} does not give the ids from {FIRST_ID} on in their order"]
-    if stop != column.num_embeddings:
-        return [
-            f"{name} gives ids up to {stop - 1:,}, the manifest says that the table of {column.name} "
-            f"has {column.num_embeddings:,} rows"
-        ]
-    return []
 
 
 def _reject_problems(manifest: Manifest) -> list[str]:

@@ -1,20 +1,16 @@
 """The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
-import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum
-from dlrm_app.text import bullets, listed
-
-logger = logging.getLogger(__name__)
+from dlrm_app.text import bullets
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
-    """All that decides which number a raw value becomes; of a vocabulary, the checksum of its file (None: not there)."""
+    """All that decides which number a raw value becomes; files of encodings by their checksums."""
     return {
         "dense": [{"name": c.name, "transform": c.transform} for c in manifest.dense],
         "sparse": [
@@ -23,18 +19,10 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
                 "num_embeddings": c.num_embeddings,
                 "encoding": c.encoding,
                 "multi_hot": c.multi_hot,
-                "vocabulary": _vocabulary(manifest, c.encoding),
             }
             for c in manifest.sparse
         ],
     }
-
-
-def _vocabulary(manifest: Manifest, encoding: dict[str, Any]) -> str | None:
-    if encoding["kind"] != "vocab" or manifest.path is None:
-        return None
-    path = manifest.path / encoding["file"]
-    return checksum(path) if path.is_file() else None
 
 
 def refuse_other_columns(
@@ -54,7 +42,7 @@ def refuse_other_columns(
 def column_problems(known: dict[str, Any], manifest: Manifest, features: Collection[str]) -> list[str]:
     """Reasons why rows of ``manifest`` do not mean the same as those of a model's own dataset, ``known``.
 
-    ``features``: the sparse columns that it reads. Warns of vocabularies that are not there to compare.
+    ``features``: the sparse columns that it reads.
     """
     given = describe_columns(manifest)
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
@@ -64,7 +52,6 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
         pairs = zip(known["dense"], given["dense"], strict=True)
         problems = [problem for pair in pairs for problem in _differences(*pair, ["transform"])]
     there = {column["name"]: column for column in given["sparse"]}
-    unchecked = []
     for column in known["sparse"]:
         name = column["name"]
         if name not in features:
@@ -73,22 +60,19 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
             problems.append(f"it has no sparse column {name}")
             continue
         problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
-        if None in (vocabularies := {column["vocabulary"], there[name]["vocabulary"]}):
-            is_vocab = column["encoding"]["kind"] == there[name]["encoding"]["kind"] == "vocab"
-            unchecked += [name] if is_vocab else []
-        elif len(vocabularies) > 1:
-            problems.append(f"{name}: its vocabulary gives other ids")
-    if unchecked:
-        logger.warning(
-            "the vocabularies of %s are missing: whether their ids are the model's is not checked",
-            listed(unchecked),
-        )
     return problems
 
 
 def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:
     return [
-        f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
+        f"{known['name']}: its {known[key]['file']} holds other values"
+        if _is_same_but_for_bytes(known[key], given[key])
+        else f"{known['name']}: {key} is {given[key]!r}, the model knows {known[key]!r}"
         for key in keys
         if known[key] != given[key]
     ]
+
+
+def _is_same_but_for_bytes(known: Any, given: Any) -> bool:
+    """True for encodings or transforms of the same kind that differ in what their files hold."""
+    return isinstance(known, dict) and "file" in known and known["kind"] == given["kind"]

@@ -126,7 +126,7 @@ class Manifest:
     def encoding_files(self) -> list[str]:
         """The files beside the manifest that encoding a raw row takes, relative to the folder."""
         rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
-        return [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
+        return list(dict.fromkeys(rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE))
 
     def fingerprint(self) -> str:
         """sha256 over everything that decides which rows a reader sees and how they are encoded."""

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.tables.specs import Table
@@ -86,7 +87,7 @@ def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:
         encoding = known[feature].encoding
         if encoding["kind"] != "vocab":
             continue
-        vocabulary = pq.read_table(manifest.folder / encoding["file"], columns=["value", "id"])
+        vocabulary = read_vocabulary(manifest.folder, known[feature])
         lines = np.full(table.rows, -1, np.int64)
         lines[numbers_of(vocabulary.column("id"))] = np.arange(len(vocabulary))
         values = vocabulary.column("value").combine_chunks()

@@ -5,12 +5,12 @@ folder without rows, enough to encode raw rows as those of training were.
 """
 
 import json
-import shutil
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import describe_files, differences, write_json
@@ -154,16 +154,7 @@ def write_encoding(folder: Path, manifest: Manifest) -> None:
     """Writes FOLDER/encoding: the manifest's columns and file format, and the files that encoding takes. Raises DataError."""
     target = folder / ENCODING
     target.mkdir()
-    for file in manifest.encoding_files:
-        source = manifest.folder / file
-        if not source.is_file():
-            raise DataError(
-                f"{source} is missing, without which raw values of {source.stem} cannot be encoded: "
-                f"copy the dataset folder again, {source.parent.name}/ included"
-            )
-        path = target / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
+    copy_encoding_files(manifest, target)
     # the inputs of the dataset are nobody's business where the model is served
     config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}
     write_manifest(target, replace(manifest, splits={}, sources=[], best=None, config=config))

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from dlrm_app.config.datasets import PreprocessConfig, Transform
+from dlrm_app.dataset.encoding_files import verify_encoding_files
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
@@ -24,7 +25,6 @@ from dlrm_app.preprocess.encode.columns import (
     column_problems,
     known_click_problems,
     read_encoding,
-    refuse_missing_files,
 )
 from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
 from dlrm_app.preprocess.passes.plan import Plan, ShardLayout
@@ -138,7 +138,7 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
     refuse_other_input(known, plan.sources, output, state)
     try:
         verify_shards(manifest)
-        refuse_missing_files(manifest)
+        verify_encoding_files(manifest)
     except DlrmError as error:
         raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
     refuse_too_many_rejects(manifest, max_rejects)

@@ -1,7 +1,6 @@
 """The passes of a run in their order, each over the units that have not landed yet."""
 
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,16 +10,15 @@ from typing import Any, Protocol, TypeVar
 from tqdm import tqdm
 
 from dlrm_app.config.datasets import PreprocessConfig
+from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
 from dlrm_app.errors import DataError
-from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.columns import (
     Encoding,
     columns_of,
     extended,
     hash_columns,
     per_column,
-    refuse_missing_files,
     target_sources,
 )
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
@@ -95,8 +93,7 @@ class Stages:
         """The columns of the dataset, their vocabularies, moments and targets included."""
         config, spec = self.config, self.plan.spec
         if self.encoding.known is not None:
-            refuse_missing_files(self.encoding.known)
-            _copy_encoding(self.encoding.known, self.plan.output)
+            copy_encoding_files(self.encoding.known, self.plan.output)
             return columns_of(self.encoding.known)
         dense = [DenseColumn(column.name, {"kind": config.dense.transform}) for column in spec.dense]
         wants_counts, wants_moments = self.encoding.has_vocabularies, config.dense.transform == "standardize"
@@ -254,11 +251,3 @@ def missing_units(source: Source, unit_bytes: int, journal: Journal[U]) -> list[
     if done and done == list(range(len(done))) and journal.load(source.index, done[-1]).text.is_last:
         return []
     return [TextFeed(source, unit_bytes, skip=frozenset(done))]
-
-
-def _copy_encoding(manifest: Manifest, output: Path) -> None:
-    for file in manifest.encoding_files:
-        target = output / file
-        target.parent.mkdir(exist_ok=True)
-        with written_whole(target) as temporary:
-            shutil.copyfile(manifest.folder / file, temporary)

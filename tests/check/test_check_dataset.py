@@ -177,20 +177,18 @@ def test_what_preprocessing_makes_passes(tmp_path: Path, options: tuple[str, ...
     assert check_dataset(tmp_path / "out").problems == []
 
 
-def test_a_vocabulary_that_does_not_fit_its_table_is_named(tmp_path: Path) -> None:
-    preprocessed(tmp_path, "encoding=vocab")
+def test_files_of_encodings_that_are_not_as_written_are_named(tmp_path: Path) -> None:
+    preprocessed(tmp_path, "encoding=vocab", "dense.target_columns=[cat_3]")
     vocabularies = tmp_path / "out" / "vocab"
     table = pq.read_table(vocabularies / "cat_0.parquet")
     pq.write_table(table.slice(0, len(table) - 1), vocabularies / "cat_0.parquet")
-    pq.write_table(table.slice(1), vocabularies / "cat_1.parquet")
     (vocabularies / "cat_2.parquet").unlink()
-    ids = pa.array([None, *table.column("id").to_pylist()[1:]], pa.int32())
-    pq.write_table(table.set_column(1, "id", ids), vocabularies / "cat_3.parquet")
+    (tmp_path / "out" / "target" / "cat_3.parquet").write_bytes(b"PAR1")
     message = problems_of(tmp_path / "out")
-    assert "vocab/cat_0.parquet gives ids up to" in message
-    assert "vocab/cat_1.parquet does not give the ids from 2 on in their order" in message
+    assert "vocab/cat_0.parquet has other bytes than its manifest says" in message
     assert "vocab/cat_2.parquet is missing" in message
-    assert "vocab/cat_3.parquet cannot be read: 1 values are missing" in message
+    assert "target/cat_3.parquet has other bytes than its manifest says" in message
+    assert "3 problems found" in message
 
 
 def test_rows_that_train_has_as_well_are_counted(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What is said of a dataset that is encoded in another way than a model's own."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -39,17 +38,13 @@ def test_what_would_give_values_another_meaning_is_named(manifest: Manifest) -> 
     assert [problem.partition(" is")[0] for problem in problems] == ["i0: transform", "c0: encoding"]
 
 
-def test_vocabularies_that_cannot_be_compared_are_told_where_both_have_one(
-    manifest: Manifest, caplog: pytest.LogCaptureFixture
-) -> None:
-    known = describe_columns(manifest)
-    vocab = {"kind": "vocab", "file": "vocab/c0.parquet"}
-    known["sparse"][0]["encoding"] = vocab
-    with caplog.at_level(logging.WARNING):
-        assert any("encoding is" in problem for problem in column_problems(known, manifest, ["c0"]))
-        assert caplog.messages == []  # it is another encoding, which is said
-        sparse = [replace(manifest.sparse[0], encoding=vocab), *manifest.sparse[1:]]
-        assert column_problems(known, replace(manifest, sparse=sparse, path=None), ["c0"]) == []
-    assert caplog.messages == [
-        "the vocabularies of c0 are missing: whether their ids are the model's is not checked"
+def test_a_vocabulary_of_other_values_is_named(manifest: Manifest) -> None:
+    vocab = {"kind": "vocab", "file": "vocab/c0.parquet", "checksum": "sha256:1"}
+    mine, theirs = (
+        replace(manifest, sparse=[replace(manifest.sparse[0], encoding={**vocab, "checksum": checksum})])
+        for checksum in ("sha256:1", "sha256:2")
+    )
+    assert column_problems(describe_columns(mine), mine, ["c0"]) == []
+    assert column_problems(describe_columns(mine), theirs, ["c0"]) == [
+        "c0: its vocab/c0.parquet holds other values"
     ]

@@ -8,7 +8,6 @@ from typing import Any
 
 from dlrm_app.config.datasets import DenseConfig, EncodingConfig
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
-from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
@@ -210,16 +209,6 @@ def columns_of(known: Manifest) -> tuple[list[DenseColumn], list[SparseColumn]]:
     dense = [DenseColumn(column.name, column.transform) for column in known.dense]
     sparse = [SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in known.sparse]
     return dense, sparse
-
-
-def refuse_missing_files(manifest: Manifest) -> None:
-    """Raises ConfigError if a file that the encoding needs is gone."""
-    lacking = [file for file in manifest.encoding_files if not (manifest.folder / file).is_file()]
-    if lacking:
-        folders = " and ".join(sorted({f"{Path(file).parent}/" for file in lacking}))
-        raise ConfigError(
-            [f"{manifest.path} lacks {', '.join(lacking)}: copy the dataset folder again, {folders} included"]
-        )
 
 
 def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.dictionary import Columns
-from dlrm_app.dataset.manifest import DenseColumn
+from dlrm_app.dataset.encoding_files import read_clicks
+from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import once_per_file
 
@@ -135,16 +134,23 @@ def folded_file(folder: Path, name: str) -> Path:
 class TargetEncoder:
     """The target columns among ``dense``, ready to apply. ``folder`` is the dataset's, with their files.
 
-    folded: where the values by fold lie; given for training rows alone.
+    sparse: all sparse columns; folded: where the values by fold lie; given for training rows alone.
     """
 
-    def __init__(self, dense: Sequence[DenseColumn], folder: Path, folded: Path | None = None) -> None:
+    def __init__(
+        self,
+        dense: Sequence[DenseColumn],
+        sparse: Sequence[SparseColumn],
+        folder: Path,
+        folded: Path | None = None,
+    ) -> None:
+        sizes = {column.name: column.num_embeddings for column in sparse}
         columns = [column for column in dense if is_target(column)]
         self.sources = [column.transform["column"] for column in columns]
         """The sparse column behind each."""
         self._folded = folded is not None
         self._values = [
-            _load_log_odds(folder / column.transform["file"])
+            _load_log_odds(folder, column.transform, sizes[column.transform["column"]])
             if folded is None
             else np.load(folded_file(folded, column.transform["column"]), mmap_mode="r")
             for column in columns
@@ -158,7 +164,8 @@ class TargetEncoder:
         return np.asarray(values[ids, folds] if self._folded else values[ids])
 
 
-@once_per_file
-def _load_log_odds(path: Path) -> NDArray[np.float32]:
-    """The value of every id."""
-    return numbers_of(pq.read_table(path, columns=["log_odds"]).column("log_odds")).astype(np.float32)
+def _load_log_odds(folder: Path, rule: dict[str, Any], num_ids: int) -> NDArray[np.float32]:
+    """The value of every id. Raises DataError as ``read_clicks`` does."""
+    return once_per_file(
+        folder / rule["file"], rule, num_ids, lambda: read_clicks(folder, rule, num_ids).log_odds
+    )

@@ -93,7 +93,7 @@ class Encoder:
         raw = [column for column in dense if not is_target(column)]
         self._num_dense = len(raw)
         self._transforms = DenseTransforms([column.transform for column in raw])
-        self._targets = TargetEncoder(dense, folder, folded)
+        self._targets = TargetEncoder(dense, sparse, folder, folded)
         names = [column.name for column in sparse]
         self._target_sources = [names.index(name) for name in self._targets.sources]
         self._sources = [_source(column, spec, folder) for column in sparse]

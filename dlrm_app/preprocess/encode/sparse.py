@@ -8,16 +8,16 @@ Either may be made multi-hot: ``expand``.
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow.parquet as pq
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.read.fields import MISSING_KEY, parse_string
@@ -32,6 +32,8 @@ _M1, _M2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _32, _33 = np.uint64(32), np.uint64(33)
 T = TypeVar("T")
 _loading = threading.Lock()
+_loaded: dict[tuple[object, ...], Any] = {}
+"""What ``once_per_file`` keeps."""
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -104,7 +106,7 @@ class SparseEncoder:
                 raise ValueError(f"no such sparse encoding: {column.encoding}")
         self._sizes = np.array([column.num_embeddings for column in columns], np.int64)
         self._tables = [
-            load_vocabulary(folder / column.encoding["file"]) if column.encoding["kind"] == "vocab" else None
+            load_vocabulary(folder, column) if column.encoding["kind"] == "vocab" else None
             for column in columns
         ]
 
@@ -126,25 +128,26 @@ class SparseEncoder:
         return ids, missing
 
 
-def once_per_file(load: Callable[[Path], T]) -> Callable[[Path], T]:
-    """``load``, called once per process as long as it is the same file."""
-
-    @lru_cache(maxsize=4096)
-    def load_version(path: Path, modified_ns: int, inode: int) -> T:
-        return load(path)
-
-    def load_once(path: Path) -> T:
-        status = path.stat()
-        with _loading:  # else threads that start together would each load it
-            return load_version(path, status.st_mtime_ns, status.st_ino)
-
-    return load_once
+def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable[[], T]) -> T:
+    """``load()``, called once per process as long as ``path`` is the same file, and ``rule`` names the same bytes."""
+    status = path.stat() if path.is_file() else None  # load says if it is not there
+    version = (path, rule.get("checksum"), num_ids, status and (status.st_mtime_ns, status.st_ino))
+    with _loading:  # else threads that start together would each load it
+        if version not in _loaded:
+            _loaded[version] = load()
+        loaded: T = _loaded[version]
+        return loaded
 
 
-@once_per_file
-def load_vocabulary(path: Path) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """vocab/<feature>.parquet as an open table (keys, ids)."""
-    table = pq.read_table(path, columns=["value", "id"])
+def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """The vocabulary of ``column`` as an open table (keys, ids). Raises DataError as ``read_vocabulary`` does."""
+    path, rule = folder / column.encoding["file"], column.encoding
+    return once_per_file(
+        path, rule, column.num_embeddings, lambda: _open_table(read_vocabulary(folder, column))
+    )
+
+
+def _open_table(table: pa.Table) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     values = table.column("value").combine_chunks()
     keys = _string_keys(values) if str(values.type) == "string" else numbers_of(values).astype(np.uint64)
     return build_table(keys, numbers_of(table.column("id")).astype(np.int32))

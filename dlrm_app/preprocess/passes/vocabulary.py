@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.errors import ConfigError
-from dlrm_app.files import written_whole
+from dlrm_app.files import checksum, written_whole
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.passes.counting import (
     NUM_BUCKETS,
@@ -183,6 +183,7 @@ class AddUp:
         encoding = {
             "kind": "vocab",
             "file": file,
+            "checksum": checksum(path),
             "missing_id": MISSING_ID,
             "rare_id": RARE_ID,
             "raw": column.kind,

@@ -1,0 +1,108 @@
+"""Files that encoding takes are read only if they are as they were written."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dlrm_app.dataset.encoding_files import copy_encoding_files, read_clicks, read_vocabulary
+from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum
+from dlrm_app.preprocess.encode.encoder import Encoder
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import run, spec_of
+
+VOCAB, TARGET = "vocab/cat_3.parquet", "target/cat_3.parquet"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Manifest:
+    (tmp_path / "clicks.tsv").write_bytes(make_clicks(400))
+    given = [f"input.train={tmp_path}/clicks.tsv", "encoding=vocab", "dense.target_columns=[cat_3]"]
+    return run(tmp_path / "dataset", *given)
+
+
+def alter(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.read_table(path)), path, compression="zstd")
+
+
+def reversed_values(table: pa.Table) -> pa.Table:
+    return table.set_column(0, "value", table.column("value").take(pa.array(range(len(table) - 1, -1, -1))))
+
+
+def with_nan(table: pa.Table) -> pa.Table:
+    return table.set_column(2, "log_odds", pa.array([float("nan")] * len(table), pa.float32()))
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "missing": (VOCAB, Path.unlink, "is missing"),
+    "reversed": (VOCAB, lambda path: alter(path, reversed_values), "other bytes"),
+    "short": (TARGET, lambda path: alter(path, lambda table: table.slice(0, 2)), "other bytes"),
+    "not a number": (TARGET, lambda path: alter(path, with_nan), "other bytes"),
+    "no Parquet": (TARGET, lambda path: path.write_bytes(b"text"), "other bytes"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_is_not_as_written_encodes_no_row_and_is_not_copied(
+    dataset: Manifest, tmp_path: Path, damage: str
+) -> None:
+    file, spoil, reason = DAMAGES[damage]
+    Encoder(spec_of("criteo_kaggle"), dataset.dense, dataset.sparse, dataset.folder)  # what it loads is kept
+    spoil(dataset.folder / file)
+    with pytest.raises(DataError, match=f"{file} {'' if reason == 'is missing' else 'has '}{reason}"):
+        Encoder(spec_of("criteo_kaggle"), dataset.dense, dataset.sparse, dataset.folder)
+    with pytest.raises(DataError, match=file):
+        copy_encoding_files(dataset, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_the_fingerprint_covers_vocabularies_and_targets(dataset: Manifest) -> None:
+    described = {column.encoding["checksum"] for column in dataset.sparse}
+    assert described == {checksum(dataset.folder / f"vocab/{c.name}.parquet") for c in dataset.sparse}
+    column = dataset.sparse[3]
+    other = replace(column, encoding={**column.encoding, "checksum": "sha256:0"})
+    sparse = [*dataset.sparse[:3], other, *dataset.sparse[4:]]
+    assert replace(dataset, sparse=sparse).fingerprint() != dataset.fingerprint()
+
+
+def test_a_table_that_does_not_fit_its_column_is_refused_whatever_its_checksum(dataset: Manifest) -> None:
+    column, vocab, target = dataset.sparse[3], dataset.folder / VOCAB, dataset.folder / TARGET
+
+    def given(file: str) -> dict[str, Any]:
+        return {"file": file, "checksum": checksum(dataset.folder / file), "rare_id": 1}
+
+    table = pq.read_table(vocab)
+    alter(vocab, lambda table: table.slice(1))
+    with pytest.raises(DataError, match="lines, the manifest says"):
+        read_vocabulary(dataset.folder, replace(column, encoding=given(VOCAB)))
+    pq.write_table(table.take(pa.array([1, 0, *range(2, len(table))])), vocab)
+    with pytest.raises(DataError, match="ids from 2 on in their order"):
+        read_vocabulary(dataset.folder, replace(column, encoding=given(VOCAB)))
+    alter(target, with_nan)
+    with pytest.raises(DataError, match="not finite"):
+        read_clicks(dataset.folder, given(TARGET), column.num_embeddings)
+
+
+def test_a_dataset_of_an_earlier_version_is_read_but_encodes_no_raw_row(dataset: Manifest) -> None:
+    for column in dataset.sparse:
+        del column.encoding["checksum"]
+    write_manifest(dataset.folder, dataset)
+    earlier = read_manifest(dataset.folder)
+    with pytest.raises(DataError, match="gives no checksum of"):
+        Encoder(spec_of("criteo_kaggle"), earlier.dense, earlier.sparse, earlier.folder)
+
+
+def test_what_is_read_is_what_was_written(dataset: Manifest) -> None:
+    column = dataset.sparse[3]
+    clicks = read_clicks(dataset.folder, dataset.dense[-1].transform, column.num_embeddings)
+    assert clicks.rows.sum() == dataset.splits["train"].rows
+    assert clicks.clicks.sum() == dataset.splits["train"].positives
+    assert np.isfinite(clicks.log_odds).all()
+    assert len(read_vocabulary(dataset.folder, column)) == column.num_embeddings - 2
