@@ -63,10 +63,11 @@ def soft_label_problems(path: Path, manifest: Manifest) -> list[str]:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         return [_refusal(path, manifest, f"cannot be read ({reason})")]
     rows = manifest.splits["train"].rows
-    if not {"score", "label"} <= set(metadata.schema.names) or metadata.num_rows != rows:
-        return [
-            _refusal(path, manifest, f"does not hold a score and a label for each of {rows:,} rows of train")
-        ]
+    if not {"score", "label", "shard", "row"} <= set(metadata.schema.names) or metadata.num_rows != rows:
+        why = (
+            f"does not hold score, label, shard and row of each of {rows:,} rows of the dataset's train split"
+        )
+        return [_refusal(path, manifest, why)]
     return []
 
 

@@ -249,7 +249,8 @@ def next_command(manifest: Manifest) -> str:
     path = {"data.path": manifest.path}
     labelled = [name for name, split in manifest.splits.items() if split.positives is not None]
     if "train" in labelled:
-        return next_line("dlrm-train", {**path, "tables": "dataset", "trainer.epochs": 1})
+        model = {} if manifest.dense else {"model": "concat"}  # the others need dense columns
+        return next_line("dlrm-train", {**path, **model, "tables": "dataset", "trainer.epochs": 1})
     if labelled:
         return next_line("dlrm-evaluate", {"checkpoint": "RUN", **path, "split": labelled[0]})
     return next_line("dlrm-check", path)

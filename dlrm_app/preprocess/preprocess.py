@@ -35,6 +35,8 @@ from dlrm_app.preprocess.units.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.units.journal import (
     WORK,
     RunRecord,
+    forget_run,
+    holds_rows,
     locked,
     open_keys,
     passes_over,
@@ -46,10 +48,13 @@ from dlrm_app.preprocess.units.journal import (
 from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
 from dlrm_app.preprocess.units.unit_text import PADDING, beginning_of, first_line
 from dlrm_app.records import leaves
+from dlrm_app.text import first_lines
 
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
+MAX_DIFFERENCES, MAX_VALUE = 8, 60
+"""Settings of another run that a refusal names, and characters of each."""
 CONTINUE = "then run the same command again; it continues where it stopped"
 _NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -153,24 +158,37 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
     output = plan.output
     fingerprint = encoding.known.fingerprint() if encoding.known else None
     now = RunRecord(identity, plan.sources, fingerprint)
-    before = read_run(output)
+    try:
+        before = read_run(output)
+        if before is not None:
+            _refuse_other_run(before, now, plan)
+    except ConfigError:
+        if holds_rows(output):
+            raise
+        logger.info(f"{output} is unfinished, without a row that could be kept: begun again")
+        forget_run(output)
+        before = None
     if before is None:
         write_run(output, now)
         return False
-    state = "an unfinished dataset"
-    _refuse_other_config(before.config, identity, output, state, open_keys(output, before))
-    refuse_other_input(_read_sources(before, plan), plan.sources, output, state)
-    if before.encoding != fingerprint:
-        path = identity["encoding"]["path"]
-        raise ConfigError(
-            [f"the dataset at encoding.path={path} has changed: delete {output} to start again"]
-        )
     logger.info(f"{output} is unfinished: continuing where it stopped")
     remove_temporary_files(output)
     if before.config["encoding"] != identity["encoding"]:
         redo_vocabularies(output)
     write_run(output, now)
     return True
+
+
+def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
+    """Raises ConfigError if the unfinished run ``before`` is not the one that ``now`` describes."""
+    output, state = plan.output, "an unfinished dataset"
+    _refuse_other_config(before.config, now.config, output, state, open_keys(output, before))
+    refuse_other_input(_read_sources(before, plan), plan.sources, output, state)
+    if before.encoding != now.encoding:
+        path = now.config["encoding"]["path"]
+        raise ConfigError(
+            [f"the dataset at encoding.path={path} has changed: delete {output} to start again"]
+        )
 
 
 def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int]]:
@@ -185,19 +203,27 @@ def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int]]:
 def _refuse_other_config(
     before: Mapping[str, Any], now: Mapping[str, Any], output: Path, state: str, open_keys: Sequence[str]
 ) -> None:
-    """Raises ConfigError, naming each key that differs; ``state``: what ``output`` holds.
+    """Raises ConfigError, naming each key that differs, then → now; ``state``: what ``output`` holds.
 
     ``open_keys``, and the keys under them, may differ.
     """
     old, new = dict(leaves(before)), dict(leaves(now))
     problems = [
-        f"{key} is {new.get(key)!r}, it was {old.get(key)!r}"
+        f"{key}: {_in_brief(old.get(key))} → {_in_brief(new.get(key))}"
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key) and not f"{key}.".startswith(tuple(f"{name}." for name in open_keys))
     ]
     if problems:
-        hint = f"{output} holds {state} of another configuration: give the same values, or another output=, or delete it"
-        raise ConfigError([*problems, hint])
+        hint = f"{output} holds {state} of another configuration (then → now): give the same values, or another output=, or delete it"
+        raise ConfigError([*first_lines(problems, MAX_DIFFERENCES), hint])
+
+
+def _in_brief(value: Any) -> str:
+    """``value`` as JSON of one short line; a long list, as of columns, by its length."""
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list) and len(text) > MAX_VALUE:
+        return f"a list of {len(value)}"
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
 
 
 def check_first_lines(plan: Plan) -> None:

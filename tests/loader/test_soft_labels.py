@@ -36,7 +36,8 @@ def labels_of(manifest: Manifest) -> np.ndarray:
 
 
 def write_scores(path: Path, scores: np.ndarray, labels: np.ndarray) -> Path:
-    pq.write_table(pa.table({"score": scores.astype(np.float32), "label": labels}), path)
+    place = {"shard": ["train/part-00000.parquet"] * len(labels), "row": range(len(labels))}
+    pq.write_table(pa.table({"score": scores.astype(np.float32), "label": labels, **place}), path)
     return path
 
 
@@ -75,19 +76,25 @@ def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) ->
     labels = labels_of(manifest)
     good = np.full(ROWS, 0.5)
     with pytest.raises(
-        DataError, match=r"does not hold a score .* 2,000 rows of train: make it with dlrm-predict model="
+        DataError,
+        match=r"does not hold .* 2,000 rows of the dataset's train split: make it with dlrm-predict model=",
     ):
         read_soft_labels(write_scores(tmp_path / "few", good[1:], labels[1:]), 0.5, manifest)
     with pytest.raises(DataError, match=r"lacks labels, or scores from 0 to 1"):
         read_soft_labels(
             write_scores(tmp_path / "nan", np.where(labels > 0, np.nan, good), labels), 0.5, manifest
         )
-    pq.write_table(pa.table({"score": [None, *good[1:]], "label": labels}), tmp_path / "null")
+    of_rows = pq.read_table(write_scores(tmp_path / "null", good, labels))
+    pq.write_table(of_rows.set_column(0, "score", pa.array([None, *good[1:]])), tmp_path / "null")
     with pytest.raises(DataError, match=r"lacks labels, or scores from 0 to 1"):
         read_soft_labels(tmp_path / "null", 0.5, manifest)
-    pq.write_table(pa.table({"score": good}), tmp_path / "bare")
-    with pytest.raises(DataError, match=r"does not hold a score and a label"):
-        read_soft_labels(tmp_path / "bare", 0.5, manifest)
+    of_lines = of_rows.rename_columns(
+        ["score", "label", "file", "line"]
+    )  # raw rows may be told their own clicks
+    for name, table in {"bare": of_rows.select(["score"]), "raw": of_lines}.items():
+        pq.write_table(table, tmp_path / name)
+        with pytest.raises(DataError, match=r"does not hold score, label, shard and row"):
+            read_soft_labels(tmp_path / name, 0.5, manifest)
     (tmp_path / "text").write_text("score\n0.5\n")
     with pytest.raises(DataError, match=r"cannot be read"):
         read_soft_labels(tmp_path / "text", 0.5, manifest)

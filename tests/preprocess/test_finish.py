@@ -1,17 +1,18 @@
 """What is suggested once a dataset is made."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dlrm_app.dataset.manifest import Manifest, Split
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, Split
 from dlrm_app.preprocess.finish import next_command
 
 
 @pytest.mark.parametrize(
     ("splits", "command"),
     [
-        (["train", "val"], "dlrm-train 'data.path=my data' tables=dataset trainer.epochs=1"),
+        (["train", "val"], "dlrm-train 'data.path=my data' model=concat tables=dataset trainer.epochs=1"),
         (["test"], "dlrm-evaluate checkpoint=RUN 'data.path=my data' split=test"),
     ],
 )
@@ -27,3 +28,5 @@ def test_training_is_suggested_where_there_are_rows_to_train_on(splits: list[str
         path=Path("my data"),
     )
     assert next_command(manifest) == f"next: {command}"
+    with_dense = replace(manifest, dense=[DenseColumn("hour", {"kind": "none"})])
+    assert next_command(with_dense) == f"next: {command.replace(' model=concat', '')}"

@@ -102,7 +102,7 @@ def test_what_a_vocabulary_that_needs_too_much_memory_asks_for_is_accepted() -> 
     limited = run(Path("k"), *given, "encoding.top_k=5", "memory_gib=0.001")
     assert content(Path("k")) == content_of_one_run("whole", *given, "encoding.top_k=5")
     assert limited.sparse[2].num_embeddings == 7
-    with pytest.raises(ConfigError, match=r"encoding\.top_k is 6, it was 5"):
+    with pytest.raises(ConfigError, match=r"encoding\.top_k: 5 → 6"):
         run(Path("k"), *given, "encoding.top_k=6")
 
 
@@ -117,7 +117,7 @@ def test_any_other_change_of_an_unfinished_dataset_is_refused() -> None:
     with pytest.raises(DataError):
         run(Path("k"), *given)
     for other in ("encoding.min_count=2", "split.val=0.1", "seed=3", "dense.transform=log3"):
-        with pytest.raises(ConfigError, match=r"it was"):
+        with pytest.raises(ConfigError, match="→"):
             run(Path("k"), *given, other)
     with pytest.raises(DlrmError, match="malformed"):
         run(Path("k"), *given)
@@ -158,3 +158,32 @@ def test_features_whose_values_are_all_rare_are_named(caplog: pytest.LogCaptureF
     assert "no value of cat_1, cat_2, " in caplog.text
     assert "encoding.min_count=2" in caplog.text
     assert "cat_0" not in caplog.text
+
+
+@pytest.mark.parametrize("encoding", [["encoding=hash"], ["encoding=vocab"]])
+def test_a_first_try_of_which_nothing_can_be_kept_is_replaced(encoding: list[str]) -> None:
+    """Every line fails by the default description; the corrected command works in the same folder."""
+    Path("shop.csv").write_text("clicked,user\n" + "".join(f"{n % 2},u{n}\n" for n in range(300)))
+    columns = "dataset.columns=[{name: clicked, role: label}, {name: user, role: sparse, kind: KIND}]"
+    described = ["dataset.name=shop", 'dataset.delimiter=","']
+    given = ["input.train=shop.csv", "split.val=0.1", "dense.transform=none", *encoding]
+    with pytest.raises(DataError, match="301 of 301 lines are malformed"):
+        run(Path("out"), *given, *described, columns.replace("KIND", "integer"))
+    described += [columns.replace("KIND", "string"), "dataset.header=true"]
+    manifest = run(Path("out"), *given, *described)
+    assert sum(split.rows for split in manifest.splits.values()) == 300
+    assert not Path("out/.work").exists()
+
+
+def test_settings_that_differ_are_named_in_a_few_words() -> None:
+    run(Path("out"), "input.train=log.tsv")
+    columns = "[{name: clicked, role: label}, {name: user, role: sparse, kind: string}]"
+    with pytest.raises(ConfigError) as refused:
+        run(Path("out"), "input.train=log.tsv", f"dataset.columns={columns}", "dataset.name=shop", "seed=1")
+    *differences, hint = refused.value.problems
+    assert differences == [
+        "dataset.columns: a list of 40 → a list of 2",
+        'dataset.name: "criteo_kaggle" → "shop"',
+        "seed: 0 → 1",
+    ]
+    assert "another output=" in hint

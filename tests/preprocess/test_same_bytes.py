@@ -109,7 +109,7 @@ def test_a_finished_dataset_is_left_alone(clicks: Path) -> None:
 def test_a_finished_dataset_of_another_configuration_is_refused(clicks: Path) -> None:
     given = [f"input.train={clicks}/a.tsv", *options("hash")]
     run(clicks / "out", *given)
-    with pytest.raises(ConfigError, match=r"encoding.num_embeddings is 60, it was 50"):
+    with pytest.raises(ConfigError, match=r"encoding.num_embeddings: 50 → 60"):
         run(clicks / "out", *given, "encoding.num_embeddings=60")
     with pytest.raises(ConfigError, match=r"input.train"):
         run(clicks / "out", f"input.train={clicks}/b.tsv", *options("hash"))
@@ -150,7 +150,7 @@ def test_an_unfinished_dataset_refuses_another_configuration(
 ) -> None:
     given = [f"input.train={clicks}/a.tsv", *options("hash")]
     interrupted(clicks / "out", given, monkeypatch)
-    with pytest.raises(ConfigError, match=r"seed is 4, it was 3"):
+    with pytest.raises(ConfigError, match=r"seed: 3 → 4"):
         run(clicks / "out", *given, "seed=4")
 
 

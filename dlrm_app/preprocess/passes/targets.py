@@ -41,9 +41,10 @@ _BYTES_PER_ID = 40 * NUM_FOLDS
 
 @dataclass(frozen=True)
 class CountedClicks:
-    """A unit whose counts are in ``<unit>.counts``."""
+    """A unit whose counts, of ``rows``, are in ``<unit>.counts``."""
 
     text: TextRange
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class CountClicks:
 
     def __call__(self, text: UnitText) -> Finish[CountedClicks]:
         counts = [Counts() for _ in self.columns]
-        cursor = Cursor(text, self.plan.spec)
+        cursor, rows = Cursor(text, self.plan.spec), 0
         for segment in segments(self.plan, self.cuts, text):
             spec = self.plan.spec_of(segment.split)
             encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
@@ -78,11 +79,12 @@ class CountClicks:
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
                     count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets)
                 first += len(encoded)
+            rows += first
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
         with unit.write(".counts") as temporary:
             write_counts(temporary, [count.sorted()[0] for count in counts])
-        return unit.finish(CountedClicks(text_range))
+        return unit.finish(CountedClicks(text_range, rows))
 
 
 def folds_of(seed: int, text: UnitText, first: int, num_rows: int) -> NDArray[np.uint8]:
