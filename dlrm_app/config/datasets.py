@@ -84,12 +84,19 @@ class EncodingConfig(Section):
     num_embeddings: Any = None
     min_count: Annotated[int, Meta(ge=1, le=1 << 62)] | None = None
     top_k: Any = None
+    shared: Any = None
     path: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
         """Keys of another kind, and those that this one needs."""
         kind = self.kind
-        owners = {"num_embeddings": "hash", "min_count": "vocab", "top_k": "vocab", "path": "from_dataset"}
+        owners = {
+            "num_embeddings": "hash",
+            "min_count": "vocab",
+            "top_k": "vocab",
+            "shared": "vocab",
+            "path": "from_dataset",
+        }
         problems = [
             Problem(f"{prefix}{key}", f"is for encoding={owner}, this is encoding={kind}", "leave it out")
             for key, owner in owners.items()

@@ -4,8 +4,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError
+from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets
 
 
@@ -61,6 +62,26 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
             continue
         problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
     return problems
+
+
+def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
+    """A problem for each feature whose values have other rows in its table than the table's first feature gives them."""
+    columns = {column.name: column for column in manifest.sparse}
+    cures = {"vocab": "encoding.shared=[[{}, {}]]", "hash": "one encoding.num_embeddings for {} and {}"}
+    return [
+        f"table {table.name} is read by {first.name} and {name}, which give the same value different rows: "
+        f"give each a table, or preprocess with {cures.get(first.encoding['kind'], '').format(first.name, name)}"
+        for table in tables
+        for first in [columns[table.features[0]]]
+        for name in table.features
+        if _id_rule(columns[name]) != _id_rule(first)
+    ]
+
+
+def _id_rule(column: SparseColumn) -> list[Any]:
+    """All that decides which id a value has, where values are known."""
+    rule = [column.encoding.get(key) for key in ("kind", "function", "raw", "checksum", "boundaries")]
+    return [*rule, column.num_embeddings if column.encoding["kind"] == "hash" else None]
 
 
 def _differences(known: dict[str, Any], given: dict[str, Any], keys: Sequence[str]) -> list[str]:

@@ -42,7 +42,7 @@ class SparseColumn:
     """A column of ids in [0, ``num_embeddings``).
 
     ``encoding`` is complete enough, with vocab/<name>.parquet where it is a vocabulary, to encode a raw value
-    again at serving time. ``distinct`` counts raw values seen; ``collisions`` those that share their id with
+    again at serving time. ``distinct`` counts raw values seen, of all columns that share its vocabulary; ``collisions`` those that share their id with
     another one (None where not counted); with ``estimated`` both are estimates.
     """
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from dlrm_app.preprocess.encode.columns import (
     extended,
     hash_columns,
     per_column,
+    sharing_groups,
     target_sources,
 )
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
@@ -111,17 +112,20 @@ class Stages:
     def _make_vocabularies(
         self, counted: Journal[StudiedUnit], units: Sequence[StudiedUnit]
     ) -> list[SparseColumn]:
-        names = [column.name for column in self.plan.spec.sparse]
+        raw = self.plan.spec.sparse
+        names = [column.name for column in raw]
+        groups = sharing_groups(self.config.encoding.shared, names)
         add_up = AddUp(
             self.plan,
             counted,
             tuple(units),
             self.config.encoding.min_count or 1,
             tuple(per_column(self.config.encoding.top_k, names)),
+            groups,
             self._memory_bytes,
             self._journal("vocab", SparseColumn),
         )
-        columns = self._over_numbers(add_up, len(names))
+        columns = self._over_numbers(add_up, len(groups))
         rare = [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]
         if rare:
             logger.warning(
@@ -130,7 +134,12 @@ class Stages:
             )
         num_values = sum(column.num_embeddings - FIRST_ID for column in columns)
         refuse_if_too_large(num_values, BYTES_PER_VALUE, self._memory_bytes)
-        return columns
+        return [
+            replace(column, name=names[number], multi_hot=raw[number].separator is not None)
+            for number, column in sorted(
+                (number, column) for group, column in zip(groups, columns, strict=True) for number in group
+            )
+        ]
 
     def _make_targets(
         self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]

@@ -13,6 +13,7 @@ from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
 from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
+from dlrm_app.dataset.columns import sharing_problems
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError, DlrmError, joined
@@ -216,6 +217,8 @@ class _Checks:
         if manifest is not None or not config.tables.from_dataset:
             feature_rows = None if manifest is None else {c.name: c.num_embeddings for c in manifest.sparse}
             tables = self.result(lambda: resolve_tables(config.tables, feature_rows))
+        if manifest is not None and tables is not None:
+            self.add(lambda: sharing_problems(tables, manifest))
         if device_type is not None:
             self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device_type))
         if device_type is not None and tables is not None:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dlrm_app.dataset.columns import column_problems, describe_columns
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.columns import column_problems, describe_columns, sharing_problems
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.tables.specs import Table
 from tests.loader.dataset_fixture import write_dataset
 
 
@@ -48,3 +49,24 @@ def test_a_vocabulary_of_other_values_is_named(manifest: Manifest) -> None:
     assert column_problems(describe_columns(mine), theirs, ["c0"]) == [
         "c0: its vocab/c0.parquet holds other values"
     ]
+
+
+def test_features_that_give_the_same_value_other_rows_may_not_share_a_table(manifest: Manifest) -> None:
+    def problems(*rules: tuple[str, int]) -> list[str]:
+        """Of one table that is read by columns with these (checksum of a vocabulary or hash, number of ids)."""
+        sparse = [
+            SparseColumn(
+                f"f{n}", size, {"kind": "hash"} if by == "hash" else {"kind": "vocab", "checksum": by}
+            )
+            for n, (by, size) in enumerate(rules)
+        ]
+        table = Table("t", 99, 4, tuple(column.name for column in sparse))
+        return sharing_problems([table], replace(manifest, sparse=sparse))
+
+    assert problems(("a", 9), ("a", 9)) == problems(("hash", 9), ("hash", 9)) == problems(("hash", 9)) == []
+    for other in (("b", 9), ("hash", 9)):
+        (problem,) = problems(("a", 9), ("a", 9), other)
+        assert "read by f0 and f2" in problem
+        assert "encoding.shared=[[f0, f2]]" in problem
+    (problem,) = problems(("hash", 9), ("hash", 8))
+    assert problem.endswith("one encoding.num_embeddings for f0 and f1")

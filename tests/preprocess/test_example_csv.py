@@ -4,10 +4,17 @@ import gzip
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
+from dlrm_app.errors import ConfigError
 from tests.preprocess import reference
 from tests.preprocess.running import rejects_of, run, spec_of, table_of
 
+SHARED = "1,u1,i1,i2|i3\n0,u2,i2,i1\n0,u1,i4,i2|i2|i5\n"
+COLUMNS = (
+    "[{name: clicked, role: label}, {name: user, role: sparse, kind: string}, "
+    "{name: item, role: sparse, kind: string}, {name: last_items, role: sparse, kind: string, separator: '|'}]"
+)
 EXAMPLE = Path(__file__).parent / "example.csv"
 
 
@@ -60,3 +67,63 @@ def test_a_gz_file_gives_the_same_shards(tmp_path: Path) -> None:
     zipped = run(tmp_path / "zipped", *options, f"input.train={tmp_path}/*.gz")
     assert plain.splits == zipped.splits
     assert plain.sources[0].checksum == zipped.sources[0].checksum
+
+
+def test_columns_share_a_vocabulary_that_is_the_reference_s(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(SHARED)
+    keys = [
+        "dataset.delimiter=','",
+        "dataset.name=shop",
+        f"dataset.columns={COLUMNS}",
+        "dense.transform=none",
+    ]
+    given = [*keys, f"input.train={tmp_path}/log.csv", "threads=2"]
+    shared = "encoding.shared=[[item, last_items]]"
+    made = run(tmp_path / "shared", *given, "encoding=vocab", shared)
+    rows = [line.split(",") for line in SHARED.splitlines()]
+    values = [value for row in rows for value in (row[2], *row[3].split("|"))]
+    known = reference.make_vocabulary(list(values))
+    user, item, last_items = made.sparse
+    assert item.encoding == last_items.encoding != user.encoding
+    assert item.num_embeddings == last_items.num_embeddings == len(known) + 2
+    assert [column.multi_hot for column in made.sparse] == [False, False, True]
+    table = table_of(made)
+    assert table.column("item").to_pylist() == [reference.vocab_id(row[2], known) for row in rows]
+    assert table.column("last_items").to_pylist() == [
+        [reference.vocab_id(value, known) for value in row[3].split("|")] for row in rows
+    ]
+    assert not (tmp_path / "shared/vocab/last_items.parquet").exists()
+    again = run(tmp_path / "again", *given, "encoding=from_dataset", f"encoding.path={tmp_path}/shared")
+    assert again.sparse[1].encoding == item.encoding
+    assert table_of(again).equals(table)
+
+
+@pytest.mark.parametrize(
+    ("shared", "problem"),
+    [
+        ("[item, last_items]", "encoding.shared must hold lists of columns"),
+        ("[[item, shop]]", "encoding.shared names 'shop'"),
+        ("[[item, item]]", "encoding.shared must name each column once"),
+        ("[[user, item]]", "user, item together, which differ in kind or encoding.top_k"),
+    ],
+)
+def test_columns_that_cannot_share_a_vocabulary_are_refused(
+    tmp_path: Path, shared: str, problem: str
+) -> None:
+    columns = COLUMNS.replace("user, role: sparse, kind: string", "user, role: sparse, kind: integer")
+    keys = [
+        "dataset.delimiter=','",
+        "dataset.name=shop",
+        f"dataset.columns={columns}",
+        "dense.transform=none",
+    ]
+    (tmp_path / "log.csv").write_text(SHARED)
+    with pytest.raises(ConfigError) as refused:
+        run(
+            tmp_path / "x",
+            *keys,
+            f"input.train={tmp_path}/log.csv",
+            "encoding=vocab",
+            f"encoding.shared={shared}",
+        )
+    assert problem in str(refused.value)

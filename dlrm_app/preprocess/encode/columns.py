@@ -54,6 +54,7 @@ def column_problems(
         "encoding.num_embeddings", encoding.num_embeddings, names, low=2, needs_all=True
     )
     problems += _number_problems("encoding.top_k", encoding.top_k, names)
+    problems += _shared_problems(encoding, spec)
     problems += _number_problems("multi_hot.sizes", sizes, names, high=10_000)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
     if known is not None:
@@ -115,6 +116,28 @@ def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[str]:
     if len(given) != len({*map(str, given)}):
         problems.append(f"{key} must name each column once, got {given}")
     return problems
+
+
+def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
+    """Problems of ``encoding.shared``, which may be null, or lists of columns of one kind."""
+    groups, names = encoding.shared or [], [column.name for column in spec.sparse]
+    if not (isinstance(groups, list) and all(isinstance(group, list) and len(group) > 1 for group in groups)):
+        return [f"encoding.shared must hold lists of columns, such as [[item, last_items]], got {groups!r}"]
+    if problems := _name_problems("encoding.shared", [name for group in groups for name in group], names):
+        return problems
+    ways = zip([column.kind for column in spec.sparse], per_column(encoding.top_k, names), strict=True)
+    way_of = dict(zip(names, ways, strict=True))
+    return [
+        f"encoding.shared puts {', '.join(group)} together, which differ in kind or encoding.top_k: give them the same"
+        for group in groups
+        if len({way_of[name] for name in group}) > 1
+    ]
+
+
+def sharing_groups(shared: Any, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The numbers of all columns; those that ``shared`` (encoding.shared) puts together make one group."""
+    groups = {name: tuple(map(names.index, group)) for group in shared or [] for name in group}
+    return tuple(dict.fromkeys(groups.get(name, (number,)) for number, name in enumerate(names)))
 
 
 def _known_problems(known: Manifest, dense: DenseConfig, sizes: Any, spec: Spec) -> list[str]:

@@ -7,7 +7,7 @@ many buckets at a time as memory allows. Ids go by falling count, equal counts b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import ClassVar
 
@@ -153,7 +153,7 @@ def standardized(spec: Spec, units: Sequence[StudiedUnit]) -> list[DenseColumn]:
 
 @dataclass(frozen=True)
 class AddUp:
-    """Makes the vocabulary of one feature from all units' counts: vocab/<feature>.parquet, landed as unit ``feature``."""
+    """Makes the vocabulary of one group of features from all units' counts: vocab/<its first>.parquet, landed as its unit."""
 
     title: ClassVar[str] = "adding up"
     plan: Plan
@@ -161,20 +161,22 @@ class AddUp:
     units: tuple[StudiedUnit, ...]
     min_count: int
     top_k: tuple[int | None, ...]
+    groups: tuple[tuple[int, ...], ...]
     memory_bytes: int
     journal: Journal[SparseColumn]
 
-    def __call__(self, feature: int) -> Finish[SparseColumn]:
-        column = self.plan.spec.sparse[feature]
+    def __call__(self, number: int) -> Finish[SparseColumn]:
+        features = self.groups[number]
+        column = self.plan.spec.sparse[features[0]]
         files = [self.counted.path(u.text.source, u.text.unit, ".counts") for u in self.units]
-        keys, counts, distinct = self._add(feature, files)
-        order = np.lexsort((keys, -counts))[: self.top_k[feature]]
+        keys, counts, distinct = self._add(features, files)
+        order = np.lexsort((keys, -counts))[: self.top_k[features[0]]]
         keys, counts = keys[order], counts[order]
         file = f"vocab/{column.name}.parquet"
         path = self.plan.output / file
         path.parent.mkdir(exist_ok=True)
         columns = {
-            "value": _values(column.kind or "", keys, feature, files),
+            "value": _values(column.kind or "", keys, features, files),
             "id": array_of(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
             "count": array_of(counts),
         }
@@ -197,15 +199,17 @@ class AddUp:
             distinct=distinct,
             collisions=rare if rare > 1 else 0,
         )
-        return self.journal.unit(0, feature).finish(made)
+        return self.journal.unit(0, number).finish(made)
 
-    def _add(self, feature: int, files: Sequence[Path]) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
+    def _add(
+        self, features: Sequence[int], files: Sequence[Path]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
         """(keys seen often enough, their counts, how many distinct keys there are)."""
-        total = sum(unit.entries[feature] for unit in self.units)
+        total = sum(unit.entries[feature] for unit in self.units for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         distinct, all_keys, all_counts = 0, [], []
         for first, last in pairwise(part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)):
-            parts = [read_counts(file, feature, first, last) for file in files]
+            parts = [read_counts(file, feature, first, last) for file in files for feature in features]
             keys, places = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
             counts = np.zeros(len(keys), np.int64)
             np.add.at(counts, places, np.concatenate([counts for _, counts in parts]))
@@ -217,7 +221,7 @@ class AddUp:
         return np.concatenate(all_keys), np.concatenate(all_counts), distinct
 
 
-def _values(kind: str, keys: NDArray[np.uint64], feature: int, files: Sequence[Path]) -> pa.Array:
+def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]) -> pa.Array:
     """The raw values behind ``keys``: uint64 for hex, int64 for integer, strings."""
     if kind == "hex":
         return array_of(keys)
@@ -226,7 +230,7 @@ def _values(kind: str, keys: NDArray[np.uint64], feature: int, files: Sequence[P
     order = np.argsort(keys)
     places, texts = np.full(len(keys), -1, np.int64), [pa.array([], pa.string())]
     num_found = 0
-    for file in files:
+    for file, feature in product(files, features):
         unit_keys, unit_texts = read_texts(file, feature)
         spots = np.searchsorted(keys, unit_keys, sorter=order)
         candidates = order[spots[spots < len(keys)]]

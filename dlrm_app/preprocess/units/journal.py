@@ -186,7 +186,9 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
     if begun <= {"lines", "study", "vocab"}:
         keys += ["dense.target_columns"]
         if before.config["encoding"]["kind"] == "vocab":
-            keys += [f"encoding.{name}" for name in ("kind", "num_embeddings", "min_count", "top_k")]
+            keys += [
+                f"encoding.{name}" for name in ("kind", "num_embeddings", "min_count", "top_k", "shared")
+            ]
     return keys
 
 
