@@ -58,6 +58,7 @@ class Popularity:
 
     def __init__(self, column: SparseColumn) -> None:
         self._missing_id = column.encoding.get("missing_id")
+        self._rare_id = column.encoding.get("rare_id")
         self._counts = np.zeros(column.num_embeddings, np.int64)
 
     def add(self, ids: NDArray[np.int32]) -> None:
@@ -71,6 +72,13 @@ class Popularity:
     def missing(self) -> int:
         """Occurrences of the id that stands for a missing value."""
         return 0 if self._missing_id is None else int(self._counts[self._missing_id])
+
+    @property
+    def unknown_share(self) -> float | None:
+        """The share of lookups of values that the vocabulary does not know; None without one."""
+        if self._rare_id is None:
+            return None
+        return float(self._counts[self._rare_id] / max(self._counts.sum() - self.missing, 1))
 
     @cached_property
     def curve(self) -> list[tuple[int, int]]:

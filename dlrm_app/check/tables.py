@@ -85,6 +85,7 @@ def sparse_table(findings: Findings) -> Table:
         Column("values", "different raw values"),
         Column("colliding", "raw values that share their id with another one"),
         "missing",
+        Column("unknown", "share of lookups of values that the vocabulary does not know: rare or new ones"),
         Column("top 1", "share of lookups that go to the most frequent id"),
         Column("top 10", "share of lookups that go to the ten most frequent ids"),
         *(Column(f"unseen in {name}", "share of lookups of ids that train does not have") for name in others),
@@ -100,11 +101,11 @@ def sparse_table(findings: Findings) -> Table:
 
 
 def _popularity_cells(popularity: Popularity | None) -> list[Cell]:
-    """The ids used, and the shares of the most frequent one and ten; dashes where they were not counted."""
+    """The ids used, the shares of unknown values and of the most frequent one and ten; dashes where they were not counted."""
     if popularity is None:
-        return [integer(None), share(None), share(None)]
+        return [integer(None), share(None), share(None), share(None)]
     one, ten = popularity.covered([1, 10]).tolist()
-    return [integer(popularity.ids_used), share(one), share(ten)]
+    return [integer(popularity.ids_used), share(popularity.unknown_share), share(one), share(ten)]
 
 
 def _count(column: SparseColumn, number: int | None) -> str:

@@ -24,7 +24,9 @@ from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import command, run, succeed
 from tests.inference.conftest import predicted
 from tests.inference.shop import HEADER, NUM_TEST, draw_rows, write_csv
+from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run as preprocess
+from tests.small_run import train_here
 
 
 def same_scores(table: pa.Table, expected: pa.Table) -> bool:
@@ -265,3 +267,18 @@ def test_input_that_is_not_there_is_told_before_torch_is_loaded(
     export = compose_config("export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e"])
     with pytest.raises(ConfigError, match="dlrm-export is one process"):
         check_export(export)
+
+
+def test_raw_training_rows_that_target_columns_tell_their_own_clicks_are_pointed_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, seed in {"train": 0, "new": 1}.items():
+        (tmp_path / f"{name}.tsv").write_bytes(make_clicks(4000, seed))
+    keys = ["encoding.num_embeddings=10000", "dense.target_columns=[cat_0, cat_3, cat_9]"]
+    preprocess(tmp_path / "dataset", f"input.train={tmp_path}/train.tsv", *keys)
+    train_here(tmp_path / "run", f"data.path={tmp_path}/dataset", "trainer.max_steps=1")
+    for name in ("new", "train"):
+        caplog.clear()
+        given = [f"model={tmp_path}/run", f"input={tmp_path}/{name}.tsv"]
+        predicted(tmp_path / f"{name}.parquet", *given)
+        assert ("tell the model their own clicks" in caplog.text) == (name == "train")

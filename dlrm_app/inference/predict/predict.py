@@ -30,9 +30,10 @@ from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.rows import Ranges, Rows
+from dlrm_app.preprocess.passes.targets import OwnClicks
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import check_columns
-from dlrm_app.text import bullets
+from dlrm_app.text import bullets, percent
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         is_piped = isinstance(source, RawParts) and source.is_piped
         scores = ScoresFile(output, source.origin_names, source.first_number)
         runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
+        own = OwnClicks(manifest) if isinstance(source, RawParts) else None
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         if runtime.is_first and scores.begin(identity, can_continue=not is_piped):
             logger.info("%s is unfinished: continuing where it stopped", output)
@@ -91,7 +93,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
 
         def score_all() -> None:
             score_rows = _scorer(model, manifest, config.batch_size)
-            read = _read(source.parts(is_wanted), reader)
+            read = _read(source.parts(is_wanted), reader, own)
             if not is_piped:  # a thread that waits for a pipe cannot be interrupted
                 read = prefetch_items(read, _PREFETCHED)
             with closing(read):
@@ -100,6 +102,12 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
 
         runtime.together(score_all)
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
+        if own is not None and own.share:
+            logger.warning(
+                "about %s of these rows seem to be training rows, whose target columns tell the model their own clicks: it "
+                "scores new rows less well than these; for scores of training rows give data.path=DATASET split=train",
+                percent(own.share),
+            )
         values = _measure(scores, runtime) if config.metrics else None
         if runtime.is_first:
             rows = scores.finish()
@@ -166,9 +174,16 @@ def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
     return score
 
 
-def _read(parts: Iterator[Part], reader: TableReader) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
+def _read(
+    parts: Iterator[Part], reader: TableReader, own: OwnClicks | None
+) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
-        yield part, [(*reader.rows(table, part.origin), numbers) for table, numbers in part.read(part)]
+        chunks = []
+        for table, numbers in part.read(part):
+            chunks.append((*reader.rows(table, part.origin), numbers))
+            if own is not None:
+                own.add(table)
+        yield part, chunks
 
 
 def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: ScoresFile) -> None:

@@ -11,7 +11,7 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_
 from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.units.source import Source
+from dlrm_app.preprocess.units.source import Source, text_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -237,17 +237,14 @@ def columns_of(known: Manifest) -> tuple[list[DenseColumn], list[SparseColumn]]:
 def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
     """A problem for each file to train on whose clicks the target columns of ``known`` were made of.
 
-    Each of its rows would see its own click. A file is known by its path, or by its size and date.
+    Each of its rows would see its own click. A file is known by its text, plain or compressed.
     """
     if not any(is_target(column) for column in known.dense):
         return []
-    learnt = [source for source in known.sources if source.split == "train"]
-    paths = {Path(source.path).resolve() for source in learnt}
-    dates = {(source.bytes, source.modified_ns) for source in learnt}
+    learnt = {source.checksum for source in known.sources if source.split == "train"}
     return [
         f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
         f"their own. Train on {known.path}, or give other rows"
         for source in sources
-        if source.split == "train"
-        and (Path(source.path).resolve() in paths or (source.bytes, source.modified_ns) in dates)
+        if source.split == "train" and learnt and text_checksum(source) in learnt
     ]

@@ -7,6 +7,7 @@ A training row must not see its own click: training rows are dealt to NUM_FOLDS 
 others' rows alone (n, c and p are theirs). All other rows, those scored later too, are encoded by all training rows.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of
-from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.encoding_files import read_clicks
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
-from dlrm_app.preprocess.encode.dense import TARGET, folded_file, target_file
+from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target, target_file
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
@@ -32,6 +34,8 @@ from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
+_WORTH_SAYING, _MAX_ERROR = 0.5, 0.1
+"""A share of rows that saw their own clicks, and the standard error up to which it is believed."""
 STRONGEST = 1e5
 """The strength where values differ by no more than chance: it leaves next to nothing of a column."""
 _ROWS = 1 << 14
@@ -153,6 +157,44 @@ class AddUpClicks:
             temporary.open("wb") as file,
         ):
             np.save(file, values)
+
+
+class OwnClicks:
+    """Estimates the share of labelled rows whose own clicks are in the target columns that encode them.
+
+    New rows are clicked as often as the columns say, whatever their ids' rates were by chance; rows that were counted are
+    clicked at just these rates. So the share is the slope of (label - said) over (rate - said).
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._label = manifest.label or ""
+        self._columns = []
+        sizes = {column.name: column.num_embeddings for column in manifest.sparse}
+        for rule in [column.transform for column in manifest.dense if is_target(column)]:
+            known = read_clicks(manifest.folder, rule, sizes[rule["column"]])
+            said = (known.clicks + rule["strength"] * rule["rate"]) / (known.rows + rule["strength"])
+            rate = np.where(known.rows > 0, known.clicks / np.maximum(known.rows, 1), said)
+            self._columns.append((rule["column"], said, rate - said))
+        self._sums = np.zeros((len(self._columns), 6))
+
+    def add(self, table: pa.Table) -> None:
+        """Adds encoded rows; those without a label tell nothing."""
+        if self._label not in table.column_names:
+            return
+        labels = numbers_of(table.column(self._label))
+        for sums, (name, said, apart) in zip(self._sums, self._columns, strict=True):
+            ids = numbers_of(table.column(name))
+            x, y, p = apart[ids], labels - said[ids], said[ids]
+            sums += len(ids), x.sum(), y.sum(), x @ y, x @ x, (p * (1 - p)) @ (x * x)
+
+    @property
+    def share(self) -> float:
+        """The share of rows; 0 where it is less than half, or uncertain."""
+        rows, x, y, xy, xx, variance = self._sums[self._sums[:, 0] > 0].T
+        slopes, spread = float((xy - x * y / rows).sum()), float((xx - x * x / rows).sum())
+        if spread <= 0 or math.sqrt(variance.sum()) > _MAX_ERROR * spread:
+            return 0.0
+        return min(slopes / spread, 1.0) if slopes > _WORTH_SAYING * spread else 0.0
 
 
 def prior_strength(rows: NDArray[np.int64], clicks: NDArray[np.int64], rate: float) -> float:

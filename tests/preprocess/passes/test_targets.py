@@ -1,5 +1,7 @@
 """Target encoding tells no row its own click: against a slow reference, with shuffled labels, and beside a planted leak."""
 
+import gzip
+import logging
 import math
 import shutil
 from pathlib import Path
@@ -10,10 +12,11 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from dlrm_app.check.check_dataset import check_dataset
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.encode.encoder import Encoder
-from dlrm_app.preprocess.passes.targets import NUM_FOLDS, STRONGEST, prior_strength
+from dlrm_app.preprocess.passes.targets import NUM_FOLDS, STRONGEST, OwnClicks, prior_strength
 from dlrm_app.preprocess.read.parser import Parser
 from tests.preprocess import reference
 from tests.preprocess.clicks import make_clicks
@@ -136,3 +139,67 @@ def test_the_prior_is_as_strong_as_the_values_are_alike() -> None:
     assert prior_strength(rows, draw.binomial(rows, 0.1), 0.1) > 500
     assert prior_strength(np.array([10, 10]), np.array([1, 1]), 0.1) == STRONGEST
     assert prior_strength(np.array([10, 0, 10]), np.array([0, 0, 10]), 0.5) == 1.0
+
+
+def test_rows_that_saw_their_own_clicks_are_told_from_new_ones(dataset: Manifest) -> None:
+    train, val = table_of(dataset), table_of(dataset, "val")
+    shares = []
+    for tables in (
+        [train],
+        [train.slice(0, 3000)],
+        [val],
+        [train.slice(0, 3000), val],
+        [val.slice(0, 5)],
+        [],
+    ):
+        own = OwnClicks(dataset)
+        for table in tables:
+            own.add(table)
+        own.add(val.drop_columns(["label"]))
+        shares.append(own.share)
+    assert shares[:2] == [pytest.approx(1, abs=0.1)] * 2
+    assert shares[2:] == [0.0] * 4
+
+
+def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_pointed_out(
+    clicks: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = ["encoding=vocab", "encoding.min_count=2", "dense.target_columns=[cat_0, cat_3, cat_9]"]
+    lines = clicks.read_bytes().splitlines(keepends=True)
+    first, later = b"".join(lines[:9000]), b"".join(lines[9000:])
+    (tmp_path / "first.tsv").write_bytes(first)
+    run(tmp_path / "known", f"input.train={tmp_path}/first.tsv", *keys)
+    known = ["encoding=from_dataset", f"encoding.path={tmp_path}/known"]
+    (tmp_path / "first.tsv").write_bytes(later)  # the same name, other rows
+    files = {"copy": first, "copy.gz": gzip.compress(first), "less": b"".join(lines[1:9000])}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    for name in ("copy", "copy.gz"):
+        with pytest.raises(ConfigError, match=f"{name} gave the target columns of .*known their clicks"):
+            run(tmp_path / "refused", f"input.train={tmp_path}/{name}", *known)
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "new", f"input.train={tmp_path}/first.tsv", *known)
+        assert "own clicks" not in caplog.text
+        run(tmp_path / "old", f"input.train={tmp_path}/less", *known)
+    assert "of the training rows seem to be rows of" in caplog.text
+
+
+def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = "[{name: clicked, role: label}, {name: item, role: sparse, kind: integer}]"
+    keys = [
+        "dataset.name=shop",
+        'dataset.delimiter=","',
+        f"dataset.columns={columns}",
+        "dense.transform=none",
+    ]
+    (tmp_path / "old").write_text("".join(f"{n % 2},{n % 7}\n" for n in range(70)))
+    (tmp_path / "new").write_text("".join(f"{n % 2},{n % 10 or ''}\n" for n in range(90)))
+    run(tmp_path / "known", *keys, f"input.train={tmp_path}/old", "encoding=vocab")
+    known = ["encoding=from_dataset", f"encoding.path={tmp_path}/known"]
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "later", *keys, f"input.train={tmp_path}/new", *known)
+    assert "does not know: item 33%" in caplog.text  # 7, 8 and 9 of 1 to 9; nothing is a missing value
+    findings = check_dataset(tmp_path / "later")
+    assert findings.sparse["item"].unknown_share == pytest.approx(1 / 3)
