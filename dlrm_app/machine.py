@@ -111,11 +111,6 @@ def find_driver(root: Path = Path("/")) -> Driver | None:
     return None
 
 
-def has_gpu_device(root: Path = Path("/")) -> bool:
-    """True if an NVIDIA GPU's own file is there. A machine may have the driver alone, as a cluster's login node."""
-    return any((root / "dev").glob("nvidia[0-9]*"))
-
-
 def kernel_version(root: Path = Path("/")) -> str | None:
     """The version of the loaded kernel module, by its own file; None where there is none."""
     try:

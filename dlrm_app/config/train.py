@@ -92,7 +92,7 @@ class TrainerConfig(Section):
     numa: bool = REQUIRED
     timeout_minutes: Minutes = REQUIRED
     precision: Literal["fp32", "bf16", "auto"] = REQUIRED
-    tf32: bool = REQUIRED
+    tf32: bool | Literal["auto"] = REQUIRED
     compile: bool | Literal["auto"] = False
     kernels: Literal["compiled", "libraries"] = "compiled"
 

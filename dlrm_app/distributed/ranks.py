@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, has_gpu_device, read_text
+from dlrm_app.errors import ConfigError
+from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, read_text
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,14 @@ def started_ranks() -> Ranks:
     Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for, and
     where srun has started several processes without places.
     """
-    refuse_if(srun_problems(os.environ))
-    world_size = num_started()
+    tasks, world_size = os.environ.get("SLURM_STEP_NUM_TASKS", "1"), num_started()
+    if tasks != "1" and "WORLD_SIZE" not in os.environ:
+        raise ConfigError(
+            [
+                f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS), but WORLD_SIZE is not set, so each is a run of its own: start "
+                "ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with different outputs, set WORLD_SIZE=1"
+            ]
+        )
     return Ranks(
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
@@ -58,42 +64,26 @@ def started_ranks() -> Ranks:
     )
 
 
-def srun_problems(environment: Mapping[str, str]) -> list[str]:
-    """Several tasks of srun that are not ranks: each would take itself for the only one and write to the same output."""
-    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
-    if tasks == "1" or "WORLD_SIZE" in environment:
-        return []
-    return [
-        f"srun started {tasks} tasks (SLURM_STEP_NUM_TASKS={tasks}), but WORLD_SIZE is not set, so each is a run of its own: start "
-        "ranks with torchrun (scripts/slurm/train.sbatch); for separate runs with different outputs, set WORLD_SIZE=1"
-    ]
-
-
 def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
     """True if this machine's ranks compute on GPUs. The CPU is asked for by hiding the GPUs.
 
     Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver, or to an
     image that was built where no GPU was seen.
     """
-    if driver is None or are_hidden() or (has_cpu_wheels() and not has_gpu_device(root)):
+    if driver is None or are_hidden():
         return False
-    if has_cpu_wheels():
-        raise ConfigError(
-            [
-                "this machine has an NVIDIA GPU, but fbgemm-gpu-cpu is installed, which is made for CPU: make setup DEVICE=cuda "
-                "replaces it; to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
-            ]
-        )
-    import torch
+    if _has_cpu_wheels():
+        if not any((root / "dev").glob("nvidia[0-9]*")):  # the driver alone, as on a cluster's login node
+            return False
+        cause = "fbgemm-gpu-cpu is installed, which is made for CPU: make setup DEVICE=cuda replaces it"
+    else:
+        import torch
 
-    if torch.cuda.is_available():
-        return True
-    raise ConfigError(
-        [
-            f"there is an NVIDIA driver ({driver}), but torch sees no GPU: {driver.fault or _why_no_gpu()}. dlrm-doctor says "
-            "what to do; to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
-        ]
-    )
+        if torch.cuda.is_available():
+            return True
+        cause = f"torch sees no GPU: {driver.fault or _why_no_gpu()}. dlrm-doctor says what to do"
+    cure = "to compute on the CPU, hide the GPUs: CUDA_VISIBLE_DEVICES="
+    raise ConfigError([f"there is an NVIDIA driver ({driver}), but {cause}; {cure}"])
 
 
 def visible_gpus() -> list[str]:
@@ -111,8 +101,7 @@ def are_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN
 
 
-def has_cpu_wheels() -> bool:
-    """True if the fbgemm that is installed is made for CPU."""
+def _has_cpu_wheels() -> bool:
     try:
         version("fbgemm-gpu-cpu")
     except PackageNotFoundError:

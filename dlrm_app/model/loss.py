@@ -93,8 +93,8 @@ def multiplies_bf16(device: torch.device) -> bool:
     return any(capabilities.get(unit) for unit in BF16_UNITS)
 
 
-def set_tf32(is_on: bool, device: torch.device) -> None:
-    """Lets CUDA's fp32 matrix products round their factors to TF32, or not."""
-    torch.backends.cuda.matmul.allow_tf32 = is_on
-    if is_on and device.type != "cuda":
+def set_tf32(wanted: bool | str, device: torch.device) -> None:
+    """Lets CUDA's fp32 matrix products round their factors to TF32, or not. ``wanted``: trainer.tf32, ``auto`` decided."""
+    torch.backends.cuda.matmul.allow_tf32 = wanted is True
+    if wanted is True and device.type != "cuda":
         logger.warning("trainer.tf32=true has no effect on %s: TF32 is a format of NVIDIA GPUs", device.type)

@@ -134,7 +134,7 @@ def epoch_batches(
 
 
 def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
-    """``config`` with trainer.precision and trainer.compile decided where they are ``auto``: once in a run's life.
+    """``config`` with trainer.precision, trainer.tf32 and trainer.compile decided where they are ``auto``: once in a run's life.
 
     They are those of the run ``before`` that is resumed, or chosen by what is computed and where, not by a clock: the same run
     on the same kind of machine always has the same bits. Every rank must call it.
@@ -145,14 +145,18 @@ def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
             "use trainer.precision=fp32, or auto",
             runtime.rank,
         )
-    for key, choose in (("precision", _choose_precision), ("compile", _choose_compile)):
+    for key, choose in (
+        ("precision", _choose_precision),
+        ("tf32", _choose_tf32),
+        ("compile", _choose_compile),
+    ):
         if getattr(config.trainer, key) != "auto":
             continue
         if before is not None:
             chosen, why = getattr(before.trainer, key), "as the run that is resumed"
         else:
             chosen, why = choose(config, runtime)
-        if runtime.is_first:
+        if runtime.is_first and why:
             logger.info("trainer.%s=auto: %s, %s", key, str(chosen).lower(), why)
         config = replace(config, trainer=replace(config.trainer, **{key: chosen}))
     return config
@@ -162,6 +166,11 @@ def _choose_precision(_: TrainConfig, runtime: Runtime) -> tuple[str, str]:
     if all(all_gather_objects(multiplies_bf16(runtime.device))):
         return "bf16", "which every rank has units for"
     return "fp32", "for not every rank has units for bf16"
+
+
+def _choose_tf32(_: TrainConfig, runtime: Runtime) -> tuple[bool, str]:
+    """Every GPU that fbgemm has kernels for has TF32; on CPU there is nothing to say."""
+    return (True, "which GPUs have units for") if runtime.device.type == "cuda" else (False, "")
 
 
 def _choose_compile(config: TrainConfig, runtime: Runtime) -> tuple[bool, str]:

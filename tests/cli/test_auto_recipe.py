@@ -60,7 +60,13 @@ def test_the_rows_decide(
 
 
 def test_linear_decay_is_the_defaults_for_one_epoch_with_rates_that_fall_to_0() -> None:
-    words = ["trainer.epochs=1", "schedule=polynomial", "schedule.sparse.power=1", "schedule.dense.power=1"]
+    words = [
+        "trainer.epochs=1",
+        "trainer.tf32=auto",
+        "schedule=polynomial",
+        "schedule.sparse.power=1",
+        "schedule.dense.power=1",
+    ]
     recipe = compose_config("train", TrainConfig, ["data.path=x", "experiment=linear_decay"])
     assert recipe == compose_config("train", TrainConfig, ["data.path=x", "experiment=null", *words])
 

@@ -107,7 +107,17 @@ def test_tf32_is_set_for_cuda_and_said_to_do_nothing_elsewhere(caplog: pytest.Lo
     assert "trainer.tf32=true has no effect on cpu" in caplog.text
 
 
-def test_the_mlperf_and_merlin_recipes_choose_tf32_and_the_others_do_not() -> None:
-    for recipe in ("mlperf_dlrm_v1", "mlperf_dcnv2", "merlin_tiny", "merlin_colossal", "kaggle_small"):
+@pytest.mark.parametrize(
+    ("recipes", "tf32"),
+    [
+        (["mlperf_dlrm_v1", "mlperf_dcnv2", "merlin_tiny", "merlin_colossal"], True),  # as the published runs
+        (["kaggle_small", "small_clicks", "linear_decay"], "auto"),  # those that experiment=auto takes
+        (["null", "kaggle_paper", "kaggle_full"], False),
+    ],
+)
+def test_recipes_choose_tf32_where_no_figure_of_fp32_is_to_be_had_again(
+    recipes: list[str], tf32: bool | str
+) -> None:
+    for recipe in recipes:
         config = compose_config("train", TrainConfig, ["data.path=x", f"experiment={recipe}"])
-        assert config.trainer.tf32 == (not recipe.startswith("kaggle")), recipe
+        assert config.trainer.tf32 == tf32, recipe

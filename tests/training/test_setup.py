@@ -120,6 +120,16 @@ def test_compile_auto_goes_by_what_was_measured(
     assert why in caplog.text
 
 
+@pytest.mark.parametrize(("device", "chosen"), [("cuda", True), ("cpu", False)])
+def test_tf32_auto_is_for_gpus_and_says_nothing_on_cpu(
+    device: str, chosen: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert choose("experiment=small_clicks", device=device).tf32 is chosen
+        assert choose("trainer.tf32=auto", before="trainer.tf32=false", device=device).tf32 is False
+    assert ("trainer.tf32=auto: true" in caplog.text) == chosen
+
+
 @pytest.mark.parametrize("has_units", [True, False])
 def test_precision_auto_takes_bf16_where_the_device_has_units_for_it(
     has_units: bool, monkeypatch: pytest.MonkeyPatch
