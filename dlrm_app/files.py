@@ -4,7 +4,9 @@ import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
+import resource
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -81,9 +83,18 @@ def _is_full(error: OSError) -> bool:
 
 
 def ensure_room(folder: Path, num_bytes: int) -> None:
-    """Raises OSError if so many bytes do not fit: for writers in C++ that end the whole process when a disk is full."""
+    """Raises OSError if a file of so many bytes cannot be: for writers in C++ that end the whole process where one fails."""
     if shutil.disk_usage(folder).free < num_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    if num_bytes > (limit := file_limit()):
+        wanted = f"a file of {bytes_text(num_bytes)} is larger than ulimit -f allows ({bytes_text(limit)})"
+        raise OSError(errno.EFBIG, wanted)
+
+
+def file_limit() -> float:
+    """The bytes that this process may write into one file (``ulimit -f``); inf where nothing limits them."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 @contextmanager

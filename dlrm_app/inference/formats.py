@@ -25,7 +25,7 @@ Run = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 """A loaded model: inputs → (probabilities [B], logits [B])."""
 
 PACKAGE, SCRIPT = "model.pt2", "model.ts"
-_CODE_BYTES = 2**18
+_CODE_BYTES = 2**21
 _NAME = "model"
 _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
 """Modules that torchrec's tracer leaves whole, as in its tutorial."""
@@ -89,14 +89,16 @@ def write_package(
                 program, package_path=str(path), inductor_configs=settings
             )
         except torch._inductor.exc.InductorError as error:
+            lines = str(error).splitlines()
+            reason = next((line for line in lines if " error: " in line), lines[0])
             raise DlrmError(
-                f"the model cannot be compiled: {str(error).splitlines()[0][:300]}; format=aoti needs a C++ compiler "
-                "(apt-get install g++), format=torchscript does without"
+                f"the model cannot be compiled: {reason[:300]}; format=aoti needs a C++ compiler (apt-get install g++) that may "
+                "write files of its own, format=torchscript does without"
             ) from error
 
 
 def scored_bytes(model: torch.nn.Module) -> int:
-    """Bytes that ``model`` takes in a file, at least: its weights, and the code about them."""
+    """Bytes that ``model`` takes in a file, if not fewer: its weights, and the code about them."""
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers())) + _CODE_BYTES
 
 

@@ -17,12 +17,15 @@ import torch
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.files import ensure_room
 from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.tables.specs import Table
 
 SAFETENSORS = "weights.safetensors"
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _CHUNK_ROWS = 1 << 17
+_NAMES_BYTES = 1 << 10
+"""More than the header of weights.safetensors has for a tensor."""
 
 
 def write_safetensors(
@@ -32,7 +35,9 @@ def write_safetensors(
     from safetensors.torch import save_file  # an extra
 
     tensors = {f"table.{t.name}": weights.table(t).to(_DTYPES[types[t.name]]) for t in tables}
-    save_file({**tensors, **_dense(weights)}, folder / SAFETENSORS)
+    tensors |= _dense(weights)
+    ensure_room(folder, sum(tensor.nbytes for tensor in tensors.values()) + _NAMES_BYTES * len(tensors))
+    save_file(tensors, folder / SAFETENSORS)
 
 
 def write_parquet(

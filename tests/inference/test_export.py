@@ -149,6 +149,19 @@ def test_too_much_loss_leaves_nothing(trained: Path, tmp_path: Path) -> None:
     assert record.proofs[0].max_difference > 1e-4
 
 
+@pytest.mark.parametrize("kind", ["aoti", "torchscript", "safetensors"])
+def test_a_limit_on_the_size_of_files_is_told_before_the_process_ends(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Their writers abort the process, or raise errors of their own."""
+    if kind == "safetensors":
+        pytest.importorskip("safetensors", reason="an extra: pip install safetensors")
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
+    with pytest.raises(DlrmError, match=r"larger than ulimit -f allows \(1 kB\); fix that, then export again"):
+        export_here(f"checkpoint={trained}/run", f"format={kind}", f"output={tmp_path}/export")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "overrides",
     [["model=dcn", "model.ensemble_size=2"], ["model=projection"], ["model=concat", "model.bottom_mlp=[]"]],

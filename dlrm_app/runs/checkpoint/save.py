@@ -4,6 +4,7 @@ torch.distributed.checkpoint.async_save is not used: its thread ends where its i
 and the deletion of older checkpoints come after that; its copies are of whole tensors, for CUDA with moved placements.
 """
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from dlrm_app.config.train import CheckpointConfig
 from dlrm_app.distributed.collectives import all_gather_objects, new_group, while_others_wait
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError, SharedError
-from dlrm_app.files import describe_files
+from dlrm_app.files import describe_files, file_limit
 from dlrm_app.runs.checkpoint.marker import Marker
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
@@ -39,7 +40,7 @@ from dlrm_app.runs.checkpoint.names import (
 )
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorWriter
 from dlrm_app.runs.checkpoint.tensors import Tensors
-from dlrm_app.text import listed
+from dlrm_app.text import bytes_text, listed
 
 COUNTABLE = 1 << 30
 Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
@@ -158,8 +159,9 @@ def _or_refuse(folder: Path, work: Callable[[], T]) -> T:
 def _room(folder: Path) -> str:
     """The room on the disk, which torch does not report."""
     disk = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    free = shutil.disk_usage(disk).free / 2**30
-    return f"\n  {free:,.1f} GiB are free there; make room, then: {resume_hint(folder.parent)}"
+    free, limit = shutil.disk_usage(disk).free / 2**30, file_limit()
+    limited = "" if limit == math.inf else f", for files of up to {bytes_text(limit)} (ulimit -f)"
+    return f"\n  {free:,.1f} GiB are free there{limited}; make room, then: {resume_hint(folder.parent)}"
 
 
 class Writer:
