@@ -41,8 +41,8 @@ def num_started() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def started_ranks() -> Ranks:
-    """This process's place, as torchrun gives it in the environment; without it, one rank.
+def started_ranks(on_cpu: bool = False) -> Ranks:
+    """This process's place, as torchrun gives it in the environment; without it, one rank. ``on_cpu``: GPUs are left alone.
 
     Raises ConfigError where there is an NVIDIA driver and no GPU that torch can use, unless the CPU was asked for, and
     where srun has started several processes without places.
@@ -60,7 +60,7 @@ def started_ranks() -> Ranks:
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         world_size=world_size,
         local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size))),
-        device_type="cuda" if has_gpu(find_driver()) else "cpu",
+        device_type="cuda" if not on_cpu and has_gpu(find_driver()) else "cpu",
     )
 
 

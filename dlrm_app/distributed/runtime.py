@@ -99,18 +99,18 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def start_runtime(
-    num_threads: int | None, *, numa: bool = True, timeout: timedelta = TIMEOUT
+    num_threads: int | None, *, numa: bool = True, timeout: timedelta = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[Runtime]:
     """Joins the process group, gives this rank's place in it, and leaves it at the end.
 
     gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. ``num_threads``: None for this
     rank's share of the cores. ``numa``: keep to the cores near this rank's GPU where that is safe (see
-    ``dlrm_app.distributed.ranks``). A rank that hears nothing from another for ``timeout`` within a collective gives up.
+    ``dlrm_app.distributed.ranks``). ``on_cpu``: also where there are GPUs. A rank that hears nothing from another for ``timeout`` within a collective gives up.
     When the block fails while other ranks may wait in a collective, the process ends at once with the error's
     exit code: destroying a process group in that state can hang or abort.
     """
     quiet_libraries()
-    runtime, binding = _find_runtime(num_threads, numa)
+    runtime, binding = _find_runtime(num_threads, numa, on_cpu)
     if binding.cores is not None:
         keep_to(binding.cores)
     torch.set_num_threads(runtime.num_threads)
@@ -156,8 +156,8 @@ def start_runtime(
             os.environ.pop(variable, None)
 
 
-def _find_runtime(num_threads: int | None, numa: bool) -> tuple[Runtime, Binding]:
-    ranks = started_ranks()
+def _find_runtime(num_threads: int | None, numa: bool, on_cpu: bool) -> tuple[Runtime, Binding]:
+    ranks = started_ranks(on_cpu)
     gpus: list[str] = []
     if ranks.device_type == "cuda":
         # torchrun's ranks see the same GPUs; those of Slurm's tasks or Kubernetes' pods may each see one, which is another

@@ -86,7 +86,7 @@ class _Source:
 def export_model(config: ExportConfig) -> ExportRecord:
     """Exports as ``config`` says and prints how near it is. Raises DlrmError; then nothing has the name ``config.output``."""
     output = Path(config.output)
-    with start_runtime(config.threads) as runtime:
+    with start_runtime(config.threads, on_cpu=True) as runtime:  # the files are for CPUs
         source = _open(config, runtime)
         with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as folder:
             record = _export(config, source, folder, runtime)
@@ -230,7 +230,7 @@ def _score_trained(source: _Source, batch_size: int, runtime: Runtime) -> Scored
     model.eval()
 
     def score(batch: Batch) -> torch.Tensor:
-        logits: torch.Tensor = model(batch.to(runtime.device))[1][1].cpu()
+        logits: torch.Tensor = model(batch)[1][1]
         return logits
 
     with undisturbed(model):
@@ -260,5 +260,8 @@ def _cells(found: Verification) -> list[str]:
         f"{found.p_value:.3g}",
         f"{found.max_difference:.2g}",
         f"{found.mean_difference:.2g}",
-        *(f"{found.milliseconds[str(rows)]:.3g} ms" for rows in TIMED_ROWS),
+        *(
+            f"{found.milliseconds[rows]:.3g} ms{', busy' * (rows in found.busy)}"
+            for rows in map(str, TIMED_ROWS)
+        ),
     ]

@@ -6,7 +6,7 @@ folder without rows, enough to encode raw rows as those of training were.
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -57,7 +57,8 @@ class Verification:
     """One file against the model that was trained, on the same ``rows`` of ``split``.
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC less the file's, with the bounds of its
-    interval and the p-value of there being none (DeLong, paired). ``milliseconds``: batch size → the median time.
+    interval and the p-value of there being none (DeLong, paired). ``milliseconds``: batch size → the time that the fastest tenth
+    of calls take at most; ``busy``: the batch sizes that were timed beside other programs.
     """
 
     file: str
@@ -73,6 +74,7 @@ class Verification:
     p_value: float
     bytes: int
     milliseconds: dict[str, float]
+    busy: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

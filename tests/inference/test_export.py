@@ -24,7 +24,7 @@ from dlrm_app.inference.record import read_record
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from tests.commands import command, run
-from tests.inference.conftest import export_here
+from tests.inference.conftest import export_here, predicted
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, train_here
 
@@ -149,6 +149,17 @@ def test_too_much_loss_leaves_nothing(trained: Path, tmp_path: Path) -> None:
     assert record.proofs[0].max_difference > 1e-4
 
 
+def test_export_and_prediction_leave_a_gpu_alone(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables may be larger than it; what is exported scores on CPUs, and so does dlrm-predict."""
+    monkeypatch.setattr("dlrm_app.distributed.ranks.has_gpu", lambda _: True)
+    keys = [f"checkpoint={trained}/run", "format=torchscript", f"output={tmp_path}/export"]
+    assert export_here(*keys).proofs[0].max_difference < 1e-6
+    rows = predicted(tmp_path / "scores.parquet", f"model={trained}/run", f"data.path={trained}/dataset")
+    assert len(rows) == 701
+
+
 @pytest.mark.parametrize("kind", ["aoti", "torchscript", "safetensors"])
 def test_a_limit_on_the_size_of_files_is_told_before_the_process_ends(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -157,7 +168,9 @@ def test_a_limit_on_the_size_of_files_is_told_before_the_process_ends(
     if kind == "safetensors":
         pytest.importorskip("safetensors", reason="an extra: pip install safetensors")
     monkeypatch.setattr("resource.getrlimit", lambda _: (1000, 1000))
-    with pytest.raises(DlrmError, match=r"larger than ulimit -f allows \(1 kB\); fix that, then export again"):
+    with pytest.raises(
+        DlrmError, match=r"larger than ulimit -f allows \(1 kB\); fix that, then export again"
+    ):
         export_here(f"checkpoint={trained}/run", f"format={kind}", f"output={tmp_path}/export")
     assert list(tmp_path.iterdir()) == []
 

@@ -24,7 +24,7 @@ from dlrm_app.inference.predict.parts import DatasetParts, Part, TableReader
 from dlrm_app.inference.predict.raw_rows import RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, Tally
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
-from dlrm_app.inference.scoring_model import build_scoring_model, to_inputs
+from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import table_types
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, BatchMaker
@@ -69,7 +69,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
     """Scores as ``config`` says and gives the metrics, where there are labels. Raises DlrmError."""
     output = Path(config.output)
     with (
-        start_runtime(config.threads) as runtime,
+        start_runtime(config.threads, on_cpu=True) as runtime,
         explained_disk_errors(output, REPEAT),
         ExitStack() as held,
     ):
@@ -139,7 +139,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
     trained = open_trained(path, runtime, config.which, config.ema)
     types = table_types(trained.tables, "fp32", {})
     scoring = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
-    model = install(scoring, torch.device("cpu"), trained.trainer.kernels)
+    model = install(scoring, CPU, trained.trainer.kernels)
 
     @torch.no_grad()
     def logits(batch: Batch) -> torch.Tensor:

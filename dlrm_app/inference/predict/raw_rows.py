@@ -3,6 +3,7 @@
 Whatever rows come in becomes lines, with separators that no value has, so that there is one parser and one rule.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, fir
 FIELD, ITEM = "\x1f", "\x1e"
 """Separators of the fields of a row, and of the items of a list."""
 BREAKING = frozenset("\x1e\x1f\n\r")
-"""Characters that a value cannot hold, in text as here."""
+"""Characters that a value cannot hold, in text as here. An item of a list cannot hold the separator of its column either."""
 
 
 def raw_spec(manifest: Manifest) -> Spec:
@@ -42,12 +43,16 @@ def raw_spec(manifest: Manifest) -> Spec:
     return read_spec(DatasetConfig(**manifest.config["dataset"]))
 
 
+def read_columns(spec: Spec) -> list[Column]:
+    """The columns that a TextEncoder's lines have, as the raw log has them."""
+    return [column for column in spec.columns if column.role != "ignore"]
+
+
 def text_spec(spec: Spec) -> Spec:
     """``spec`` as a TextEncoder's lines have it: the columns that are read, between separators of their own."""
     columns = tuple(
         column if column.separator is None else replace(column, separator=ITEM)
-        for column in spec.columns
-        if column.role != "ignore"
+        for column in read_columns(spec)
     )
     return replace(spec, delimiter=FIELD, quote=None, header=False, columns=columns)
 
@@ -83,7 +88,6 @@ def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]
 
 
 _CHUNK_ROWS = 1 << 15
-_BREAKING = f"[{''.join(sorted(BREAKING))}]"
 _BAD = "\0"
 """Stands for a value that a line of text could not hold: the parser rejects its row."""
 
@@ -184,19 +188,19 @@ class RawParts:
         part.num_lines = cursor.line
 
     def _row_groups(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
-        path, as_text = source.path, text_spec(spec)
+        path = source.path
         with _readable_parquet(path), pq.ParquetFile(path) as parquet:
             schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
-        if lacking := [column.name for column in as_text.columns if column.name not in schema.names]:
+        if lacking := [column.name for column in read_columns(spec) if column.name not in schema.names]:
             raise DataError(
                 f"{path} lacks the columns {', '.join(lacking)}, which the model reads: add them, of nulls where nothing is known"
             )
         for group in range(count):
-            yield group, partial(self._encode_group, path, group, as_text)
+            yield group, partial(self._encode_group, path, group, spec)
 
     def _encode_group(self, path: str, group: int, spec: Spec, part: Part) -> Iterator[Chunk]:
-        rows = TextEncoder(spec, self._manifest, _CHUNK_ROWS)
-        names = [column.name for column in spec.columns]
+        rows = TextEncoder(text_spec(spec), self._manifest, _CHUNK_ROWS)
+        names = [column.name for column in read_columns(spec)]
         with _readable_parquet(path), pq.ParquetFile(path) as parquet:
             for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names):
                 try:
@@ -231,9 +235,9 @@ def _has_label(line: bytes, spec: Spec) -> bool:
 
 
 def lines_of(table: pa.Table, spec: Spec) -> list[str]:
-    """The rows of ``table`` as lines of ``spec``. Raises DataError."""
+    """The rows of ``table`` as lines of ``text_spec(spec)``. Raises DataError."""
     columns = []
-    for column in spec.columns:
+    for column in read_columns(spec):
         values = table.column(column.name).combine_chunks()
         try:
             columns.append(_texts(values, column))
@@ -256,8 +260,9 @@ def _texts(values: Any, column: Column) -> Any:
             )
         items = _scalars(values.flatten(), column)
         offsets = pc.subtract(values.offsets, values.offsets[0])
-        lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), items)
-        return pc.fill_null(pc.binary_join(lists, ITEM), "")
+        texts = pc.binary_join(pa.ListArray.from_arrays(offsets.cast(pa.int32()), items), ITEM)
+        is_one_missing = pc.and_(pc.equal(texts, ""), pc.not_equal(pc.list_value_length(values), 0))
+        return pc.fill_null(pc.if_else(is_one_missing, _BAD, texts), "")
     return _scalars(values, column)
 
 
@@ -278,5 +283,6 @@ def _scalars(values: Any, column: Column) -> Any:
         values = pc.if_else(pc.is_nan(values), None, values)
     texts = values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        texts = pc.if_else(pc.match_substring_regex(texts, _BREAKING), _BAD, texts)
+        breaking = f"[{''.join(map(re.escape, sorted(BREAKING)))}{re.escape(column.separator or '')}]"
+        texts = pc.if_else(pc.match_substring_regex(texts, breaking), _BAD, texts)
     return pc.fill_null(texts, "")

@@ -31,6 +31,12 @@ class Tally:
     rejects: list[tuple[int, str]]
 
 
+def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The scores that dlrm-predict and dlrm-serve give for ``logits``, the nearest numbers that float32 has."""
+    scores: NDArray[np.float32] = (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
+    return scores
+
+
 class ScoresFile:
     """``output``, and OUTPUT.parts beside it while it is being made.
 
@@ -136,8 +142,7 @@ class ScoresFile:
             start += tally.num_lines
 
     def _final(self, part: pa.Table, start: int, origin: str) -> pa.Table:
-        logits = numbers_of(part.column("logit")).astype(np.float64)
-        columns: dict[str, Any] = {"score": array_of((1 / (1 + np.exp(-logits))).astype(np.float32))}
+        columns: dict[str, Any] = {"score": array_of(probabilities(numbers_of(part.column("logit"))))}
         if "label" in part.column_names:
             columns["label"] = part.column("label")
         codes = array_of(np.zeros(len(part), np.int32))

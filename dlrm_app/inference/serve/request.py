@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlrm_app.inference.predict.raw_rows import BREAKING, FIELD, ITEM, text_spec
+from dlrm_app.inference.predict.raw_rows import BREAKING, FIELD, ITEM, read_columns, text_spec
 from dlrm_app.preprocess.read.spec import Column, Spec
 
 MAX_PROBLEMS = 8
@@ -91,8 +91,9 @@ class JsonRows:
     """
 
     def __init__(self, spec: Spec) -> None:
-        read = text_spec(spec.without_label())
-        self._columns = {c.name: (number, c, _plain_types(c)) for number, c in enumerate(read.columns)}
+        unlabelled = spec.without_label()
+        read, columns = text_spec(unlabelled), read_columns(unlabelled)
+        self._columns = {c.name: (number, c, _plain_types(c)) for number, c in enumerate(columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
         # one more, so that no line is ever blank, which the parser rejects
         self.line_spec = replace(read, columns=(*read.columns, Column("", "ignore")))
@@ -138,7 +139,7 @@ class JsonRows:
         for name, value in row.items():
             if isinstance(value, str) and name in self._columns:
                 try:
-                    _check_text(value)
+                    _check_text(value, self._columns[name][1])
                 except ValueError as error:
                     return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
         return None
@@ -159,21 +160,26 @@ def _text(value: Any, column: Column) -> str:
         return _scalar(value, column)
     if not isinstance(value, list):
         raise ValueError("holds lists: put the value in [ ]")
-    return ITEM.join("" if item is None else _scalar(item, column) for item in value)
+    text = ITEM.join("" if item is None else _scalar(item, column) for item in value)
+    if value and not text:
+        raise ValueError("is a list of one missing value, which no raw log holds: give [], or leave it out")
+    return text
 
 
 def _scalar(value: Any, column: Column) -> str:
     if isinstance(value, str):
-        _check_text(value)
+        _check_text(value, column)
         return value
     if isinstance(value, bool | int | float):
         return _number(value, column)
     raise ValueError("must be a single value, which it is in training")
 
 
-def _check_text(value: str) -> None:
+def _check_text(value: str, column: Column) -> None:
     if not BREAKING.isdisjoint(value):
         raise ValueError("may not hold line ends or separators of records")
+    if column.separator is not None and column.separator in value:
+        raise ValueError(f"holds an item with {column.separator!r}, which separates items in the raw log")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

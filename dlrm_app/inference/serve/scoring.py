@@ -15,6 +15,7 @@ from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.predict.raw_rows import TextEncoder, raw_spec
+from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
 from dlrm_app.preprocess.encode.encoder import Encoded
@@ -49,7 +50,7 @@ class ServedExport:
         scores = np.zeros(len(lines), np.float64)
         encoded, numbers, rejects = self._text.encode(lines)
         if len(numbers):
-            scores[numbers] = self.export.score(self._inputs(encoded))[0].numpy()
+            scores[numbers] = probabilities(self.export.score(self._inputs(encoded))[1].numpy())
         answers: list[Answer] = []
         begin = 0
         for request in requests:

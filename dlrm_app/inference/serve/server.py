@@ -20,7 +20,7 @@ import torch
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -164,6 +164,8 @@ class Server:
             body = await asyncio.wait_for(self._body(request), seconds)
         except asyncio.TimeoutError:
             raise RequestError(408, f"the body did not come within limits.seconds={seconds:g}") from None
+        except ClientDisconnect:  # counted; nobody reads the answer
+            raise RequestError(400, "the client left before the body was whole") from None
         lines = self._export.rows.lines(parse_body(body, self._limits.rows))
         return _json(200, {"scores": await self._batcher.score(lines, seconds)})
 

@@ -11,8 +11,8 @@ NOT_READ = "\0"
 """What the parser rejects."""
 
 
-def texts(kind: str, values: pa.Array) -> list[str]:
-    spec = Spec("x", FIELD, None, False, (Column("x", "dense", kind),))
+def texts(kind: str, values: pa.Array, separator: str | None = None) -> list[str]:
+    spec = Spec("x", FIELD, None, False, (Column("x", "dense", kind, separator),))
     return lines_of(pa.table({"x": values}), spec)
 
 
@@ -20,6 +20,22 @@ def test_numbers_that_no_integer_holds_are_rejected_and_never_another_number() -
     given = [1.0, float("inf"), float("-inf"), 1e300, -(2.0**63), 2.5, float("nan"), None]
     bad = [NOT_READ] * 5
     assert texts("integer", pa.array(given)) == ["1", *bad, "", ""]
+
+
+def test_lists_that_no_raw_log_holds_are_rejected_and_never_another_list() -> None:
+    """An item with the separator would be two; a single missing one would be none."""
+    given = pa.array([["a", None, "b"], [], None, ["a|b"], [None], [""], ["a", "x^y"], [None, None]])
+    assert texts("string", given, "|") == [
+        "a\x1e\x1eb",
+        "",
+        "",
+        NOT_READ,
+        NOT_READ,
+        NOT_READ,
+        "a\x1ex^y",
+        "\x1e",
+    ]
+    assert texts("string", pa.array([["a", "x^y"]]), "^") == [f"a\x1e{NOT_READ}"]
 
 
 @pytest.mark.parametrize("values", [pa.array([{"a": 1}]), pa.array([b"\xff\xfe"])])

@@ -40,6 +40,18 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
         ({"user": "\ud800"}, 'user is not UTF-8, got "\\ud800"'),
         ({"last_items": "i1|i2"}, 'last_items holds lists: put the value in [ ], got "i1|i2"'),
         (
+            {"last_items": ["i1|i2"]},
+            "last_items holds an item with '|', which separates items in the raw log, got [\"i1|i2\"]",
+        ),
+        *(
+            (
+                {"last_items": value},
+                "last_items is a list of one missing value, which no raw log holds: give [], or leave it out, "
+                f"got {json.dumps(value)}",
+            )
+            for value in ([None], [""])
+        ),
+        (
             {"last_items": [["i1"]]},
             'last_items must be a single value, which it is in training, got [["i1"]]',
         ),
