@@ -70,7 +70,7 @@ def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
     Raises ConfigError where it was not, and torch can use none: days on a CPU are no answer to a broken driver, or to an
     image that was built where no GPU was seen.
     """
-    if driver is None or are_hidden():
+    if driver is None or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return False
     if _has_cpu_wheels():
         if not any((root / "dev").glob("nvidia[0-9]*")):  # the driver alone, as on a cluster's login node
@@ -94,11 +94,6 @@ def visible_gpus() -> list[str]:
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
-
-
-def are_hidden() -> bool:
-    """True if CUDA_VISIBLE_DEVICES hides the GPUs, which asks for the CPU."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN
 
 
 def _has_cpu_wheels() -> bool:

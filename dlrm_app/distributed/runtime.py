@@ -26,7 +26,6 @@ from dlrm_app.distributed.failures import fixable, print_failure
 from dlrm_app.distributed.ranks import (
     Binding,
     Ranks,
-    are_hidden,
     bind,
     core_problems,
     count_cores,
@@ -35,7 +34,6 @@ from dlrm_app.distributed.ranks import (
 )
 from dlrm_app.distributed.rendezvous import TIMEOUT, join, name_interfaces
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
-from dlrm_app.machine import find_driver
 
 logger = logging.getLogger(__name__)
 
@@ -127,10 +125,6 @@ def start_runtime(
             "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
             binding.why,
         )
-        if are_hidden() and find_driver() is not None:
-            logger.warning(
-                "there is an NVIDIA driver, but this computes on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
-            )
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
     join(runtime, timeout)
     try:
