@@ -35,13 +35,12 @@ from dlrm_app.preprocess.units.executor import Executor, LocalExecutor
 from dlrm_app.preprocess.units.journal import (
     WORK,
     RunRecord,
-    forget_run,
+    forget_passes,
     holds_rows,
     locked,
     open_keys,
     passes_over,
     read_run,
-    redo_vocabularies,
     remove_temporary_files,
     write_run,
 )
@@ -166,7 +165,7 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
         if holds_rows(output):
             raise
         logger.info(f"{output} is unfinished, without a row that could be kept: begun again")
-        forget_run(output)
+        forget_passes(output)
         before = None
     if before is None:
         write_run(output, now)
@@ -174,7 +173,7 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
     logger.info(f"{output} is unfinished: continuing where it stopped")
     remove_temporary_files(output)
     if before.config["encoding"] != identity["encoding"]:
-        redo_vocabularies(output)
+        forget_passes(output, "vocab")  # the counts of values, which they are made of, are kept
     write_run(output, now)
     return True
 

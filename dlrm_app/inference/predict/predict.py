@@ -104,8 +104,8 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
         if own is not None and own.share:
             logger.warning(
-                "about %s of these rows seem to be training rows, whose target columns tell the model their own clicks: it "
-                "scores new rows less well than these; for scores of training rows give data.path=DATASET split=train",
+                "about %s of these rows seem to be training rows, which target columns tell their own clicks: metrics of new "
+                "rows are worse; for honest scores of training rows give data.path=DATASET split=train",
                 percent(own.share),
             )
         values = _measure(scores, runtime) if config.metrics else None

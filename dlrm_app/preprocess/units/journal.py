@@ -164,12 +164,6 @@ def holds_rows(output: Path) -> bool:
     return bool(landed) and not read
 
 
-def forget_run(output: Path) -> None:
-    """Deletes what an unfinished run made, but for the lock and the record of what it was."""
-    for path in [output / "vocab", output / "target", *(output / WORK).glob("*")]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def write_run(output: Path, run: RunRecord) -> None:
     write_json(output / WORK / "plan.json", asdict(run))
 
@@ -177,7 +171,7 @@ def write_run(output: Path, run: RunRecord) -> None:
 def open_keys(output: Path, before: RunRecord) -> list[str]:
     """The settings that may still change, for no work that is kept depends on them.
 
-    They are those that a refusal may tell to change; ``redo_vocabularies`` must follow a change of the encoding.
+    They are those that a refusal may tell to change; ``forget_passes`` of vocabularies must follow a change of the encoding.
     """
     begun = {path.parent.name for path in (output / WORK).glob("*/*.json")}
     keys = ["rejects.max_fraction"]
@@ -192,10 +186,11 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
     return keys
 
 
-def redo_vocabularies(output: Path) -> None:
-    """Forgets the vocabularies; what they are made of, the counts of values, is kept."""
-    shutil.rmtree(output / WORK / "vocab", ignore_errors=True)
-    shutil.rmtree(output / "vocab", ignore_errors=True)
+def forget_passes(output: Path, *names: str) -> None:
+    """Deletes the work of the passes ``names``, or of all, and the files that they made."""
+    for name in names or {"vocab", "target", *(path.name for path in (output / WORK).glob("*"))}:
+        shutil.rmtree(output / WORK / name, ignore_errors=True)
+        shutil.rmtree(output / name, ignore_errors=True)
 
 
 def remove_temporary_files(output: Path) -> None:
