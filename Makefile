@@ -1,8 +1,10 @@
 # make help   what there is
-# Options: PYTHON=python3.12 (which Python), DEVICE=auto|cpu|cuda (which wheels), VENV=folder, EXTRAS=dev,bench
+# Options: PYTHON=python3.12 (which Python), DEVICE=auto|cpu|cuda|cu126 (which wheels), TRIO=auto|2.14|2.13 (which torch, with the
+# fbgemm and torchrec built for it), VENV=folder, EXTRAS=dev,bench
 
 PYTHON ?= python3
 DEVICE ?= auto
+TRIO ?= auto
 EXTRAS ?= dev
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -14,7 +16,7 @@ help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-10s %s\n", $$1, $$2}'
 
 setup: ## make .venv with the torch, fbgemm and torchrec that fit this machine; quick when nothing is to do
-	@$(PYTHON) scripts/setup.py --venv=$(VENV) --device=$(DEVICE) --extras=$(EXTRAS)
+	@$(PYTHON) scripts/setup.py --venv=$(VENV) --device=$(DEVICE) --trio=$(TRIO) --extras=$(EXTRAS)
 
 demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	rm -rf demo

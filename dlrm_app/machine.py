@@ -14,7 +14,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 UNLIMITED = 1 << 62
 """cgroup v1 says "no limit" with the largest whole number of pages below 2^63 bytes."""
@@ -63,13 +65,28 @@ def read_text(path: Path) -> str:
         return ""
 
 
-PYTHONS = ((3, 10), (3, 13))
-"""The oldest and the newest Python that torch, fbgemm and torchrec have wheels for."""
+class Trio(NamedTuple):
+    """Versions of the three packages that are built for each other; any other three end in an undefined symbol."""
+
+    torch: str
+    fbgemm: str
+    torchrec: str
+
+    @property
+    def name(self) -> str:
+        """What TRIO= takes: 2.13 for torch 2.13.0."""
+        return self.torch.rpartition(".")[0]
+
+
+TRIOS = (Trio("2.14.1", "1.9.0", "1.9.2"), Trio("2.13.0", "1.8.0", "1.8.0"))
+"""Those that this project runs on, the newest first (docs/versions.md)."""
+PYTHONS = ((3, 10), (3, 14))
+"""The oldest and the newest Python that they have wheels for."""
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 WHEELS_CUDA = (13, 0)
-"""What torch 2.13's and fbgemm-gpu 1.8's CUDA wheels are built for (their libraries link libcudart.so.13)."""
-OLDEST_DRIVER = 580
-"""The first whose CUDA is 13.0 (NVIDIA's CUDA 13.0 release notes, table 3)."""
+"""What PyPI's CUDA wheels of every trio are built for (their libraries link libcudart.so.13)."""
+OLDEST_DRIVERS = {(13, 0): 580, (12, 0): 525}
+"""The first driver for each CUDA (NVIDIA's CUDA 13.0 release notes, tables 2 and 3)."""
 
 HIDDEN = ("", "-1")
 """Values of CUDA_VISIBLE_DEVICES that ask for the CPU."""
@@ -90,12 +107,25 @@ class Driver:
     @property
     def fault(self) -> str | None:
         """Why the CUDA wheels don't run on it; None if they do, or if that cannot be told."""
+        cuda = needed_cuda()
         major = int(self.version.split(".")[0]) if self.version else None
-        is_old = self.cuda < WHEELS_CUDA if self.cuda else major is not None and major < OLDEST_DRIVER
+        is_old = self.cuda < cuda if self.cuda else major is not None and major < OLDEST_DRIVERS[cuda]
         if not is_old:
             return None
-        needed = f"CUDA {_dotted(WHEELS_CUDA)}, a driver of at least {OLDEST_DRIVER}"
+        needed = f"CUDA {_dotted(cuda)}, a driver of at least {OLDEST_DRIVERS[cuda]}"
         return f"the NVIDIA driver ({self}) is too old; the CUDA wheels need {needed}"
+
+
+def needed_cuda() -> tuple[int, int]:
+    """The CUDA that a driver must run: of the installed fbgemm's build, as 1.8.0+cu126, or of PyPI's wheels.
+
+    Builds for 12.x run on every driver of CUDA 12 (NVIDIA's minor version compatibility).
+    """
+    try:
+        is_12 = "+cu12" in version("fbgemm-gpu")
+    except PackageNotFoundError:
+        is_12 = False
+    return (12, 0) if is_12 else WHEELS_CUDA
 
 
 def find_driver(root: Path = Path("/")) -> Driver | None:
@@ -151,7 +181,7 @@ def _dotted(version: tuple[int, int] | None) -> str:
 
 
 KERNELS = ((8, 0), (9, 0), (10, 0))
-"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and no PTX to compile for others."""
+"""fbgemm-gpu 1.8.0's wheels hold machine code for sm_80, sm_90a and sm_100a, and no PTX; 1.9.0's are taken to be alike."""
 ANY_MINOR = (8,)
 """Code for x.0 also runs on x.1 to x.9 (CUDA C++ programming guide, binary compatibility), but not sm_90a's and sm_100a's."""
 

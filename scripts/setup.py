@@ -2,11 +2,12 @@
 
     python3 scripts/setup.py                  # what `make setup` runs
     python3 scripts/setup.py --device=cpu     # CPU wheels in spite of an NVIDIA driver
+    python3 scripts/setup.py --trio=2.13      # this torch, with the fbgemm and torchrec that are built for it
 
 With an NVIDIA driver a plain `pip install .` is right. Without one it is not: torchrec's metadata asks for
 `fbgemm-gpu`, which cannot be imported where there is no driver, so the CPU build of fbgemm takes its place and
-torchrec comes without its dependencies (the project names them all). Standard library only; versions are read
-from the project's own metadata, so they stand in pyproject.toml alone.
+torchrec comes without its dependencies (the project names them all). Standard library only; the versions of the
+three stand in dlrm_app/machine.py, all others in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -26,10 +27,21 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 # not installed yet: found beside this script
-from dlrm_app.machine import PYTHONS, PYTORCH_CPU_INDEX, WHEELS_CUDA, Driver, find_driver  # noqa: E402
+from dlrm_app.machine import (  # noqa: E402
+    PYTHONS,
+    PYTORCH_CPU_INDEX,
+    TRIOS,
+    WHEELS_CUDA,
+    Driver,
+    Trio,
+    find_driver,
+)
 
 OLDEST, NEWEST = PYTHONS
 STAMP = "dlrm-app-setup.json"
+PYTORCH_CU126_INDEX = "https://download.pytorch.org/whl/cu126"
+CU126_TRIO = next(trio for trio in TRIOS if trio.name == "2.13")
+"""The newest whose builds for CUDA 12.6 upstream names (FBGEMM's pull request 5976); there are none for 12.8."""
 
 
 class SetupError(Exception):
@@ -48,7 +60,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Choice:
-    """``device`` is cpu or cuda."""
+    """``device`` is cpu, cuda or cu126."""
 
     device: str
     reason: str
@@ -56,9 +68,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """What pip installs for CPU: ``torch`` first, then ``resolved`` with dependencies and ``bare`` without."""
+    """What pip installs for CPU once torch is there: ``resolved`` with dependencies and ``bare`` without."""
 
-    torch: str
     resolved: list[str]
     bare: list[str]
 
@@ -68,40 +79,48 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where the environment goes")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "cu126"], default="auto")
+    parser.add_argument("--trio", choices=["auto", *(trio.name for trio in TRIOS)], default="auto")
     parser.add_argument("--extras", default="dev", help="extras of pyproject.toml, separated by commas")
     options = parser.parse_args()
     try:
-        set_up(options.venv.resolve(), options.device, [e for e in options.extras.split(",") if e])
+        extras = [extra for extra in options.extras.split(",") if extra]
+        set_up(options.venv.resolve(), options.device, extras, options.trio)
     except SetupError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted: run the same command again, it goes on from what is installed")
 
 
-def set_up(venv: Path, device: str, extras: list[str]) -> None:
+def set_up(venv: Path, device: str, extras: list[str], trio: str = "auto") -> None:
     """Brings ``venv`` to the state that pyproject.toml describes; does nothing if it is there already.
 
-    Extras that an earlier call installed stay, so that two commands with other extras do not undo each other's work.
+    Extras that an earlier call installed stay, and so does its trio where none is asked for, so that two commands with
+    other options do not undo each other's work.
     """
     machine = look_at_machine()
     choice = choose(machine, device)
     stamp = venv / STAMP
     installed = json.loads(stamp.read_text()) if stamp.is_file() else {}
     extras = sorted({*extras, *installed.get("extras", [])})
+    trios = find_trios(choice.device, trio, installed)
     state = describe_state(choice, extras, machine)
-    if installed == state:
-        print(f"{venv} is up to date ({choice.device}); to install anew: rm -r {venv}")
+    if len(trios) == 1 and installed == {**state, "trio": trios[0].name}:
+        print(
+            f"{venv} is up to date ({choice.device}, torch {trios[0].torch}); to install anew: rm -r {venv}"
+        )
         return
     print(f"device: {choice.device}, because {choice.reason}", flush=True)
     python = make_venv(venv, machine.python)
     stamp.unlink(missing_ok=True)
     remove_misfits(python, choice.device)
-    if choice.device == "cuda":
-        install_for_cuda(python, extras)
+    if choice.device == "cpu":
+        taken = install_for_cpu(python, extras, trios)
+    elif choice.device == "cu126":
+        taken = install_for_cu126(python, extras, trios[0])
     else:
-        install_for_cpu(python, extras)
-    stamp.write_text(json.dumps(state))
+        taken = install_for_cuda(python, extras, trios[0])
+    stamp.write_text(json.dumps({**state, "trio": taken.name}))
     print(f"installed in {venv}; see what it holds with: {venv}/bin/dlrm-doctor")
 
 
@@ -120,7 +139,7 @@ def choose(machine: Machine, device: str = "auto") -> Choice:
         raise SetupError(
             f"fbgemm has no wheels for {machine.system}, only for Linux: use a Linux machine or container"
         )
-    if device == "cuda" and machine.processor != "x86_64":
+    if device in ("cuda", "cu126") and machine.processor != "x86_64":
         raise SetupError(
             f"fbgemm-gpu has CUDA wheels for x86_64 alone, this is {machine.processor}: use DEVICE=cpu"
         )
@@ -132,8 +151,10 @@ def choose(machine: Machine, device: str = "auto") -> Choice:
         return Choice("cpu", f"fbgemm-gpu has no CUDA wheels for {machine.processor}")
     if machine.driver.fault:
         raise SetupError(
-            f"{machine.driver.fault}: update the driver, or install CPU wheels, which leave the GPU unused, with "
-            "make setup DEVICE=cpu"
+            f"{machine.driver.fault}. Update the driver. Where it must stay: make setup DEVICE=cu126 installs wheels for "
+            "CUDA 12.6 (driver 525 or newer; A100, A10, L4, L40, H100, H200); NVIDIA's package cuda-compat-13-0 makes "
+            "drivers of datacentre GPUs run CUDA 13 once its folder is in LD_LIBRARY_PATH; make setup DEVICE=cpu leaves "
+            "the GPU unused (docs/versions.md)"
         )
     return Choice("cuda", f"{machine.driver} (DEVICE=cpu installs CPU wheels all the same)")
 
@@ -148,9 +169,22 @@ def find_python() -> str:
     return next((name for name in names if shutil.which(name)), "python3.12 (after installing it)")
 
 
+def find_trios(device: str, wanted: str, installed: dict[str, object]) -> list[Trio]:
+    """The trios to try, the best first: the one ``wanted`` or, for auto, the one that is ``installed``, else all that fit."""
+    if device == "cu126" and wanted in ("auto", CU126_TRIO.name):
+        return [CU126_TRIO]
+    if device == "cu126":
+        raise SetupError(
+            f"for CUDA 12.6 there is only TRIO={CU126_TRIO.name}: leave TRIO={wanted} or DEVICE=cu126 out"
+        )
+    name = installed.get("trio") if wanted == "auto" else wanted
+    return [trio for trio in TRIOS if trio.name == name] or list(TRIOS)
+
+
 def describe_state(choice: Choice, extras: list[str], machine: Machine) -> dict[str, object]:
-    """Equal to that of an earlier run exactly if there is nothing to do."""
-    sources = (ROOT / "pyproject.toml").read_bytes() + Path(__file__).read_bytes()
+    """With the name of the trio, equal to that of an earlier run exactly if there is nothing to do."""
+    files = (ROOT / "pyproject.toml", Path(__file__))
+    sources = b"".join(file.read_bytes() for file in files) + repr(TRIOS).encode()
     return {
         "sources": hashlib.sha256(sources).hexdigest(),
         "project": str(ROOT),
@@ -189,7 +223,7 @@ def find_misfits(versions: dict[str, str], device: str) -> list[str]:
     if device == "cuda" and is_for_other_cuda(versions.get("torch", "")):
         misfits.append("torch")  # it would satisfy the version asked for
     unwanted = "fbgemm-gpu" if device == "cpu" else "fbgemm-gpu-cpu"
-    if unwanted in versions:
+    if unwanted in versions or (device == "cuda" and is_for_other_cuda(versions.get("fbgemm-gpu", ""))):
         misfits += [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
     return misfits
 
@@ -207,13 +241,14 @@ def installed_versions(python: Path) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", package["name"]).lower(): package["version"] for package in listing}
 
 
-def install_for_cuda(python: Path, extras: list[str]) -> None:
+def install_for_cuda(python: Path, extras: list[str], trio: Trio) -> Trio:
     """A source that has 2.13.0+cpu or 2.13.0+cu126 beside 2.13.0 wins by that: pip holds the longer for the newer."""
-    print("installing the CUDA wheels (several GB)", flush=True)
-    pip_install(python, ["-e", f"{ROOT}[{','.join(extras)}]"])
+    print(f"installing torch {trio.torch} and its companions for CUDA (several GB)", flush=True)
+    pins = [f"torch=={trio.torch}", f"fbgemm-gpu=={trio.fbgemm}", f"torchrec=={trio.torchrec}"]
+    pip_install(python, ["-e", f"{ROOT}[{','.join(extras)}]", *pins])
     torch = installed_versions(python).get("torch", "")
     if not is_for_other_cuda(torch):
-        return
+        return trio
     plain = torch.partition("+")[0]
     print(f"pip took torch {torch}, which fbgemm-gpu does not fit: taking {plain} itself", flush=True)
     if not pip_install(python, [f"torch==={plain}"], may_lack=f"torch==={plain}"):
@@ -222,40 +257,52 @@ def install_for_cuda(python: Path, extras: list[str]) -> None:
             "leave out the extra index (PIP_EXTRA_INDEX_URL, pip config list), or name a folder with that wheel, "
             "PIP_FIND_LINKS=FOLDER"
         )
+    return trio
 
 
-def install_for_cpu(python: Path, extras: list[str]) -> None:
+def install_for_cu126(python: Path, extras: list[str], trio: Trio) -> Trio:
+    """PyTorch's builds for CUDA 12.6, which drivers from 525 on run; torchrec is the same for all."""
+    print(f"installing torch {trio.torch} and its companions for CUDA 12.6 (several GB)", flush=True)
+    pins = [f"torch=={trio.torch}+cu126", f"fbgemm-gpu=={trio.fbgemm}+cu126", f"torchrec=={trio.torchrec}"]
+    index = ["--extra-index-url", PYTORCH_CU126_INDEX]
+    pip_install(python, [*index, "-e", f"{ROOT}[{','.join(extras)}]", *pins])
+    return trio
+
+
+def install_for_cpu(python: Path, extras: list[str], trios: list[Trio]) -> Trio:
     pip_install(python, ["--no-deps", "-e", str(ROOT)])
-    plan = plan_for_cpu(read_requirements(python), extras)
-    install_torch_for_cpu(python, plan.torch)
+    trio = install_torch_for_cpu(python, trios)
+    plan = plan_for_cpu(read_requirements(python), extras, trio)
     print("installing what goes with it", flush=True)
     pip_install(python, plan.resolved)
     pip_install(python, ["--no-deps", *plan.bare])
     print("`pip check` will say that torchrec misses fbgemm-gpu: fbgemm-gpu-cpu is in its place, all is well")
+    return trio
 
 
-def install_torch_for_cpu(python: Path, torch: str) -> None:
-    """The CPU build from the nearest source that has it; failing that, the build that runs on both."""
-    cpu_build = torch.replace(".*", ".0") + "+cpu"
-    print(f"installing {cpu_build}", flush=True)
-    if pip_install(python, ["--no-deps", cpu_build], may_lack=cpu_build):
-        return
-    print(
-        f"pip's configured sources have none for this Python: trying PyTorch's, {PYTORCH_CPU_INDEX}",
-        flush=True,
-    )
-    index = ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1"]
-    if pip_install(python, ["--no-deps", *index, cpu_build], may_lack=cpu_build):
-        return
+def install_torch_for_cpu(python: Path, trios: list[Trio]) -> Trio:
+    """The first trio of which the nearest source has a CPU build; failing that, the first, in the build for both."""
+    print(f"installing torch for CPU, {' or '.join(trio.torch for trio in trios)}", flush=True)
+    for index in ([], ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1"]):
+        if index:
+            print(
+                f"pip's configured sources have none for this Python: trying {PYTORCH_CPU_INDEX}", flush=True
+            )
+        for trio in trios:
+            cpu_build = f"torch=={trio.torch}+cpu"
+            if pip_install(python, ["--no-deps", *index, cpu_build], may_lack=cpu_build):
+                return trio
+    torch = f"torch=={trios[0].torch}"
     print(
         f"that is out of reach: taking {torch} with CUDA, which runs on CPU too but is several GB larger",
         flush=True,
     )
     if not pip_install(python, ["--no-deps", torch], may_lack=torch):
         raise SetupError(
-            f"neither pip's configured sources nor {PYTORCH_CPU_INDEX} have {cpu_build} or {torch}. "
+            f"neither pip's configured sources nor {PYTORCH_CPU_INDEX} have {torch} or {torch}+cpu. "
             "Put a wheel in a folder and name it: PIP_FIND_LINKS=FOLDER make setup"
         )
+    return trios[0]
 
 
 def read_requirements(python: Path) -> list[str]:
@@ -264,23 +311,19 @@ def read_requirements(python: Path) -> list[str]:
     return json.loads(output([str(python), "-c", code]))
 
 
-def plan_for_cpu(requirements: list[str], extras: list[str]) -> CpuPlan:
-    """The project's ``requirements``, as its metadata has them, with fbgemm's CPU build in the place of CUDA's."""
-    torch, resolved, bare = "torch", [], []
+def plan_for_cpu(requirements: list[str], extras: list[str], trio: Trio) -> CpuPlan:
+    """The project's ``requirements``, as its metadata has them, with ``trio``'s packages for CPU in the place of the three."""
+    resolved = []
     for requirement in requirements:
         text, _, marker = (part.strip() for part in requirement.partition(";"))
         extra = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", marker)
         if extra and extra.group(1) not in extras:
             continue
         name = re.match(r"[\w.-]+", text).group().lower()
-        if name == "torchrec":
-            bare.append(text)
-        elif name == "fbgemm-gpu":
-            resolved.append(text.replace("fbgemm-gpu", "fbgemm-gpu-cpu"))
-        else:
-            torch = text if name == "torch" else torch
+        if name not in ("torch", "fbgemm-gpu", "torchrec"):
             resolved.append(text)
-    return CpuPlan(torch, resolved, bare)
+    pins = [f"torch=={trio.torch}", f"fbgemm-gpu-cpu=={trio.fbgemm}"]
+    return CpuPlan([*pins, *resolved], [f"torchrec=={trio.torchrec}"])
 
 
 def pip_install(python: Path, arguments: list[str], may_lack: str | None = None) -> bool:

@@ -142,6 +142,23 @@ def test_what_the_library_runs_counts_and_else_the_version(
     assert (Driver("seen", version, cuda).fault is None) == is_fit
 
 
+@pytest.mark.parametrize(
+    ("version", "cuda", "is_fit"),
+    [
+        ("550.54.15", (12, 4), True),
+        ("570.86.10", None, True),
+        ("525.60.13", None, True),
+        ("470.5", (11, 4), False),
+    ],
+)
+def test_builds_for_cuda_12_run_on_every_driver_of_cuda_12(
+    version: str, cuda: tuple[int, int] | None, is_fit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Driver("seen", "550.54.15").fault is not None
+    monkeypatch.setattr(module, "version", lambda name: "1.8.0+cu126")
+    assert (Driver("seen", version, cuda).fault is None) == is_fit
+
+
 def test_a_library_alone_is_a_driver_and_one_that_cannot_answer_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

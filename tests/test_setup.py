@@ -29,7 +29,7 @@ def machine(python=(3, 11), system="linux", processor="x86_64", driver=None):
     return setup.Machine(python, system, processor, driver)
 
 
-@pytest.mark.parametrize("minor", [10, 11, 12, 13])
+@pytest.mark.parametrize("minor", [10, 11, 12, 13, 14])
 def test_without_a_driver_the_cpu_wheels_are_chosen(minor):
     choice = setup.choose(machine(python=(3, minor)))
     assert choice.device == "cpu"
@@ -45,15 +45,16 @@ def test_with_a_driver_the_cuda_wheels_are_chosen_and_the_reason_names_how_it_wa
 OLD = setup.Driver("/proc/driver/nvidia is there", "535.183.01", (12, 2))
 
 
-def test_a_driver_too_old_for_the_cuda_wheels_is_refused_with_both_ways_out():
+def test_a_driver_too_old_for_the_cuda_wheels_is_refused_with_every_way_out():
     with pytest.raises(setup.SetupError) as refusal:
         setup.choose(machine(driver=OLD))
     assert "535.183.01" in str(refusal.value)
     assert "at least 580" in str(refusal.value)
-    assert "make setup DEVICE=cpu" in str(refusal.value)
+    for way in ("make setup DEVICE=cpu", "make setup DEVICE=cu126", "cuda-compat-13-0"):
+        assert way in str(refusal.value)
 
 
-@pytest.mark.parametrize(("device", "driver"), [("cpu", OLD), ("cuda", OLD), ("cuda", None)])
+@pytest.mark.parametrize(("device", "driver"), [("cpu", OLD), ("cuda", OLD), ("cuda", None), ("cu126", OLD)])
 def test_what_the_user_asks_for_wins_over_what_is_seen(device, driver):
     assert setup.choose(machine(driver=driver), device).device == device
 
@@ -63,9 +64,11 @@ def test_an_arm_machine_with_a_driver_gets_cpu_wheels_for_fbgemm_has_no_others()
     assert setup.choose(machine(processor="aarch64", driver=driver)).device == "cpu"
     with pytest.raises(setup.SetupError, match="DEVICE=cpu"):
         setup.choose(machine(processor="aarch64"), "cuda")
+    with pytest.raises(setup.SetupError, match="DEVICE=cpu"):
+        setup.choose(machine(processor="aarch64"), "cu126")
 
 
-@pytest.mark.parametrize("python", [(3, 9), (3, 14)])
+@pytest.mark.parametrize("python", [(3, 9), (3, 15)])
 def test_a_python_without_wheels_is_refused_and_one_on_the_path_is_named(python, monkeypatch):
     monkeypatch.setattr(setup.shutil, "which", lambda name: name == "python3.12")
     with pytest.raises(setup.SetupError) as refusal:
@@ -80,19 +83,22 @@ def test_other_systems_than_linux_are_refused():
 
 
 REQUIREMENTS = [
-    "torch==2.13.*",
-    "fbgemm-gpu==1.8.0",
-    "torchrec==1.8.0",
+    "torch>=2.13,<2.15",
+    "fbgemm-gpu>=1.8.0,<=1.9.0",
+    "torchrec>=1.8.0,<=1.9.2",
     "numpy>=1.26",
     "pytest>=8; extra == 'dev'",
     'polars>=1; extra == "bench"',
 ]
 
 
+OLDER = setup.Trio("2.13.0", "1.8.0", "1.8.0")
+NEWER = setup.Trio("2.14.1", "1.9.0", "1.9.2")
+
+
 def test_the_cpu_plan_replaces_fbgemm_and_keeps_torchrec_from_pulling_the_cuda_build():
-    plan = setup.plan_for_cpu(REQUIREMENTS, ["dev"])
-    assert plan.torch == "torch==2.13.*"
-    assert plan.resolved == ["torch==2.13.*", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
+    plan = setup.plan_for_cpu(REQUIREMENTS, ["dev"], OLDER)
+    assert plan.resolved == ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26", "pytest>=8"]
     assert plan.bare == ["torchrec==1.8.0"]
 
 
@@ -100,7 +106,7 @@ def test_the_plan_made_from_the_projects_own_metadata_names_everything_that_torc
     """torchrec comes without its dependencies, so the project must name each of them itself."""
     from importlib.metadata import requires
 
-    plan = setup.plan_for_cpu(requires("dlrm-app"), ["dev"])
+    plan = setup.plan_for_cpu(requires("dlrm-app"), ["dev"], OLDER)
     names = {requirement_name(text) for text in plan.resolved}
     asked = {requirement_name(text) for text in requires("torchrec") if "extra" not in text}
     assert asked - {"fbgemm-gpu"} <= names
@@ -122,6 +128,8 @@ def requirement_name(text):
         ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cuda", ["torch", "fbgemm-gpu-cpu"]),
         ({"torch": "2.13.0+cu126", "fbgemm-gpu": "1.8.0"}, "cuda", ["torch"]),
         ({"torch": "2.13.0+cu130", "fbgemm-gpu": "1.8.0"}, "cuda", []),
+        ({"torch": "2.13.0+cu126", "fbgemm-gpu": "1.8.0+cu126"}, "cuda", ["torch", "fbgemm-gpu"]),
+        ({"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0"}, "cu126", ["fbgemm-gpu-cpu"]),
         (
             {"torch": "2.13.0+cpu", "fbgemm-gpu": "1.8.0", "fbgemm-gpu-cpu": "1.8.0"},
             "cpu",
@@ -153,23 +161,59 @@ class FakePip:
 
 CONFIGURED_CPU = ("configured", "torch==2.13.0+cpu")
 PYTORCH_CPU = ("pytorch", "torch==2.13.0+cpu")
-CONFIGURED_ANY = ("configured", "torch==2.13.*")
+CONFIGURED_ANY = ("configured", "torch==2.13.0")
 
 
-def install_with(pip, monkeypatch):
+def install_with(pip, monkeypatch, trios=(OLDER,)):
     """pip's commands after the project's own installation: those for torch, then the rest, then torchrec."""
     monkeypatch.setattr(setup.subprocess, "run", pip)
     monkeypatch.setattr(setup, "read_requirements", lambda python: REQUIREMENTS)
-    setup.install_for_cpu(Path("python"), [])
+    setup.install_for_cpu(Path("python"), [], list(trios))
     return pip.commands[1:]
 
 
 def test_a_cpu_wheel_in_the_configured_sources_is_taken_from_there(monkeypatch):
     assert install_with(FakePip(), monkeypatch) == [
         ["--no-deps", "torch==2.13.0+cpu"],
-        ["torch==2.13.*", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26"],
+        ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0", "numpy>=1.26"],
         ["--no-deps", "torchrec==1.8.0"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "taken"),
+    [
+        ([], NEWER),
+        ([("configured", "torch==2.14.1+cpu")], OLDER),  # it is nearer, and smaller than the CUDA build
+        ([("configured", "torch==2.14.1+cpu"), CONFIGURED_CPU], NEWER),
+        ([(source, "torch==2.14.1+cpu") for source in ("configured", "pytorch")] + [CONFIGURED_CPU], OLDER),
+    ],
+)
+def test_the_newest_trio_of_the_nearest_source_with_a_cpu_wheel_is_taken_whole(lacking, taken, monkeypatch):
+    commands = install_with(FakePip(lacking), monkeypatch, [NEWER, OLDER])
+    assert commands[-2][:2] == [f"torch=={taken.torch}", f"fbgemm-gpu-cpu=={taken.fbgemm}"]
+    assert commands[-1] == ["--no-deps", f"torchrec=={taken.torchrec}"]
+
+
+def test_a_trio_asked_for_wins_over_the_installed_one_and_that_one_over_the_newest():
+    assert setup.find_trios("cpu", "auto", {}) == list(setup.TRIOS)
+    assert setup.find_trios("cuda", "auto", {"trio": "2.13"}) == [OLDER]
+    assert setup.find_trios("cuda", "2.14", {"trio": "2.13"}) == [NEWER]
+    assert setup.find_trios("cpu", "auto", {"trio": "2.9"}) == list(
+        setup.TRIOS
+    )  # of an older release of ours
+
+
+def test_for_cuda_12_there_is_the_older_trio_from_pytorchs_own_index(monkeypatch):
+    assert setup.find_trios("cu126", "auto", {"trio": "2.14"}) == [OLDER]
+    with pytest.raises(setup.SetupError, match=r"only TRIO=2\.13"):
+        setup.find_trios("cu126", "2.14", {})
+    pip = FakePip()
+    monkeypatch.setattr(setup.subprocess, "run", pip)
+    setup.install_for_cu126(Path("python"), ["dev"], OLDER)
+    [command] = pip.commands
+    assert command[:2] == ["--extra-index-url", setup.PYTORCH_CU126_INDEX]
+    assert command[-3:] == ["torch==2.13.0+cu126", "fbgemm-gpu==1.8.0+cu126", "torchrec==1.8.0"]
 
 
 def test_pytorchs_cpu_index_is_asked_for_torch_alone_where_the_configured_sources_lack_the_wheel(monkeypatch):
@@ -179,7 +223,7 @@ def test_pytorchs_cpu_index_is_asked_for_torch_alone_where_the_configured_source
 
 def test_where_no_source_has_a_cpu_wheel_the_one_with_cuda_is_taken_and_said_to_be_large(monkeypatch, capsys):
     commands = install_with(FakePip([CONFIGURED_CPU, PYTORCH_CPU]), monkeypatch)
-    assert commands[2] == ["--no-deps", "torch==2.13.*"]
+    assert commands[2] == ["--no-deps", "torch==2.13.0"]
     assert "several GB larger" in capsys.readouterr().out
 
 
@@ -207,7 +251,8 @@ def test_a_torch_for_another_cuda_that_pip_preferred_is_replaced(taken, expected
     pip = FakePip()
     monkeypatch.setattr(setup.subprocess, "run", pip)
     monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": taken})
-    setup.install_for_cuda(Path("python"), [])
+    setup.install_for_cuda(Path("python"), [], OLDER)
+    assert pip.commands[0][-3:] == ["torch==2.13.0", "fbgemm-gpu==1.8.0", "torchrec==1.8.0"]
     assert [arguments[-1] for arguments in pip.commands[1:]] == expected
 
 
@@ -215,7 +260,7 @@ def test_where_only_another_cudas_torch_is_to_be_had_the_cure_is_told(monkeypatc
     monkeypatch.setattr(setup.subprocess, "run", FakePip([("configured", "torch===2.13.0")]))
     monkeypatch.setattr(setup, "installed_versions", lambda python: {"torch": "2.13.0+cu126"})
     with pytest.raises(setup.SetupError, match="PIP_EXTRA_INDEX_URL"):
-        setup.install_for_cuda(Path("python"), [])
+        setup.install_for_cuda(Path("python"), [], OLDER)
 
 
 @pytest.fixture
@@ -225,7 +270,12 @@ def installs(monkeypatch):
     monkeypatch.setattr(setup, "look_at_machine", machine)
     monkeypatch.setattr(setup, "make_venv", lambda venv, version: venv / "bin" / "python")
     monkeypatch.setattr(setup, "remove_misfits", lambda python, device: None)
-    monkeypatch.setattr(setup, "install_for_cpu", lambda python, extras: steps.append(extras))
+
+    def install(python, extras, trios):
+        steps.append((extras, [trio.name for trio in trios]))
+        return trios[-1]
+
+    monkeypatch.setattr(setup, "install_for_cpu", install)
     return steps
 
 
@@ -233,16 +283,20 @@ def test_nothing_is_done_twice(tmp_path, monkeypatch, installs, capsys):
     monkeypatch.setattr(setup, "find_driver", lambda: None)
     setup.set_up(tmp_path, "auto", ["dev"])
     setup.set_up(tmp_path, "auto", ["dev"])
-    assert installs == [["dev"]]
+    assert installs == [(["dev"], ["2.14", "2.13"])]
     assert "up to date" in capsys.readouterr().out
     setup.set_up(tmp_path, "auto", ["dev", "bench"])
     setup.set_up(tmp_path, "auto", ["dev"])
-    assert installs == [["dev"], ["bench", "dev"]]
+    assert installs[1:] == [(["bench", "dev"], ["2.13"])]
+    setup.set_up(tmp_path, "auto", ["dev"], "2.13")
+    setup.set_up(tmp_path, "auto", ["dev"], "2.14")
+    setup.set_up(tmp_path, "auto", ["dev"])
+    assert installs[2:] == [(["bench", "dev"], ["2.14"])]
 
 
 @pytest.mark.usefixtures("installs")
 def test_a_set_up_that_fails_half_way_is_not_taken_for_done(tmp_path, monkeypatch):
-    def fail(python, extras):
+    def fail(python, extras, trios):
         raise setup.SetupError("pip failed")
 
     monkeypatch.setattr(setup, "install_for_cpu", fail)

@@ -14,6 +14,7 @@ from dlrm_app.doctor.versions import (
     check_versions,
     install_command,
     installed_versions,
+    nearest_trio,
     requirements_of_app,
 )
 from dlrm_app.machine import HIDDEN, Driver, explain_missing, find_driver, has_kernels, memory_limits
@@ -41,7 +42,7 @@ def examine(timeout: float) -> Iterator[Finding]:
     yield Finding("memory", State.OK, describe_memory())
     yield Finding("CPU cores", State.OK, str(len(os.sched_getaffinity(0))))
     yield _judge_shared_memory()
-    fix = install_command("cuda" if has_driver else "cpu")
+    fix = install_command("cuda" if has_driver else "cpu", nearest_trio(versions))
     yield from _try_libraries(fix, driver if is_for_gpus else None, timeout)
 
 

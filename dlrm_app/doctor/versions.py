@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distributions, requires
 
 from dlrm_app.doctor.report import Finding, State
-from dlrm_app.machine import PYTHONS, PYTORCH_CPU_INDEX, WHEELS_CUDA
+from dlrm_app.machine import PYTHONS, PYTORCH_CPU_INDEX, TRIOS, Trio, needed_cuda
 
-FITTING = {"torch": "2.13", "fbgemm": "1.8.0", "torchrec": "1.8.0"}
-"""Built for each other, as pyproject.toml asks for them; any other three end in an undefined symbol."""
 OTHERS = ("hydra-core", "msgspec", "numpy", "numba", "pyarrow", "isal", "tensordict", "torchmetrics", "tqdm")
 PIP = f"{sys.executable} -m pip"
 
@@ -43,7 +41,7 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
 
 def check_versions(versions: Mapping[str, str], has_driver: bool) -> list[Finding]:
     """A row for torch, fbgemm and torchrec each, and one on whether the three fit each other and the driver."""
-    fix = install_command("cuda" if has_driver else "cpu")
+    fix = install_command("cuda" if has_driver else "cpu", nearest_trio(versions))
     builds = [f"{name} {versions[name]}" for name in _builds(versions)]
     present = {
         "torch": versions.get("torch"),
@@ -73,22 +71,27 @@ def find_fault(versions: Mapping[str, str], has_driver: bool) -> str | None:
     torch, _, build = versions["torch"].partition("+")
     if builds == ["fbgemm-gpu"] and not has_driver:
         return "fbgemm-gpu needs an NVIDIA driver, and there is none"
-    if builds == ["fbgemm-gpu"] and build and not build.startswith(f"cu{WHEELS_CUDA[0]}"):
-        return f"fbgemm-gpu is built for CUDA {WHEELS_CUDA[0]}, this torch for {build}"
-    found = {
-        "torch": ".".join(torch.split(".")[:2]),
-        "fbgemm": versions[builds[0]].partition("+")[0],
-        "torchrec": versions["torchrec"].partition("+")[0],
-    }
-    return None if found == FITTING else f"{_listed(FITTING)} fit, not {_listed(found)}"
+    cuda = needed_cuda()[0]
+    if builds == ["fbgemm-gpu"] and build and not build.startswith(f"cu{cuda}"):
+        return f"fbgemm-gpu is built for CUDA {cuda}, this torch for {build}"
+    found = Trio(torch, *(versions[name].partition("+")[0] for name in (builds[0], "torchrec")))
+    if any((found.name, *found[1:]) == (trio.name, *trio[1:]) for trio in TRIOS):
+        return None
+    return f"{'; or '.join(map(_listed, TRIOS))} fit, not {_listed(found)}"
+
+
+def nearest_trio(versions: Mapping[str, str]) -> Trio:
+    """The trio of the installed torch; the newest if it has none."""
+    torch = versions.get("torch", "")
+    return next((trio for trio in TRIOS if torch.startswith(f"{trio.name}.")), TRIOS[0])
 
 
 def _builds(versions: Mapping[str, str]) -> list[str]:
     return [name for name in ("fbgemm-gpu", "fbgemm-gpu-cpu") if name in versions]
 
 
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+def _listed(trio: Trio) -> str:
+    return f"torch {trio.name}, fbgemm {trio.fbgemm}, torchrec {trio.torchrec}"
 
 
 def check_others(versions: Mapping[str, str], requirements: Mapping[str, str]) -> list[Finding]:
@@ -102,14 +105,17 @@ def check_others(versions: Mapping[str, str], requirements: Mapping[str, str]) -
     ]
 
 
-def install_command(device: str) -> str:
-    """What to type for the three packages to fit, on ``device`` cpu or cuda, whatever is there now."""
+def install_command(device: str, trio: Trio) -> str:
+    """What to type for the three packages to be ``trio``, on ``device`` cpu or cuda, whatever is there now.
+
+    Both builds of fbgemm go first: they share one folder, and uninstalling one takes the other's files.
+    """
     remove = f"{PIP} uninstall -y torch torchrec fbgemm-gpu fbgemm-gpu-cpu"
-    torch, fbgemm, torchrec = FITTING["torch"], FITTING["fbgemm"], FITTING["torchrec"]
+    torch, fbgemm, torchrec = trio
     if device == "cuda":
         # === : a build for CPU or another CUDA, which an index may have beside it, is not taken
-        return f"{remove} && {PIP} install torch==={torch}.0 fbgemm-gpu=={fbgemm} torchrec=={torchrec}"
+        return f"{remove} && {PIP} install torch==={torch} fbgemm-gpu=={fbgemm} torchrec=={torchrec}"
     return (
-        f"{remove} && {PIP} install --extra-index-url {PYTORCH_CPU_INDEX} torch=={torch}.0+cpu "
+        f"{remove} && {PIP} install --extra-index-url {PYTORCH_CPU_INDEX} torch=={torch}+cpu "
         f"&& {PIP} install --no-deps fbgemm-gpu-cpu=={fbgemm} torchrec=={torchrec}"
     )

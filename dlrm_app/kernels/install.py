@@ -16,7 +16,7 @@ from torch import nn
 
 logger = logging.getLogger(__name__)
 
-WRITTEN_FOR = {"fbgemm": "1.8", "torchrec": "1.8"}
+WRITTEN_FOR = {"fbgemm": ("1.8", "1.9"), "torchrec": ("1.8", "1.9")}
 """The operators are called by the order of fbgemm's arguments, the layers read attributes of torchrec's."""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h's
 _libraries: list[torch.library.Library] = []
@@ -46,11 +46,11 @@ def _fit_libraries() -> bool:
     """True if fbgemm and torchrec have the versions that the kernels are written for; else warns, once."""
     found = {"fbgemm": _version("fbgemm-gpu-cpu") or _version("fbgemm-gpu"), "torchrec": _version("torchrec")}
     for name, wanted in WRITTEN_FOR.items():
-        if not f"{found[name]}.".startswith(f"{wanted}."):
+        if not f"{found[name]}.".startswith(tuple(f"{version}." for version in wanted)):
             logger.warning(
                 "trainer.kernels=compiled is written for %s %s, and %s is installed: the libraries' own code computes",
                 name,
-                wanted,
+                " and ".join(wanted),
                 found[name] or "another build",
             )
             return False

@@ -160,7 +160,7 @@ def _table_problems(
 def _data_type_problems(table: Table, is_fused: bool, wants_rounding: bool, device_type: str) -> list[str]:
     """Reasons why ``table`` cannot be trained in its data_type. ``wants_rounding``: stochastic_rounding is asked for."""
     if table.data_type == "bf16":
-        return ["fbgemm 1.8 trains no bf16 tables, on CPU or CUDA: use data_type fp16 or fp32"]
+        return ["fbgemm trains no bf16 tables, on CPU or CUDA: use data_type fp16 or fp32"]
     if table.data_type == "fp32":
         return []
     if not is_fused:

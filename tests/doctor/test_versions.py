@@ -1,10 +1,12 @@
 """Which torch, fbgemm and torchrec fit together, judged from their versions alone."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from dlrm_app.doctor.report import State
 from dlrm_app.doctor.versions import (
-    FITTING,
     OTHERS,
     check_others,
     check_python,
@@ -12,14 +14,21 @@ from dlrm_app.doctor.versions import (
     find_fault,
     install_command,
     installed_versions,
+    nearest_trio,
     requirements_of_app,
 )
+from dlrm_app.machine import TRIOS
 
 CPU = {"torch": "2.13.0+cpu", "fbgemm-gpu-cpu": "1.8.0", "torchrec": "1.8.0"}
 CUDA = {"torch": "2.13.0", "fbgemm-gpu": "1.8.0", "torchrec": "1.8.0"}
+THREE = ("torch", "fbgemm-gpu", "torchrec")
+NEWER = {"torch": "2.14.1+cpu", "fbgemm-gpu-cpu": "1.9.0", "torchrec": "1.9.2"}
 
 
-@pytest.mark.parametrize(("versions", "has_driver"), [(CPU, False), (CPU, True), (CUDA, True)])
+@pytest.mark.parametrize(
+    ("versions", "has_driver"),
+    [(CPU, False), (CPU, True), (CUDA, True), (NEWER, False), ({**NEWER, "torch": "2.14.0"}, False)],
+)
 def test_the_pairs_that_are_built_for_each_other_fit(versions, has_driver):
     assert find_fault(versions, has_driver) is None
 
@@ -36,6 +45,8 @@ def without(versions, name):
         ({**CUDA, "torch": "2.13.0+cpu"}, True, "built for CUDA 13, this torch for cpu"),
         ({**CUDA, "torch": "2.13.0+cu126"}, True, "built for CUDA 13, this torch for cu126"),
         ({**CPU, "torch": "2.12.0+cpu"}, False, "fit, not torch 2.12, fbgemm 1.8.0"),
+        ({**CPU, "torch": "2.14.1+cpu"}, False, "fit, not torch 2.14, fbgemm 1.8.0"),
+        ({**NEWER, "torchrec": "1.8.0"}, False, "fit, not torch 2.14, fbgemm 1.9.0, torchrec 1.8.0"),
         ({**CPU, "fbgemm-gpu-cpu": "1.7.0"}, False, "fit, not torch 2.13, fbgemm 1.7.0"),
         ({**CPU, "torchrec": "1.6.1"}, False, "fit, not torch 2.13, fbgemm 1.8.0, torchrec 1.6.1"),
         (without(CPU, "torch"), False, "torch missing"),
@@ -47,7 +58,7 @@ def test_what_does_not_fit_is_named_and_has_a_cure(versions, has_driver, reason)
     assert reason in find_fault(versions, has_driver)
     together = check_versions(versions, has_driver)[-1]
     assert together.state is State.WRONG
-    assert together.fix == install_command("cuda" if has_driver else "cpu")
+    assert together.fix == install_command("cuda" if has_driver else "cpu", nearest_trio(versions))
 
 
 def test_an_unused_gpu_is_worth_a_note():
@@ -57,15 +68,33 @@ def test_an_unused_gpu_is_worth_a_note():
 
 
 def test_the_cure_for_cpu_never_lets_torchrec_pull_the_cuda_build():
-    first, second, last = install_command("cpu").split(" && ")
+    first, second, last = install_command("cpu", nearest_trio(CPU)).split(" && ")
     assert "uninstall" in first
     assert "torch==2.13.0+cpu" in second
     assert "--no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0" in last
 
 
-def test_the_versions_that_fit_are_those_of_the_projects_metadata():
-    pins = {name.removesuffix("-gpu"): text.split("==")[-1] for name, text in requirements_of_app().items()}
-    assert {name: pins[name].removesuffix(".*") for name in FITTING} == FITTING
+def test_the_cure_keeps_to_the_trio_of_the_installed_torch():
+    assert nearest_trio(CPU).name == "2.13"
+    assert (
+        nearest_trio(NEWER).name == nearest_trio({}).name == nearest_trio({"torch": "2.1.0"}).name == "2.14"
+    )
+
+
+def test_pip_takes_the_newest_trio_where_it_is_free_to_and_may_keep_the_oldest():
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    ranges = {name: re.search(rf'"{name}>=([\d.]+),<=?([\d.]+)"', text).groups() for name in THREE}
+    oldest, newest = TRIOS[-1], TRIOS[0]
+    assert ranges["torch"] == (oldest.name, f"2.{int(newest.name.split('.')[1]) + 1}")
+    assert ranges["fbgemm-gpu"] == (oldest.fbgemm, newest.fbgemm)
+    assert ranges["torchrec"] == (oldest.torchrec, newest.torchrec)
+
+
+def test_a_build_for_cuda_12_wants_a_torch_for_it(monkeypatch):
+    monkeypatch.setattr("dlrm_app.machine.version", lambda name: "1.8.0+cu126")
+    fbgemm = {**CUDA, "fbgemm-gpu": "1.8.0+cu126"}
+    assert find_fault({**fbgemm, "torch": "2.13.0+cu126"}, True) is None
+    assert "built for CUDA 12, this torch for cu130" in find_fault({**fbgemm, "torch": "2.13.0+cu130"}, True)
 
 
 def test_installed_versions_are_found_under_normalized_names():
@@ -83,7 +112,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_the_version_a
 
 
 @pytest.mark.parametrize(
-    ("python", "state"), [((3, 9), "WRONG"), ((3, 10), "ok"), ((3, 13), "ok"), ((3, 14), "WRONG")]
+    ("python", "state"), [((3, 9), "WRONG"), ((3, 10), "ok"), ((3, 14), "ok"), ((3, 15), "WRONG")]
 )
 def test_the_pythons_that_have_wheels_are_accepted(python, state):
     assert check_python(python).state.value == state
