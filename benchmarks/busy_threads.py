@@ -3,12 +3,10 @@
     python benchmarks/busy_threads.py --data DATASET --rounds 5 --busy 1
 
 Several trainings stand still (SIGSTOP) while one goes on for some seconds, in random order, so that all meet the same
-neighbours. Rates are medians over windows, 0 where a window had no two lines of the log; cores that other programs took are of
-/proc/stat.
+neighbours. Rates are medians over windows, of the steps that ended in each; cores that other programs took are of /proc/stat.
 """
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -21,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SPINS = ("10000", "1000", "300", "0")
-STEPS = 4
-"""Between two lines of the log."""
+BATCH = 2048
 
 
 @dataclass
@@ -41,11 +38,8 @@ class Trainer:
         self.process.send_signal(signal.SIGSTOP)
         took = time.perf_counter() - started
         self.others.append((self._others(busy) - before) / took)
-        lines = self.log.read_bytes()[begin:].decode().splitlines()
-        events = [json.loads(line) for line in lines if line.endswith("}")]
-        # the first one counts the time that it stood still
-        pace = [1 / event["samples_per_second"] for event in events if event["event"] == "train"][1:]
-        self.rates.append(1 / statistics.mean(pace) if pace else 0)
+        steps = self.log.read_bytes()[begin:].count(b'"event": "train"')
+        self.rates.append(steps * BATCH / took)
 
     def _others(self, busy: list[subprocess.Popen[bytes]]) -> float:
         """Seconds of CPU time of all but ours."""
@@ -62,7 +56,8 @@ def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
 def start(data: Path, folder: Path, threads: int, spin: str) -> Trainer:
     keys = [f"data.path={data}", "tables.embedding_dim=32", "trainer.epochs=1000000", "experiment=null"]
     keys += ["evaluation.table_health=false", "checkpoint.every_epoch=false", "report.enabled=false"]
-    keys += [f"trainer.log_every_steps={STEPS}", f"trainer.threads={threads}", f"output={folder}"]
+    keys += ["trainer.log_every_steps=1", f"trainer.global_batch_size={BATCH}"]
+    keys += [f"trainer.threads={threads}", f"output={folder}"]
     environment = {**os.environ, "GOMP_SPINCOUNT": spin}
     log = folder / "metrics.jsonl"
     quiet = subprocess.DEVNULL

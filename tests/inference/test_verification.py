@@ -22,7 +22,8 @@ def test_one_call_in_five_is_undisturbed(
         clock[0] += 0.001 if calls[0] % 5 == 0 else 0.010
         calls[0] += 1
 
-    monkeypatch.setattr(verification.time, "perf_counter", lambda: clock[0])
+    for name in ("perf_counter", "process_time"):
+        monkeypatch.setattr(verification.time, name, lambda: clock[0])
     usage = iter([SimpleNamespace(ru_nivcsw=7), SimpleNamespace(ru_nivcsw=7 + preempted)])
     monkeypatch.setattr(verification.resource, "getrusage", lambda _: next(usage))
     assert verification.time_calls(run, INPUTS) == (1.0, is_busy)
