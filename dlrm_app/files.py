@@ -17,6 +17,9 @@ from typing import Any
 from dlrm_app.errors import DlrmError
 from dlrm_app.text import bytes_text
 
+MAX_ALIASED = 100_000
+"""Values in a YAML file that has aliases, each counted as often as an alias names it."""
+
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
@@ -185,6 +188,38 @@ def held_lock(path: Path, refusal: str) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def yaml_text(path: Path) -> str:
+    """The text of a YAML file. Raises ValueError if its aliases stand for more values than a person would write.
+
+    Nine lists of nine aliases each, a few hundred bytes, would be 400 million values.
+    """
+    text = path.read_text(encoding="utf-8")
+    if "*" not in text:
+        return text
+    import yaml
+
+    sizes: dict[str, int] = {}
+    parents: list[
+        tuple[str | None, int]
+    ] = []  # the anchor of each open list or mapping, and the values before it
+    count = 0
+    for event in yaml.parse(text, yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            count += sizes.get(event.anchor, MAX_ALIASED + 1)  # one that holds itself has no end
+        elif isinstance(event, yaml.CollectionStartEvent):
+            parents.append((event.anchor, count))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = parents.pop()
+            count += 1
+            sizes |= {anchor: count - before} if anchor else {}
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            sizes |= {event.anchor: 1} if event.anchor else {}
+        if sizes and count > MAX_ALIASED:
+            raise ValueError(f"its aliases (*name) stand for more than {MAX_ALIASED:,} values: write fewer")
+    return text
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.files import ensure_room, explained_disk_errors, output_problems, written_whole
+from dlrm_app.files import (
+    ensure_room,
+    explained_disk_errors,
+    output_problems,
+    written_whole,
+    yaml_text,
+)
 
 
 def test_a_full_disk_of_which_numpy_gives_no_number_is_called_so() -> None:
@@ -51,3 +57,9 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
     ):
         (problem,) = output_problems("output", path, **kind)
         assert said in problem
+
+
+@pytest.mark.parametrize("text", ["a: &a [1, 2]\nb: {c: *a, d: *a}\n", "a: '*'\n" + "b: [1, 2]\n" * 40_000])
+def test_yaml_with_a_few_aliases_is_read_as_it_is(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file.yaml").write_text(text)
+    assert yaml_text(tmp_path / "file.yaml") == text

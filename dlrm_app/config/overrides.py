@@ -5,6 +5,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dlrm_app.config.schema import (
     unknown_key,
 )
 from dlrm_app.errors import Problem
+from dlrm_app.files import yaml_text
 from dlrm_app.text import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
@@ -192,7 +194,7 @@ def _register_file(path: Path, group: str, schema: type[Any], problems: Problems
     )
     name = name if name[0].isalpha() else f"_{name}"
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        content = OmegaConf.to_container(OmegaConf.load(StringIO(yaml_text(path))), resolve=False)
     except Exception as error:  # the parser's errors have no common class; the author of the file fixes each
         problems.append(f"{path} is not readable YAML: {error}")
         return name

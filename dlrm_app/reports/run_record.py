@@ -11,6 +11,7 @@ import yaml
 
 from dlrm_app.config.saved import changed_keys
 from dlrm_app.errors import DataError
+from dlrm_app.files import yaml_text
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import (
     Event,
@@ -99,8 +100,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        text = path.read_text(encoding="utf-8")
-        value = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
+        is_yaml = path.suffix == ".yaml"
+        value = yaml.safe_load(yaml_text(path)) if is_yaml else json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
         raise DataError(f"{path} was damaged after it was written ({error}): {WHAT_TO_DO}") from error
     if value is None:

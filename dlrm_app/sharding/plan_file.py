@@ -13,7 +13,7 @@ from torchrec.distributed.types import CacheParams
 from dlrm_app.config.schema import one_of
 from dlrm_app.config.sharding import KERNELS, SHARDING_TYPES
 from dlrm_app.errors import ConfigError, refuse_if
-from dlrm_app.files import write_text
+from dlrm_app.files import write_text, yaml_text
 from dlrm_app.records import from_json
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import by_cause
@@ -94,7 +94,7 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
 
 def _read(path: Path) -> _PlanFile:
     try:
-        return from_json(_PlanFile, yaml.safe_load(path.read_text(encoding="utf-8")))
+        return from_json(_PlanFile, yaml.safe_load(yaml_text(path)))
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0].lstrip(".")
         raise ConfigError(

@@ -14,6 +14,13 @@ from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError
 
+_LEVELS = [
+    f"{name}: &{name} [{','.join([below] * 9)}]"
+    for below, name in zip(["1", *(f"*{n}" for n in "abcdefgh")], "abcdefghi", strict=True)
+]
+EXPLOSIONS = ("\n".join(_LEVELS), "specs: &a [*a]")
+"""A few hundred bytes that stand for 9**9 values, and a list that holds itself."""
+
 
 def problems_of(*overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
@@ -114,6 +121,11 @@ def test_a_recipe_may_be_a_file_of_ones_own(text: str, tmp_path: Path) -> None:
         ),
         ("topology", "- nodes", "the file must hold keys and their values"),
         ("model", "kind: [", "is not readable YAML"),
+        *(
+            (group, aliases, "is not readable YAML: its aliases (*name) stand for more than")
+            for group in ("tables", "topology", "experiment")
+            for aliases in EXPLOSIONS
+        ),
         (
             "experiment",
             "trainer: {epoch: 2}",

@@ -55,6 +55,17 @@ def same(first: Assignment, second: Assignment) -> bool:
     }
 
 
+def test_a_plan_whose_aliases_explode_is_refused(plan_path: Path) -> None:
+    levels = [
+        f"{name}: &{name} [{','.join(['*' + below] * 9)}]"
+        for below, name in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    plan_path.write_text("\n".join(["a: &a [1]", *levels]))
+    _, work, where = planned()
+    with pytest.raises(ConfigError, match=r"cannot be read: its aliases \(\*name\) stand for more than"):
+        load_plan(plan_path, work, where)
+
+
 def test_a_written_plan_loads_as_it_was(plan_path: Path) -> None:
     """Whatever the types that are allowed when it is loaded, and with the same estimated loads."""
     found, work, where = planned()
