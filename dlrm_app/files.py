@@ -207,7 +207,7 @@ def yaml_text(path: Path) -> str:
     count = 0
     for event in yaml.parse(text, yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            count += sizes.get(event.anchor, MAX_ALIASED + 1)  # one that holds itself has no end
+            count += sizes.get(str(event.anchor), MAX_ALIASED + 1)  # one that holds itself has no end
         elif isinstance(event, yaml.CollectionStartEvent):
             parents.append((event.anchor, count))
         elif isinstance(event, yaml.CollectionEndEvent):

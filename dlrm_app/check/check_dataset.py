@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from dlrm_app.check.distributions import DenseValues, Popularity, fitting
 from dlrm_app.check.overlap import Overlap, RowNumbers, hash_rows
@@ -20,6 +19,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.preprocess.finish import next_command
 from dlrm_app.preprocess.units.executor import num_cores
+from dlrm_app.progress import work_bar
 from dlrm_app.text import bullets, count
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
         values = read_row_group(manifest, group)
         return values, hash_rows(values, manifest, group.rows)
 
-    with tqdm(
+    with work_bar(
         desc="reading", total=sum(group.rows for group in groups), unit=" rows", unit_scale=True
     ) as bar:
         read_groups = map_in_order(read, groups, num_threads, num_threads)

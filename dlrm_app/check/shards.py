@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
 from dlrm_app.dataset.encoding_files import encoding_file_problems
@@ -20,6 +19,7 @@ from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import file_difference, row_group_difference
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.preprocess.read.parser import REJECTS
+from dlrm_app.progress import work_bar
 from dlrm_app.text import count
 
 
@@ -29,7 +29,7 @@ def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[st
     shards = manifest.shards
     problems: list[str] = []
     whole = set()
-    with tqdm(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
+    with work_bar(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
         results = map_in_order(
             lambda shard: _shard_problem(folder / shard.path, shard), shards, num_threads, num_threads
         )

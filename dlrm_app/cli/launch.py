@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 
+from dlrm_app import __version__
 from dlrm_app.cli.process import set_up_streams
 from dlrm_app.config.compose import checked_config, compose_tree, conf_dir, register_schema
 from dlrm_app.config.overrides import check_overrides
@@ -49,20 +50,25 @@ def launch(
     _set_up_process()
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--version", action="store_true")
     parser.add_argument("--cfg", "-c", nargs="?", const="job")
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--shell-completion", "-sc", nargs="?", const="")
     options, rest = parser.parse_known_args()
 
     def work() -> Any:
+        if options.version:
+            return print(f"dlrm-{command} {__version__}")
         _refuse_lost_folder()
         _refuse_options(options, rest, command)
         if options.shell_completion:
-            asked = options.shell_completion
+            query = options.shell_completion
             return print_completion(
-                asked, lambda: run_hydra(command, schema, ["--shell-completion", asked], job)
+                query, lambda: run_hydra(command, schema, ["--shell-completion", query], job)
             )
-        overrides, problems = check_overrides(rest, schema, conf_dir(), command, options.multirun)
+        asked = [word for word in rest if options.help and "=" not in word]
+        settings = [word for word in rest if word not in asked]
+        overrides, problems = check_overrides(settings, schema, conf_dir(), command, options.multirun)
         if not (options.help or problems):
             overrides = complete(overrides)
         if options.multirun and not options.help:
@@ -72,7 +78,7 @@ def launch(
             refuse_if(problems)
             from dlrm_app.config.reference import help_text
 
-            return print(help_text(command, schema, overrides))
+            return print(help_text(command, schema, overrides, asked))
         if options.cfg == "schema":
             from dlrm_app.config.reference import json_schema
 
@@ -116,8 +122,8 @@ def _refuse_lost_folder() -> None:
 def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
     """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
     problems = [
-        f"dlrm-{command} has no option {argument}: there are --help, --cfg, --multirun and --shell-completion, "
-        "and settings as key=value"
+        f"dlrm-{command} has no option {argument}: there are --help, --version, --cfg, --multirun and "
+        "--shell-completion, and settings as key=value"
         for argument in arguments
         if argument.startswith("-")
     ]

@@ -1,5 +1,6 @@
 """Finding conf/ and composing a command's configuration from it."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,13 +91,19 @@ def checked_config(
     found: list[Problem] = []
     config = build(schema, plain_values(tree), found)
     refused = {str(problem).partition("=")[0].split(" ")[0] for problem in problems}
-    found = [each for each in found if each != required(each.key) or each.key not in refused]
+    meant = set(re.findall(r"did you mean ([\w.]+)", " ".join(map(str, problems))))
+    found = [each for each in found if each != required(each.key) or each.key not in refused | meant]
     errors: list[DlrmError] = [ConfigError([*problems, *found])] if problems or found else []
     if config is not None:
         try:
             validate(config)
         except DlrmError as error:
-            errors.append(error)
+            about = error.problems if isinstance(error, ConfigError) else [str(error)]
+            untrue = [
+                each for each in about if any(key in each for key in meant)
+            ]  # for want of what is meant
+            left = [each for each in about if each not in untrue]
+            errors += [ConfigError(left) if untrue else error] if left else []
     if errors or config is None:
         raise joined(errors)
     return config

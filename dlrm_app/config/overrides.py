@@ -19,12 +19,13 @@ from dlrm_app.config.schema import (
     REQUIRED,
     is_free_form,
     is_section,
+    known_keys,
     type_of,
     type_problem,
     types_of,
     unknown_key,
 )
-from dlrm_app.errors import Problem
+from dlrm_app.errors import Problem, refuse_if
 from dlrm_app.files import yaml_text
 from dlrm_app.text import setting
 
@@ -38,6 +39,8 @@ OF_HYDRA = (
 )
 """What a sweep may set of Hydra's."""
 YAML = (".yaml", ".yml")
+PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
+"""Keys that a path without a key may be meant for: the first that a command has as a setting, and that is not typed."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 Problems = list[Problem | str]
 
@@ -51,6 +54,7 @@ def check_overrides(
     Where a group has a folder named after ``command``, its choices are the files in there (docs/adr/0005).
     A group's choice may be a path to a YAML file (``tables=my_tables.yaml``): it is registered as a choice.
     ``is_sweep``: a key may have several values, each a run of its own.
+    Raises ConfigError with all these problems if a word cannot be read: what else is missing or wrong is then unknown.
     """
     parser = OverridesParser.create()
     settings = settings_named_as_groups(schema, conf)
@@ -58,13 +62,14 @@ def check_overrides(
     groups -= settings
     problems: Problems = []
     checked: list[str] = []
+    overrides, unreadable = _without_spaced(overrides)
     for given in overrides:
         before = len(problems)
         text = HOME.sub(str(Path.home()), given)
         try:
             override = parser.parse_override(text)
         except HydraException:
-            problems.append(_unreadable(given))
+            unreadable.append(_unreadable(given, schema, overrides))
             continue
         key, values = override.key_or_group, _values(override)
         if override.package is not None:
@@ -94,6 +99,8 @@ def check_overrides(
             text = f"++{text}" if _adds_keys(override, type_of(key, schema)) else text
         if len(problems) == before:
             checked.append(text)
+    if unreadable:
+        refuse_if([*unreadable, *problems])
     return checked, problems
 
 
@@ -128,10 +135,27 @@ def _values(override: Override) -> list[Any]:
     return [override.value()]
 
 
-def _unreadable(text: str) -> str:
+def _without_spaced(words: Sequence[str]) -> tuple[list[str], Problems]:
+    """(The words without those of ``key = value``, ``key= value`` and ``key =value``; a problem for each of these)."""
+    spaced = re.compile(r"(?:^|(?<=\0))([\w./+]+)(?:\0=\0?|=\0)([^=\0]+)(?=\0|$)")
+    text = "\0".join(words)
+    problems: Problems = [
+        Problem(match[0].replace("\0", " "), "has spaces around =", f"write {setting(*match.groups())}")
+        for match in spaced.finditer(text)
+    ]
+    return [word for word in spaced.sub("", text).split("\0") if word], problems
+
+
+def _unreadable(text: str, schema: type[Any], words: Sequence[str]) -> Problem | str:
     key, equals, value = text.partition("=")
     if not equals:
-        return f"cannot read {text!r}: settings are key=value, and one with spaces needs quotes, as 'output=my run'"
+        cure = "one with spaces needs quotes, as 'output=my run'"
+        if "/" in text or Path(text).exists():
+            typed = {word.partition("=")[0] for word in words}
+            known = {key for key in known_keys(schema) if not is_section(type_of(key, schema))}
+            meant = [key for key in PATHS if key in known - typed]
+            cure = f"did you mean {setting(meant[0], text)}?" if meant else cure
+        return Problem(text, "is not key=value", cure)
     return (
         f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
         f"write {setting(key, value)}"

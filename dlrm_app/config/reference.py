@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.overrides import choices_of
-from dlrm_app.config.schema import is_free_form, is_section, type_of, types_of
+from dlrm_app.config.schema import is_free_form, is_section, type_of, types_of, unknown_key
+from dlrm_app.errors import refuse_if
 
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
+--help KEY                        only the keys that KEY is a part of; --version: this program's
 --cfg job                         print the configuration and stop; --cfg schema: its JSON schema, for editors
 --multirun                        one run for each combination of comma-separated values
 --shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
@@ -148,17 +150,26 @@ def as_typed(value: Any) -> str:
     return value if isinstance(value, str) and value.isprintable() and value else repr(value)
 
 
-def help_text(command: str, schema: type[Any], overrides: list[str]) -> str:
-    """Text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning."""
+def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequence[str] = ()) -> str:
+    """Text of ``dlrm-<command> *overrides --help``: groups, and every key with its value and its meaning.
+
+    ``asked``: parts of the keys to show, all others are left out. Raises ConfigError for what no key has.
+    """
     reference = Reference(command, schema, overrides)
+    sections = reference.sections()
+    keys = [*reference.choices, *(entry.key for section in sections for entry in section.entries)]
+    refuse_if([unknown_key(word, schema) for word in asked if not any(word in key for key in keys)])
+    shown = {key for key in keys if not asked or any(word in key for word in asked)}
     lines = [*_wrapped("", reference.header, 0), ""]
-    if reference.choices:
+    if groups := sorted(shown & reference.choices.keys()):
         lines += ["== Groups and their choices =="]
-        for group in sorted(reference.choices):
+        for group in groups:
             lines += _wrapped(f"{group}={reference.choices[group]}: ", reference.choices_text(group), 4)
         lines += [""]
     lines += ["== Keys and their values now =="]
-    for section in reference.sections():
+    for section in sections:
+        section.entries = [entry for entry in section.entries if entry.key in shown]
+    for section in (section for section in sections if section.entries):
         lines += (
             ["", *_wrapped(f"# {section.title}: {section.about}".strip(" :"), "", 2)]
             if section.title

@@ -22,6 +22,12 @@ REQUIRED: Any = "???"
 """What stands in conf/ for a value that has no default."""
 RENAMED = {"model.members": "model.ensemble_size"}
 RENAMED_IN_SPECS = {"hotness": "pooling_factors"}
+EVERYDAY = {
+    "batchsize": "trainer.global_batch_size",
+    "learningrate": "optimizer.sparse.lr",
+    "dataset": "data.path",
+}
+"""Words that other programs have → the key that they stand for here."""
 GONE: dict[str, str] = {
     "check": "type dlrm-check data.path=DATASET",
     "calibrate": "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml",
@@ -107,9 +113,14 @@ def unknown_key(key: str, schema: Any, groups: Sequence[str] = ()) -> Problem:
     if key in RENAMED:
         return Problem(key, f"is now called {RENAMED[key]}")
     known = [*known_keys(schema), *groups]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if not near:  # the last word may be right and its section wrong or left out
-        near = [name for name in known if name.split(".")[-1] == key.split(".")[-1]][:1]
+    last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []
+    if (usual := EVERYDAY.get(key.replace("_", ""), "")) in known:
+        near = [usual]
+    elif not near:  # the last word may be right and its section wrong or left out
+        near = [
+            last_words[each] for each in difflib.get_close_matches(key.rpartition(".")[2], last_words, n=1)
+        ]
     return Problem(
         key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"
     )

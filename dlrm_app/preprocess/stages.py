@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tqdm import tqdm
-
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
@@ -46,6 +44,7 @@ from dlrm_app.preprocess.units.executor import Executor, Single, Work
 from dlrm_app.preprocess.units.journal import Journal, R, open_journal, passes_over
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange
+from dlrm_app.progress import work_bar
 
 logger = logging.getLogger(__name__)
 
@@ -203,7 +202,7 @@ class Stages:
         """Runs ``work`` on the numbers under ``count`` that have not landed; gives all records."""
         todo = sorted(set(range(count)) - set(work.journal.done_units(0)))
         with closing(self.executor.run(work, [Single(number) for number in todo])) as records:
-            for _ in tqdm(records, work.title, len(todo), disable=not todo):
+            for _ in work_bar(records, desc=work.title, total=len(todo), disable=not todo):
                 pass
         return [work.journal.load(0, number) for number in range(count)]
 
@@ -220,7 +219,7 @@ class Stages:
         ]
         total = sum(source.bytes for source in sources)
         done = sum(record.text.file_bytes for record in _landed(sources, work.journal))
-        with tqdm(
+        with work_bar(
             desc=work.title, total=total, initial=done, unit="B", unit_scale=True, disable=not feeds
         ) as bar:
             try:

@@ -8,7 +8,7 @@ from dlrm_app.files import write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import page
 from dlrm_app.sharding.cost import KINDS
-from dlrm_app.sharding.plan import TABLE_COLUMNS, EstimatedPlan, balance_line, rank_rows, table_rows
+from dlrm_app.sharding.plan import TABLE_COLUMNS, EstimatedPlan, balance_line, notes, rank_rows, table_rows
 from dlrm_app.table import html_table
 from dlrm_app.text import memory_text
 
@@ -29,7 +29,7 @@ def plan_page(plan: EstimatedPlan, title: str) -> str:
     )
     sections = [
         charts_html([memory_chart(plan), time_chart(plan)], "plan"),
-        f"<h2>Ranks</h2><p>{balance_line(plan.loads)}.</p>{ranks}",
+        f"<h2>Ranks</h2>{''.join(f'<p>{line}.</p>' for line in (balance_line(plan.loads), *notes(plan)))}{ranks}",
         f"<h2>How tables are sharded, and why</h2>{tables}",
     ]
     return page(

@@ -28,7 +28,7 @@ from dlrm_app.sharding.cost import KINDS, Option, Options, Workload
 from dlrm_app.sharding.placement import Assignment, Loads, Placed, imbalance, rank_loads
 from dlrm_app.table import Cell, Column, Columns, Rows, share, text_table
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import memory_text
+from dlrm_app.text import memory_text, percent
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +111,8 @@ def to_assignment(plan: ShardingPlan, options: Options) -> Assignment:
 MAX_TABLE_ROWS = 12
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""
+FEW_ROWS = 256
+"""A GPU with fewer rows a step waits for the launch of its kernels."""
 TABLE_COLUMNS: Columns = (
     *("tables", "rows", "dim"),
     Column("sharding", is_words=True),
@@ -121,8 +123,15 @@ TABLE_COLUMNS: Columns = (
 
 
 def log_plan(plan: EstimatedPlan) -> None:
-    """Logs ``plan`` in brief."""
-    logger.info(plan_text(plan, MAX_TABLE_ROWS))
+    """Logs ``plan`` in brief; what one rank holds, in a line."""
+    if plan.cluster.num_ranks > 1:
+        logger.info(plan_text(plan, MAX_TABLE_ROWS))
+        return
+    held = float(plan.loads.device[0])
+    used = percent(held / plan.cluster.usable)
+    logger.info(
+        "tables and their optimizer take %s, %s of this rank's memory, estimated", memory_text(held), used
+    )
 
 
 def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
@@ -138,6 +147,7 @@ def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
             f"sharding plan for {plan.cluster}, estimated:",
             indent(text_table(*rank_rows(plan.loads, plan.cluster)), "  "),
             balance_line(plan.loads),
+            *notes(plan),
             indent(text_table(TABLE_COLUMNS, rows), "  "),
         ]
     )
@@ -149,6 +159,22 @@ def balance_line(loads: Loads) -> str:
         f"balance (largest/mean): time {imbalance(loads.time):.3f}, memory {imbalance(loads.device):.3f}; "
         f"{loads.time.max():.3g} ms a step on the slowest rank"
     )
+
+
+def notes(plan: EstimatedPlan) -> list[str]:
+    """What is wrong with so many ranks for these tables and this batch."""
+    num_ranks, found = plan.cluster.num_ranks, []
+    holding = {rank for placed in plan.assignment.values() for rank in placed.ranks}
+    if empty := num_ranks - len(holding):
+        found.append(
+            f"{empty:,} of {num_ranks:,} ranks hold no table: take fewer, or let sharding.types be row_wise"
+        )
+    rows = plan.work.global_batch_size / num_ranks
+    if plan.cluster.device == "cuda" and rows < FEW_ROWS:
+        found.append(
+            f"{rows:.0f} rows a GPU and step leave it idle: take fewer, or a larger trainer.global_batch_size"
+        )
+    return found
 
 
 def rank_rows(loads: Loads, cluster: Cluster) -> tuple[Columns, Rows]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, room_problems, write_json, written_whole
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.progress import work_bar
 from dlrm_app.synthetic.distribution import (
     MISSING,
     MISSING_VALUE,
@@ -90,7 +90,7 @@ def write_clicks(config: GenerateConfig) -> Best:
     with (
         written_whole(output) as temporary,
         temporary.open("wb") as file,
-        tqdm(total=config.rows, unit=" rows", unit_scale=True, desc=output.name) as bar,
+        work_bar(total=config.rows, unit=" rows", unit_scale=True, desc=output.name) as bar,
     ):
         for text, probabilities, labels in blocks:
             file.write(text)

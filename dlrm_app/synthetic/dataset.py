@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.dataset.arrow import numbers_of
@@ -27,6 +26,7 @@ from dlrm_app.dataset.manifest import (
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import checksum, output_problems, room_problems, sync_folder, temporary_name
 from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.progress import work_bar
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
 from dlrm_app.tables.specs import resolve_tables
 from dlrm_app.text import next_line, typed_settings
@@ -154,7 +154,7 @@ def write_splits(
 ) -> dict[str, Split]:
     """Writes ``sizes[split]`` rows of each split to ``folder``, those from ``first_row`` on."""
     splits = {}
-    with tqdm(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
+    with work_bar(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
         for name, rows in sizes.items():
             (folder / name).mkdir()
             shards, positives = [], 0

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
@@ -97,8 +98,16 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
     )
     if result.skipped_steps:
         print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
-    split = evals[-1].split if evals else "train"
-    print(next_line("dlrm-evaluate", {"checkpoint": folder, "split": split}))
+    print(next_command(folder, evals, run.progress.best_val()))
+
+
+def next_command(folder: Path, evals: Sequence[Evaluation], best: Evaluation | None) -> str:
+    """What to type after a run: export it, by its ``best`` evaluation on val where a later one is worse."""
+    if not evals:
+        return next_line("dlrm-evaluate", {"checkpoint": folder, "split": "train"})
+    last = [each for each in evals if each.split == "val"][-1:]
+    which = {} if best is None or best in last else {"which": "best"}
+    return next_line("dlrm-export", {"checkpoint": folder, **which, "output": f"{folder}_export"})
 
 
 def format_summary(

@@ -1,8 +1,10 @@
 """The commands as a user types them: installed scripts, run from another folder."""
 
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,14 @@ def test_an_interrupt_while_modules_are_imported_shows_no_traceback(tmp_path: Pa
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode != 0
     assert done.stderr == "interrupted\n"
+
+
+def test_each_command_knows_its_version(tmp_path: Path) -> None:
+    for name in ("train", "doctor", "report"):
+        done = subprocess_run(command(name, "--version"), tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"dlrm-{name} {metadata.version('dlrm-app')}\n")
+
+
+def test_words_behind_help_choose_its_keys(tmp_path: Path) -> None:
+    done = run(tmp_path, "--help", "lanes", "model=dcn")
+    assert re.findall(r"^([\w.]+)=", done.stdout, re.MULTILINE) == ["data.lanes"]

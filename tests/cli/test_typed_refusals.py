@@ -39,6 +39,10 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             "lr is not a known key: did you mean optimizer.sparse.lr?",
         ),
         (
+            "preprocess train=x.tsv output=y",
+            "1 problem in the configuration:\n  - train is not a known key: did you mean input.train?",
+        ),
+        (
             "train optimizer.sparse.lr=1,2 data.path=x",
             "optimizer.sparse.lr=1,2 gives several values: a run with each needs --multirun, ",
         ),

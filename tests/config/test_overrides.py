@@ -12,7 +12,7 @@ from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.config.overrides import check_overrides
 from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, Problem
 
 _LEVELS = [
     f"{name}: &{name} [{','.join([below] * 9)}]"
@@ -31,6 +31,71 @@ def problems_of(*overrides: str) -> list[str]:
 def test_an_unknown_key_is_refused_with_the_nearest_one() -> None:
     (problem,) = problems_of("data.path=x", "trainer.epoch=3")
     assert problem == "trainer.epoch is not a known key: did you mean trainer.epochs?"
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("batch_size", "trainer.global_batch_size"),
+        ("learning_rate", "optimizer.sparse.lr"),
+        ("dataset", "data.path"),
+        ("epoch", "trainer.epochs"),
+        ("embeding_dim", "tables.embedding_dim"),
+        ("trainer.batch_size", "trainer.global_batch_size"),
+    ],
+)
+def test_everyday_words_are_known_by_the_key_that_they_mean(typed: str, key: str) -> None:
+    assert problems_of(f"{typed}=3") == [f"{typed} is not a known key: did you mean {key}?"]
+
+
+@pytest.mark.parametrize(
+    ("words", "problems"),
+    [
+        (["data.path", "=", "x"], [Problem("data.path = x", "has spaces around =", "write data.path=x")]),
+        (["data.path", "=x y"], [Problem("data.path =x y", "has spaces around =", "write 'data.path=x y'")]),
+        (
+            ["data.path=", "x", "trainer.epochs", "=", "2"],
+            [
+                Problem("data.path= x", "has spaces around =", "write data.path=x"),
+                Problem("trainer.epochs = 2", "has spaces around =", "write trainer.epochs=2"),
+            ],
+        ),
+        (["out/clean"], [Problem("out/clean", "is not key=value", "did you mean data.path=out/clean?")]),
+        (
+            ["data.path=x", "a/b", "modle=dcn"],
+            [
+                Problem("a/b", "is not key=value", "did you mean output=a/b?"),
+                Problem("modle", "is not a known key", "did you mean model?"),
+            ],
+        ),
+        (
+            ["hello"],
+            [Problem("hello", "is not key=value", "one with spaces needs quotes, as 'output=my run'")],
+        ),
+    ],
+    ids=str,
+)
+def test_after_a_word_that_cannot_be_read_nothing_is_called_missing(
+    words: list[str], problems: list[Problem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert problems_of(*words) == list(map(str, problems))
+
+
+def test_an_empty_value_before_another_setting_is_one() -> None:
+    keys = ["data.path=x", "logging.mlperf.org=", "trainer.epochs=2"]
+    assert compose_config("train", TrainConfig, keys).logging.mlperf.org == ""
+
+
+def test_a_path_alone_is_offered_for_the_key_that_a_command_needs() -> None:
+    for command, schema, key in (
+        ("preprocess", PreprocessConfig, "input.train"),
+        ("predict", PredictConfig, "model"),
+        ("plan", PlanConfig, "data.path"),
+        ("generate", GenerateConfig, "output"),
+    ):
+        with pytest.raises(ConfigError, match=f"did you mean {key}=a/b"):
+            check_overrides(["a/b"], schema, conf_dir(), command)
 
 
 def test_an_earlier_name_is_refused_with_the_new_one() -> None:

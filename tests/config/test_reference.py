@@ -1,12 +1,14 @@
 """--help and the reference say of every key what the comments in conf/ say."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from dlrm_app.cli.commands import COMMANDS, schema_of
 from dlrm_app.config.reference import Reference, help_text, json_schema, markdown, read_comments
+from dlrm_app.errors import ConfigError
 
 FILE = """# What the file is,
 # in two lines.
@@ -73,3 +75,19 @@ def test_the_json_schema_has_types_ranges_choices_and_meanings() -> None:
     assert (epochs["type"], epochs["minimum"]) == ("integer", 1)
     assert epochs["description"] == "passes over the train split"
     assert trainer["properties"]["on_nonfinite"]["enum"] == ["skip", "stop"]
+
+
+def test_help_of_a_key_has_the_keys_that_it_is_a_part_of_and_no_other() -> None:
+    text = help_text("train", schema_of("train"), [], ["batch_size", "schedule"])
+    keys = re.findall(r"^([a-z][\w.]+)=", text, re.MULTILINE)
+    assert {"schedule", "schedule.sparse.kind", "trainer.global_batch_size", "evaluation.batch_size"} <= set(
+        keys
+    )
+    assert all("batch_size" in key or "schedule" in key for key in keys)
+    assert "# trainer" in text
+    assert "# checkpoint" not in text
+
+
+def test_help_of_no_key_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"optimizr is not a known key: did you mean optimizer\?"):
+        help_text("train", schema_of("train"), [], ["optimizr"])

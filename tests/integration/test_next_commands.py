@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.scoring import ExportConfig
 from dlrm_app.config.train import TrainConfig
 from tests.commands import command, run
 
@@ -36,7 +37,8 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
         "model.top_mlp=[8]",
     ]
     said["train"] = next_line(type_in(folder, said["preprocess"], *small, 'output="run=1, [a]"'))
-    said["evaluate"] = next_line(type_in(folder, said["train"]))
+    run_folder = said["train"][1]
+    said["evaluate"] = next_line(type_in(folder, ["dlrm-evaluate", run_folder, "split=test"]))
     return folder, said
 
 
@@ -45,10 +47,11 @@ def test_one_command_leads_to_the_next(steps: tuple[Path, dict[str, list[str]]])
     assert [words[0] for words in said.values()] == [
         "dlrm-preprocess",
         "dlrm-train",
-        "dlrm-evaluate",
+        "dlrm-export",
         "dlrm-evaluate",
     ]
     assert said["evaluate"][-1] == "against=ANOTHER_RUN"
+    assert compose_config("export", ExportConfig, said["train"][1:]).output.endswith("run=1, [a]_export")
 
 
 def test_two_runs_are_compared_as_told(steps: tuple[Path, dict[str, list[str]]]) -> None:

@@ -1,8 +1,13 @@
 """A plan as text."""
 
+import logging
+from dataclasses import replace
+
+import pytest
+
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import estimate_options
-from dlrm_app.sharding.plan import EstimatedPlan, fold, plan_text, to_plan
+from dlrm_app.sharding.plan import EstimatedPlan, fold, log_plan, notes, plan_text, to_plan
 from dlrm_app.sharding.search import search
 from dlrm_app.tables.specs import Table
 from tests.sharding.clusters import cluster, one_hot, workload
@@ -44,3 +49,23 @@ def test_in_brief_tables_of_many_shapes_stand_together() -> None:
     brief = plan_text(plan, 12).splitlines()
     assert len(brief) == 7
     assert brief[-1].split()[:5] == ["t*", "(30)", "129", "16", "table_wise"]
+
+
+def test_a_plan_says_which_ranks_hold_nothing_and_that_a_gpu_has_few_rows() -> None:
+    plan = planned([one_hot(100, name=f"t{i}") for i in range(3)], cluster(32, 8), types=["table_wise"])
+    plan = replace(plan, work=replace(plan.work, global_batch_size=512))
+    empty, few = notes(plan)
+    assert empty.startswith("29 of 32 ranks hold no table: ")
+    assert few.startswith("16 rows a GPU and step ")
+    assert all(note in plan_text(plan) for note in (empty, few))
+    assert notes(replace(plan, cluster=cluster(3, device="cpu"))) == []
+
+
+def test_one_rank_opens_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    plan = planned([one_hot(1000, name="t")], cluster(1, device="cpu"))
+    with caplog.at_level(logging.INFO):
+        caplog.clear()
+        log_plan(plan)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("tables and their optimizer take ")
+    assert "\n" not in record.getMessage()
