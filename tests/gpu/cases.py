@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 from dlrm_app.config.sharding import SHARDING_TYPES
-from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 
 STEPS = 8
@@ -14,7 +13,9 @@ BY_COLUMN = ("column_wise", "table_column_wise", "grid_shard")
 ROUNDING = 2e-4
 """Relative difference allowed between fp32 losses: sums in another order, amplified by seven updates."""
 COARSE = 2e-2
-"""The same for products or tables of 8 to 11 bits."""
+"""The same for products, tables or messages of 8 to 11 bits."""
+PLAIN = ("optimizer=adagrad",)
+ONE_BY_ONE = ("sharding.types=[table_wise]", "sharding.tables={*:{kernels:[fused]}}")
 
 TABLES = """\
 pooling: sum
@@ -26,85 +27,86 @@ specs:
   - {name: large, rows: 50_000, dim: 32, features: [large]}
 """
 
+COMMON = (
+    f"trainer.max_steps={STEPS} trainer.log_every_steps=1 trainer.timeout_minutes=2 trainer.threads=1 "
+    "model.bottom_mlp=[64] model.top_mlp=[64] evaluation.batch_size=128 evaluation.group_by=small "
+    "report.enabled=false"
+).split()
+ALIKE = {
+    "mid_epoch_evaluation": "evaluation.every_steps=3",
+    "mid_epoch_evaluation-base": "evaluation.every_steps=3 trainer.pipeline=base",
+    "deterministic": "trainer.deterministic=true",
+    "background_saves": "checkpoint.asynchronous=true checkpoint.every_steps=2",
+    "micro_batches": "trainer.micro_batches=2",
+    "compile": "trainer.compile=true",
+}
+"""Settings that leave the losses as they are."""
+COARSELY = {
+    **{
+        f"exchange-{bits}": f"sharding.collectives={{forward:{bits},backward:{bits}}}"
+        for bits in ("fp16", "bf16", "int8")
+    },
+    "bf16": "trainer.precision=bf16",
+    "tf32": "trainer.tf32=true",
+}
+"""Settings that round."""
+SMALL_CACHE = "sharding.tables={*:{kernels:[fused_uvm_caching],cache_load_factor:0.01}}"
+UNDER_PRESSURE = {
+    "small_cache": f"{SMALL_CACHE} evaluation.every_steps=3",
+    "small_cache-prefetch": f"{SMALL_CACHE} trainer.pipeline=prefetch",
+}
+"""A cache of a hundredth of the rows, which every batch overflows, and evaluations that walk through it."""
+MODELS = {
+    "mean_pooling": "tables.pooling=mean",
+    "mean_pooling-row_wise": "tables.pooling=mean sharding.types=[row_wise]",
+    "batch_norm": "model.batch_norm=true",
+    "dropout": "model.dropout=0.002",
+    "ensemble": "model.ensemble_size=2",
+    "ema": "optimizer.dense.ema_decay=0.9",
+    "dcn": "model=dcn",
+    "dcn_parallel": "model=dcn_parallel model.bottom_mlp=[]",
+    "projection": "model=projection",
+    "concat": "model=concat model.bottom_mlp=[]",
+    "calibrate": "trainer.calibrate=true",
+    "skip": "trainer.on_nonfinite=skip data.path=DATASET-damaged",
+    "warm_start": "warm_start.checkpoint=PLAIN",
+}
+"""Settings of the reference run too; its dataset has a copy with NaN, and it may begin with a plain run's weights."""
+
 
 @dataclass(frozen=True)
 class Case:
-    """A run whose losses are compared with those of the CPU reference run with ``optimizer``.
+    """A run whose losses are compared with those of the CPU reference run with the settings ``model``.
 
-    legs: settings of dlrm-train, for one run or several, each resuming the one before.
-    is_fresh: the first leg draws its own initial weights instead of resuming the CPU's checkpoint.
+    legs: further settings of dlrm-train, for one run or several, each resuming the one before, and the first the CPU's
+    checkpoint unless ``is_fresh``: then it draws its own initial weights.
     """
 
     name: str
-    optimizer: str
-    legs: tuple[tuple[str, ...], ...]
+    model: tuple[str, ...] = PLAIN
+    legs: tuple[tuple[str, ...], ...] = (ONE_BY_ONE,)
     tolerance: float = ROUNDING
     is_fresh: bool = False
 
 
-def batch_size(ranks: int) -> int:
-    """Rows of a global batch."""
-    return 4 * enough_lanes(ranks)
-
-
-def common_settings(ranks: int) -> list[str]:
-    """Settings of every run on ``ranks`` ranks and of its reference."""
-    return [
-        f"trainer.global_batch_size={batch_size(ranks)}",
-        f"data.lanes={enough_lanes(ranks)}",
-        f"trainer.max_steps={STEPS}",
-        "trainer.log_every_steps=1",
-        "trainer.timeout_minutes=2",
-        "trainer.threads=1",
-        "model.bottom_mlp=[64]",
-        "model.top_mlp=[64]",
-        "evaluation.batch_size=128",
-        "evaluation.group_by=small",
-        "report.enabled=false",
-    ]
-
-
 def cases(device: str) -> list[Case]:
     """Everything that ``device`` supports, the broadest first; each name once."""
-    found = [*_single(device), *_resumed(device), *_kernels(device), *_pipelines(device), *_types(device)]
+    found = [*_single(device), *_resumed(device), *_combined(device)]
     return list({case.name: case for case in found}.values())
 
 
-def _settings(
-    optimizer: str, kind: str, kernel: str, pipeline: str = "sparse_dist", *more: str
-) -> tuple[str, ...]:
-    is_default = kind == "data_parallel" or kernel == "dense"
-    kernels = [] if is_default else [f"sharding.tables={{*:{{kernels:[{kernel}]}}}}"]
-    return (
-        f"optimizer={optimizer}",
-        f"sharding.types=[{kind}]",
-        *kernels,
-        f"trainer.pipeline={pipeline}",
-        *more,
-    )
-
-
-def _case(optimizer: str, kind: str, kernel: str, pipeline: str = "sparse_dist") -> Case:
-    name = f"{pipeline}-{optimizer}-{kind}-{kernel}"
-    return Case(name, optimizer, (_settings(optimizer, kind, kernel, pipeline),))
-
-
-def _kernels_of(device: str) -> tuple[str, ...]:
-    return ("fused", *UVM) if device == "cuda" else ("fused",)
-
-
-def _is_fused(optimizer: str, device: str) -> bool:
-    return device in SPARSE_OPTIMIZERS[optimizer].devices
-
-
 def _single(device: str) -> Iterator[Case]:
-    plain = _settings("adagrad", "table_wise", "fused")
-    yield Case("initial_weights", "adagrad", (plain,), is_fresh=True)
-    yield Case("bf16", "adagrad", ((*plain, "trainer.precision=bf16"),), COARSE)
-    yield Case("fp16_tables", "adagrad", ((*plain, "tables.data_type=fp16"),), COARSE, is_fresh=True)
-    if device == "cuda":
-        yield Case("tf32", "adagrad", ((*plain, "trainer.tf32=true"),), COARSE)
-        yield Case("compile", "adagrad", ((*plain, "trainer.compile=true"),))
+    yield Case("initial_weights", is_fresh=True)
+    on_gpu = UNDER_PRESSURE if device == "cuda" else {}
+    for settings, tolerance in ((ALIKE, ROUNDING), (COARSELY, COARSE), (on_gpu, ROUNDING)):
+        for name, words in settings.items():
+            yield Case(name, legs=((*ONE_BY_ONE, *words.split()),), tolerance=tolerance)
+    for name, words in MODELS.items():
+        tolerance = {"batch_norm": COARSE, "dropout": 5 * COARSE}.get(
+            name, ROUNDING
+        )  # a GPU draws other masks
+        yield Case(name, (*PLAIN, *words.split()), ((),), tolerance, is_fresh=name == "warm_start")
+    yield Case("fp16_tables", legs=((*ONE_BY_ONE, "tables.data_type=fp16"),), tolerance=COARSE, is_fresh=True)
 
 
 def _resumed(device: str) -> Iterator[Case]:
@@ -113,35 +115,35 @@ def _resumed(device: str) -> Iterator[Case]:
     if device == "cuda":
         pairs += pairwise(f"table_wise {kernel}" for kernel in ("fused", *UVM, "fused"))
     for before, after in pairs:
-        first = (*_settings("adagrad", *before.split()), f"trainer.max_steps={STEPS // 2}")
+        first = (*_placed(*before.split()), f"trainer.max_steps={STEPS // 2}")
         name = f"resume-{before}-{after}".replace(" ", "_")
-        yield Case(name, "adagrad", (first, _settings("adagrad", *after.split())))
+        yield Case(name, legs=(first, _placed(*after.split())))
 
 
-def _kernels(device: str) -> Iterator[Case]:
-    for kernel in _kernels_of(device):
-        for kind in SHARDING_TYPES:
-            if kind != "data_parallel":
-                yield _case("adagrad", kind, kernel)
-        for optimizer in SPARSE_OPTIMIZERS:
-            yield _case(optimizer, "table_wise", kernel if _is_fused(optimizer, device) else "dense")
-
-
-def _pipelines(device: str) -> Iterator[Case]:
+def _combined(device: str) -> Iterator[Case]:
+    """Every two of optimizer, sharding type, kernel and pipeline."""
+    kernels = ("fused", *UVM) if device == "cuda" else ("fused",)
+    groups = [
+        ("sparse_dist", ["adagrad"], SHARDING_TYPES, kernels),
+        ("sparse_dist", SPARSE_OPTIMIZERS, ["table_wise"], kernels),
+        ("sparse_dist", SPARSE_OPTIMIZERS, SHARDING_TYPES, ["fused"]),
+        ("base", ["adagrad"], ["table_wise"], kernels),
+        ("base", SPARSE_OPTIMIZERS, ["table_wise"], ["fused"]),
+    ]
     if device == "cuda":
-        for optimizer in ("adagrad", "rowwise_adagrad", "adam"):
-            yield _case(optimizer, "table_wise", "fused_uvm_caching", "prefetch")
-    for kernel in _kernels_of(device):
-        yield _case("adagrad", "table_wise", kernel, "base")
-    for optimizer in SPARSE_OPTIMIZERS:
-        if _is_fused(optimizer, device):
-            yield _case(optimizer, "table_wise", "fused", "base")
-
-
-def _types(device: str) -> Iterator[Case]:
-    for kind in SHARDING_TYPES:
-        for optimizer, entry in SPARSE_OPTIMIZERS.items():
+        some = ["adagrad", "rowwise_adagrad", "adam"]
+        groups.append(("prefetch", some, ["table_wise"], ["fused_uvm_caching"]))
+    for pipeline, *parts in groups:
+        for optimizer, kind, kernel in product(*parts):
+            entry = SPARSE_OPTIMIZERS[optimizer]
             if kind in BY_COLUMN and entry.reduces_over_rows:
                 continue  # training differs from unsplit rows, see docs/how-to/optimizers.md
-            kernel = "fused" if _is_fused(optimizer, device) and kind != "data_parallel" else "dense"
-            yield _case(optimizer, kind, kernel)
+            kernel = kernel if device in entry.devices and kind != "data_parallel" else "dense"
+            name = f"{pipeline}-{optimizer}-{kind}-{kernel}"
+            leg = (*_placed(kind, kernel), f"trainer.pipeline={pipeline}")
+            yield Case(name, (f"optimizer={optimizer}",), (leg,))
+
+
+def _placed(kind: str, kernel: str) -> tuple[str, ...]:
+    types = f"sharding.types=[{kind}]"
+    return (types,) if kernel == "dense" else (types, f"sharding.tables={{*:{{kernels:[{kernel}]}}}}")

@@ -1,12 +1,12 @@
-"""The device under test, CPU reference runs, and a table of the results to paste into an issue."""
+"""The device under test, and CPU reference runs."""
 
+import math
 import os
-from collections import Counter
+import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
-from importlib.metadata import version
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,9 +14,12 @@ import torch
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.synthetic.dataset import write_inputs
 from dlrm_app.training.train import train
-from tests.gpu.cases import STEPS, TABLES, batch_size, common_settings
+from tests.gpu.cases import COMMON, PLAIN, STEPS, TABLES
+from tests.loader.dataset_fixture import set_value
 from tests.ranks import start_ranks
 
 DEVICE = "cpu" if os.environ.get("DEVICE") == "cpu" else "cuda"
@@ -34,72 +37,54 @@ def device() -> str:
 
 
 def train_legs(legs: Sequence[Sequence[str]], environment: dict[str, str]) -> None:
-    """Runs dlrm-train with the settings of each leg in this process."""
+    """Runs dlrm-train with the settings of each leg in this process; a part that torch cannot compile is an error."""
     os.environ.update(environment)
-    for settings in legs:
-        train(compose_config("train", TrainConfig, settings))
+    with mock.patch(
+        "dlrm_app.model.compiled_parts.logger.warning", side_effect=lambda *said: pytest.fail(str(said))
+    ):
+        for settings in legs:
+            train(compose_config("train", TrainConfig, settings))
 
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Settings of all runs, with a synthetic dataset written for them."""
+    """Settings of all runs, with a synthetic dataset written for them, and one with values that are NaN."""
     root = tmp_path_factory.mktemp("inputs")
     (root / "tables.yaml").write_text(TABLES)
-    rows = batch_size(RANKS)
+    rows = 4 * enough_lanes(RANKS)
     inputs = ["format=dataset", f"tables={root}/tables.yaml", "num_dense=4", "alpha=1.05"]
     sizes = [f"rows={2 * STEPS * rows}", f"val_rows={rows + 7}", f"output={root}/dataset"]
     write_inputs(compose_config("generate", GenerateConfig, [*inputs, *sizes]))
-    return [f"data.path={root}/dataset", f"tables={root}/tables.yaml", *common_settings(RANKS)]
+    damaged = Path(shutil.copytree(root / "dataset", root / "dataset-damaged"))
+    set_value(damaged, read_manifest(damaged).dense[0].name, 5, math.nan)
+    batches = [f"trainer.global_batch_size={rows}", f"data.lanes={rows // 4}"]
+    return [f"data.path={root}/dataset", f"tables={root}/tables.yaml", *batches, *COMMON]
+
+
+Reference = Callable[[tuple[str, ...]], tuple[Path, Path, list[str]]]
 
 
 @pytest.fixture(scope="session")
-def reference(
-    settings: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[Path, Path]]:
-    """optimizer → (run of one step, run that resumes it), both on one process of the CPU; each is run once."""
-    done: dict[str, tuple[Path, Path]] = {}
+def reference(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """model → (run of one step, run that resumes it, their settings), both on one process of the CPU; each is run once."""
 
-    def run(optimizer: str) -> tuple[Path, Path]:
-        if optimizer not in done:
-            root = tmp_path_factory.mktemp(optimizer)
-            first, whole = root / "first", root / "whole"
-            common = [*settings, f"optimizer={optimizer}"]
-            legs = [
-                [*common, "trainer.max_steps=1", f"output={first}"],
-                [*common, f"resume={first}", f"output={whole}"],
-            ]
-            start_ranks(partial(train_legs, legs, {"CUDA_VISIBLE_DEVICES": ""}), 1, 1, SECONDS)
-            done[optimizer] = (first, whole)
-        return done[optimizer]
+    @cache
+    def run(model: tuple[str, ...]) -> tuple[Path, Path, list[str]]:
+        root = tmp_path_factory.mktemp("reference")
+        first, whole = root / "first", root / "whole"
+        data = settings[0].partition("=")[2]
+        common = list(settings)
+        for word in model:
+            common.append(
+                word.replace("PLAIN", str(run(PLAIN)[0]))
+                if "PLAIN" in word
+                else word.replace("DATASET", data)
+            )
+        legs = [
+            [*common, "trainer.max_steps=1", f"output={first}"],
+            [*common, f"resume={first}", f"output={whole}"],
+        ]
+        start_ranks(partial(train_legs, legs, {"CUDA_VISIBLE_DEVICES": ""}), 1, 1, SECONDS)
+        return first, whole, common
 
     return run
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints a Markdown table: one row a test with its properties, under the versions and the device."""
-    reports = [
-        report
-        for outcome in ("passed", "failed", "error")
-        for report in terminalreporter.stats.get(outcome, [])
-        if report.nodeid.startswith("tests/gpu/")
-    ]
-    if not reports:
-        return
-    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
-    fbgemm = "fbgemm-gpu-cpu" if torch.version.cuda is None else "fbgemm-gpu"
-    packages = ", ".join(f"{each} {version(each)}" for each in ("torch", fbgemm, "torchrec"))
-    counts = ", ".join(f"{number} {name}" for name, number in Counter(r.outcome for r in reports).items())
-    write = terminalreporter.write_line
-    write(
-        f"\n{RANKS} × {name}; {packages}: {counts}\n\n| test | outcome | seconds | remarks |\n|---|---|---|---|"
-    )
-    for report in reports:
-        remarks = "; ".join(f"{key} {value}" for key, value in report.user_properties)
-        if report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            said = crash.message if crash else str(report.longrepr)
-            if "EOFError" in said:  # a rank ended: its last line says why
-                said = report.capstderr.strip().rpartition("\n")[2] or said
-            remarks = f"{remarks} {said}".strip().splitlines()[0]
-        test = report.nodeid.partition("::")[2]
-        write(f"| {test} | {report.outcome} | {report.duration:.1f} | {remarks.replace('|', '/')[:200]} |")

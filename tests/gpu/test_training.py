@@ -1,35 +1,42 @@
-"""Trainings on the device have the losses of a CPU reference run, and resume from its checkpoint."""
+"""Trainings on the device have the losses of a CPU reference run; where a step waits, what commands do of a checkpoint, speed."""
 
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
+from dlrm_app.bench.bench import bench
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.like_train import BenchConfig
+from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
+from dlrm_app.inference.export import export_model
+from dlrm_app.inference.predict.predict import predict
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import TrainEvent, read_events
 from tests.gpu.cases import STEPS, Case, cases
-from tests.gpu.conftest import DEVICE, RANKS, SECONDS, train_legs
+from tests.gpu.conftest import DEVICE, RANKS, SECONDS, Reference, train_legs
 from tests.ranks import start_ranks
 
+pytestmark = pytest.mark.gpu
+ON_GPU = DEVICE == "cuda"
+Note = Callable[[str, object], None]
 
-@pytest.mark.gpu
+
 @pytest.mark.parametrize("case", cases(DEVICE), ids=lambda case: case.name)
 def test_losses_match_the_cpu(
-    case: Case,
-    settings: list[str],
-    reference: Callable[[str], tuple[Path, Path]],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    case: Case, reference: Reference, tmp_path: Path, record_property: Note
 ) -> None:
-    first, whole = reference(case.optimizer)
-    legs = []
-    before = None if case.is_fresh else first
+    first, whole, common = reference(case.model)
+    legs, resume = [], [] if case.is_fresh else [f"resume={first}"]
     for number, leg in enumerate(case.legs):
         output = tmp_path / str(number)
-        resume = [f"resume={before}"] if before else []
-        legs.append([*settings, *leg, *resume, f"output={output}"])
-        before = output
+        legs.append([*common, *leg, *resume, f"output={output}"])
+        resume = [f"resume={output}"]
     start_ranks(partial(train_legs, legs, {}), RANKS, RANKS, SECONDS)
     expected, found = losses_of(whole), losses_of(output)
     assert set(found) == set(expected)
@@ -39,11 +46,76 @@ def test_losses_match_the_cpu(
 
 
 def losses_of(run: Path) -> dict[str, float]:
-    """Step → training loss, and val's log loss at the end."""
+    """Step → training loss, and val's log losses at the end, of the weights and of their average."""
     losses = {}
     for event in read_events(run):
         if isinstance(event, TrainEvent):
             losses[f"{event.step:03d}"] = event.loss
         elif isinstance(event, Evaluation) and event.step == STEPS:
-            losses["val"] = event.metrics["logloss"]
+            losses |= {name: value for name, value in event.metrics.items() if name.endswith("logloss")}
     return losses
+
+
+@pytest.mark.skipif(not ON_GPU, reason="a step on the CPU waits for no GPU")
+def test_a_step_waits_for_the_gpu_in_libraries_alone(
+    settings: list[str], tmp_path: Path, record_property: Note
+) -> None:
+    quiet = [*settings, "trainer.log_every_steps=1000"]
+    waits = []
+    for steps in (STEPS, 2 * STEPS):
+        leg = [*quiet, f"trainer.max_steps={steps}", f"output={tmp_path}/{steps}"]
+        waits.append(start_ranks(partial(waits_of, leg), RANKS, RANKS, SECONDS)[0])
+    per_step = {place: count / STEPS for place, count in (waits[1] - waits[0]).most_common()}
+    record_property("waits a step", ", ".join(f"{place}: {count:.2f}" for place, count in per_step.items()))
+    assert [place for place in per_step if "/dlrm_app/" in place] == []
+
+
+def waits_of(leg: list[str]) -> Counter[str]:
+    """Counts how often a run waits for the GPU, by line of code."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        train_legs([leg], {})
+    places = (f"{each.filename}:{each.lineno}" for each in caught if "synchronizing" in str(each.message))
+    return Counter(place.rpartition("site-packages/")[2] for place in places)
+
+
+def test_a_checkpoint_of_the_device_is_evaluated_scored_and_exported(
+    settings: list[str], tmp_path: Path
+) -> None:
+    leg = [*settings, f"output={tmp_path}/run"]
+    start_ranks(partial(train_legs, [leg], {}), RANKS, RANKS, SECONDS)
+    (found,) = start_ranks(partial(use_checkpoint, settings[0], tmp_path), 1, 1, SECONDS)
+    assert found == pytest.approx([losses_of(tmp_path / "run")["logloss"]] * 2, rel=1e-5)
+
+
+def use_checkpoint(data: str, folder: Path) -> list[float]:
+    """Val's log losses by dlrm-evaluate and dlrm-predict; dlrm-export compares the model's scores itself."""
+    keys = ["split=val", "threads=1"]
+    checkpoint, scores = f"checkpoint={folder}/run", f"output={folder}/scores.parquet"
+    (model,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, [checkpoint, *keys])).models
+    predicted = predict(
+        compose_config("predict", PredictConfig, [f"model={folder}/run", data, scores, *keys])
+    )
+    export = [checkpoint, "format=torchscript", f"output={folder}/export", *keys]
+    export_model(compose_config("export", ExportConfig, export))
+    assert predicted is not None
+    return [model.metrics["logloss"], predicted["logloss"]]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_dlrm_bench_measures_the_loader_and_steps(
+    precision: str, settings: list[str], record_property: Note
+) -> None:
+    """With tables and rows of the size of Criteo's; on the CPU small ones, to try it."""
+    large = ["tables=criteo_kaggle", f"trainer.global_batch_size={65536 * RANKS}", "experiment=null"]
+    numbers = f"trainer.tf32={precision == 'tf32'}", f"trainer.precision={precision.replace('tf', 'fp')}"
+    keys = [*(large if ON_GPU else settings), *numbers]
+    for section, speed in start_ranks(partial(bench_of, keys), RANKS, RANKS, SECONDS)[0].items():
+        record_property(section, f"{speed:,.0f} rows/s")
+
+
+def bench_of(keys: list[str]) -> dict[str, float]:
+    """Rows a second by section; nothing on other ranks than the first."""
+    result = bench(compose_config("bench", BenchConfig, keys))
+    return {section.name: section.rows_per_second for section in result.sections} if result else {}

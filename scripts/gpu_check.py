@@ -1,0 +1,87 @@
+"""Runs the tests on GPUs and packs their results with what a report needs: gpu-check.tar.gz.
+
+    python scripts/gpu_check.py [pytest's options]     # what `make gpu-check` runs; DEVICE=cpu tries it without a GPU
+
+The archive holds junit.xml, summary.md (also printed), and what the doctor, nvidia-smi, lscpu and pip say: read it
+before you send it. Exits as pytest does.
+"""
+
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
+
+TESTS = Path(__file__).resolve().parents[1] / "tests" / "gpu"
+ARCHIVE = Path("gpu-check.tar.gz")
+VERSIONS = (
+    "import torch; print(torch.__version__, torch.version.cuda); print('nccl', torch.cuda.nccl.version())"
+)
+GPUS = "name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory,pcie.link.gen.max,compute_mode"
+COMMANDS = {
+    "doctor.txt": [sys.executable, "-m", "dlrm_app.cli", "doctor"],
+    "versions.txt": [sys.executable, "-c", VERSIONS],
+    "packages.txt": [sys.executable, "-m", "pip", "list"],
+    "gpus.txt": ["nvidia-smi", f"--query-gpu={GPUS}", "--format=csv"],
+    "links.txt": ["nvidia-smi", "topo", "-m"],
+    "cpus.txt": ["lscpu"],
+}
+
+
+def main(options: list[str]) -> int:
+    """Gives pytest's exit code."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        report = folder / "junit.xml"
+        keys = ["-m", "gpu", "-n", "0", f"--junitxml={report}", "-o", "junit_logging=all"]
+        code = subprocess.run(
+            [sys.executable, "-m", "pytest", *keys, *options, str(TESTS)], check=False
+        ).returncode
+        for name, command in COMMANDS.items():
+            (folder / name).write_text(said(command))
+        if report.exists():
+            summary = "\n".join(summarize(report))
+            (folder / "summary.md").write_text(f"{said(COMMANDS['gpus.txt'])}\n{summary}\n")
+            print(f"\n{summary}")
+        with tarfile.open(ARCHIVE, "w:gz") as archive:
+            archive.add(folder, "gpu-check")
+    print(f"\nwrote {ARCHIVE.resolve()}: look at it, then attach it to an issue")
+    return code
+
+
+def said(command: list[str]) -> str:
+    """The output of ``command``, or the reason why there is none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{error}\n"
+    return done.stdout + done.stderr
+
+
+def summarize(report: Path) -> Iterator[str]:
+    """A Markdown table: one row a test that ran, with what it noted or why it failed."""
+    yield "| test | outcome | seconds | remarks |\n|---|---|---|---|"
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("skipped") is not None:
+            continue
+        remarks = "; ".join(f"{each.get('name')} {each.get('value')}" for each in case.iter("property"))
+        fault = next((found for kind in ("failure", "error") for found in case.iter(kind)), None)
+        if fault is not None:
+            message = fault.get("message", "")
+            if message.startswith("EOFError"):  # a rank ended: its last line says why
+                message = case.findtext("system-err", "").strip().rpartition("\n")[2] or message
+            remarks = f"{remarks} {message}".strip().partition("\n")[0]
+        outcome = "passed" if fault is None else "failed"
+        cells = (
+            case.get("name"),
+            outcome,
+            f"{float(case.get('time', 0)):.1f}",
+            remarks.replace("|", "/")[:200],
+        )
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
