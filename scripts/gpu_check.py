@@ -16,9 +16,7 @@ from xml.etree import ElementTree
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "gpu"
 ARCHIVE = Path("gpu-check.tar.gz")
-VERSIONS = (
-    "import torch; print(torch.__version__, torch.version.cuda); print('nccl', torch.cuda.nccl.version())"
-)
+VERSIONS = "import torch; print(torch.__version__, torch.version.cuda, torch.version.cuda and torch.cuda.nccl.version())"
 GPUS = "name,driver_version,memory.total,power.limit,clocks.max.sm,clocks.max.memory,pcie.link.gen.max,compute_mode"
 COMMANDS = {
     "doctor.txt": [sys.executable, "-m", "dlrm_app.cli", "doctor"],

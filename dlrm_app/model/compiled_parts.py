@@ -55,8 +55,8 @@ class CompiledForward:
                 outputs = self._compiled(*inputs)
         except TorchDynamoException as error:
             logger.warning(
-                "trainer.compile: %s stays as it is, for torch.compile says %s; on CPU it needs a C++ compiler "
-                "(apt-get install g++); trainer.compile=false does without",
+                "trainer.compile: %s stays as it is, for torch.compile says %s; it needs a compiler and, on GPUs, Python's "
+                "headers (apt-get install g++ python3-dev); trainer.compile=false does without",
                 self._path,
                 _first_line(error),
             )

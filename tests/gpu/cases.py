@@ -41,14 +41,9 @@ ALIKE = {
     "compile": "trainer.compile=true",
 }
 """Settings that leave the losses as they are."""
-COARSELY = {
-    **{
-        f"exchange-{bits}": f"sharding.collectives={{forward:{bits},backward:{bits}}}"
-        for bits in ("fp16", "bf16", "int8")
-    },
-    "bf16": "trainer.precision=bf16",
-    "tf32": "trainer.tf32=true",
-}
+COARSELY = {"bf16": "trainer.precision=bf16", "tf32": "trainer.tf32=true"}
+for bits in ("fp16", "bf16", "int8"):
+    COARSELY[f"exchange-{bits}"] = f"sharding.collectives={{forward:{bits},backward:{bits}}}"
 """Settings that round."""
 SMALL_CACHE = "sharding.tables={*:{kernels:[fused_uvm_caching],cache_load_factor:0.01}}"
 UNDER_PRESSURE = {
@@ -91,8 +86,9 @@ class Case:
 
 def cases(device: str) -> list[Case]:
     """Everything that ``device`` supports, the broadest first; each name once."""
-    found = [*_single(device), *_resumed(device), *_combined(device)]
-    return list({case.name: case for case in found}.values())
+    return list(
+        {case.name: case for case in (*_single(device), *_resumed(device), *_combined(device))}.values()
+    )
 
 
 def _single(device: str) -> Iterator[Case]:

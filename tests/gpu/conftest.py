@@ -24,8 +24,7 @@ from tests.ranks import start_ranks
 
 DEVICE = "cpu" if os.environ.get("DEVICE") == "cpu" else "cuda"
 RANKS = 2 if DEVICE == "cpu" else max(1, torch.cuda.device_count())
-SECONDS = 180
-"""How long a case may take, so that one that hangs does not hold up the others."""
+SECONDS = 180  # that a case may take, so that one that hangs does not hold up the others
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +38,8 @@ def device() -> str:
 def train_legs(legs: Sequence[Sequence[str]], environment: dict[str, str]) -> None:
     """Runs dlrm-train with the settings of each leg in this process; a part that torch cannot compile is an error."""
     os.environ.update(environment)
-    with mock.patch(
-        "dlrm_app.model.compiled_parts.logger.warning", side_effect=lambda *said: pytest.fail(str(said))
-    ):
+    refused = mock.Mock(side_effect=lambda *said: pytest.fail(str(said)))
+    with mock.patch("dlrm_app.model.compiled_parts.logger.warning", refused):
         for settings in legs:
             train(compose_config("train", TrainConfig, settings))
 
@@ -56,7 +54,8 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     sizes = [f"rows={2 * STEPS * rows}", f"val_rows={rows + 7}", f"output={root}/dataset"]
     write_inputs(compose_config("generate", GenerateConfig, [*inputs, *sizes]))
     damaged = Path(shutil.copytree(root / "dataset", root / "dataset-damaged"))
-    set_value(damaged, read_manifest(damaged).dense[0].name, 5, math.nan)
+    for row in range(5, 2 * STEPS * rows, 2 * rows):  # the steps taken read some
+        set_value(damaged, read_manifest(damaged).dense[0].name, row, math.nan)
     batches = [f"trainer.global_batch_size={rows}", f"data.lanes={rows // 4}"]
     return [f"data.path={root}/dataset", f"tables={root}/tables.yaml", *batches, *COMMON]
 
@@ -71,15 +70,9 @@ def reference(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     @cache
     def run(model: tuple[str, ...]) -> tuple[Path, Path, list[str]]:
         root = tmp_path_factory.mktemp("reference")
-        first, whole = root / "first", root / "whole"
-        data = settings[0].partition("=")[2]
-        common = list(settings)
-        for word in model:
-            common.append(
-                word.replace("PLAIN", str(run(PLAIN)[0]))
-                if "PLAIN" in word
-                else word.replace("DATASET", data)
-            )
+        first, whole, data = root / "first", root / "whole", settings[0].partition("=")[2]
+        plain = first if model == PLAIN else run(PLAIN)[0]
+        common = [*settings, *(w.replace("DATASET", data).replace("PLAIN", str(plain)) for w in model)]
         legs = [
             [*common, "trainer.max_steps=1", f"output={first}"],
             [*common, f"resume={first}", f"output={whole}"],

@@ -40,6 +40,7 @@ def test_losses_match_the_cpu(
     start_ranks(partial(train_legs, legs, {}), RANKS, RANKS, SECONDS)
     expected, found = losses_of(whole), losses_of(output)
     assert set(found) == set(expected)
+    assert case.name != "skip" or len(expected) <= STEPS
     difference = max(abs(found[key] - value) / abs(value) for key, value in expected.items())
     record_property("losses differ by", f"{difference:.1e}")
     assert found == pytest.approx(expected, rel=case.tolerance)
@@ -60,8 +61,7 @@ def losses_of(run: Path) -> dict[str, float]:
 def test_a_step_waits_for_the_gpu_in_libraries_alone(
     settings: list[str], tmp_path: Path, record_property: Note
 ) -> None:
-    quiet = [*settings, "trainer.log_every_steps=1000"]
-    waits = []
+    waits, quiet = [], [*settings, "trainer.log_every_steps=1000"]
     for steps in (STEPS, 2 * STEPS):
         leg = [*quiet, f"trainer.max_steps={steps}", f"output={tmp_path}/{steps}"]
         waits.append(start_ranks(partial(waits_of, leg), RANKS, RANKS, SECONDS)[0])
@@ -71,7 +71,7 @@ def test_a_step_waits_for_the_gpu_in_libraries_alone(
 
 
 def waits_of(leg: list[str]) -> Counter[str]:
-    """Counts how often a run waits for the GPU, by line of code."""
+    """Line of code → how often a run waits for the GPU there."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
