@@ -166,7 +166,10 @@ def _nearest_there(path: Path) -> Path:
         try:
             path.stat()
             return path
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if path.is_symlink():
+                text = f"{path} is a link to {path.readlink()}, which is not there"
+                raise FileNotFoundError(errno.ENOENT, text) from error
             path = path.parent
 
 

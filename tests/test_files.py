@@ -46,6 +46,7 @@ def test_a_writer_that_would_end_the_process_asks_for_room_first(tmp_path: Path)
 
 def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
     assert output_problems("output", tmp_path / "new" / "deep" / "page.html") == []
     assert output_problems("output", tmp_path / "file") == []
     assert output_problems("output", tmp_path, is_folder=True) == []
@@ -54,6 +55,8 @@ def test_an_output_is_refused_where_the_job_could_not_write_it(tmp_path: Path) -
         (tmp_path / "file", {"is_folder": True}, "is a file: give the name of a folder"),
         (tmp_path / "file", {"is_new": True}, "exists: give another name, or delete it"),
         (tmp_path / "file" / "page.html", {}, "file is no folder: give another name"),
+        (tmp_path / "link", {}, "is a link to nowhere, which is not there: give another name"),
+        (tmp_path / "link" / "deep", {"is_folder": True}, "is a link to nowhere, which is not there"),
     ):
         (problem,) = output_problems("output", path, **kind)
         assert said in problem

@@ -103,6 +103,7 @@ def _set_up_process() -> None:
     # programs; those that sleep at once make an idle machine slow. So: spin a little (see docs/experiments.md).
     # It must be set before torch loads OpenMP.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.pop("NUMBA_DISABLE_JIT", None)  # compiled functions do not run as Python
     # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     set_up_streams()

@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,9 +38,20 @@ class _Pipe(io.FileIO):
             return len(data)
 
 
+_COMMANDS = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|(?<=.)\r(?=.)")
+"""Characters that a terminal obeys. A carriage return at an end of what is written is a progress bar's."""
+
+
+class _Printable(io.TextIOWrapper):
+    """Writes characters that a terminal would obey as ``\\x1b``: they come from names of files, headers and values."""
+
+    def write(self, text: str, /) -> int:
+        return super().write(_COMMANDS.sub(lambda found: repr(found[0])[1:-1], text))
+
+
 def set_up_streams() -> None:
-    """Puts streams in the place of ``sys.stdout`` and ``sys.stderr`` that outlive their readers, print "?" for what the
-    terminal's encoding lacks, and swallow all where whoever started us closed them."""
+    """Puts streams in the place of ``sys.stdout`` and ``sys.stderr`` that outlive their readers, give no commands to a
+    terminal, print "?" for what its encoding lacks, and swallow all where whoever started us closed them."""
     sys.stdout = _patient(sys.stdout, sys.__stdout__)
     sys.stderr = _patient(sys.stderr, sys.__stderr__)
 
@@ -51,4 +63,4 @@ def _patient(stream: TextIO | None, first: TextIO | None) -> TextIO:
         return stream
     stream.flush()
     pipe = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(pipe, stream.encoding, errors="replace", line_buffering=True)
+    return _Printable(pipe, stream.encoding, errors="replace", line_buffering=True)

@@ -40,6 +40,7 @@ class DatasetConfig(Section):
     delimiter: str = "\t"
     quote: str | None = None
     header: bool = False
+    null_values: list[str | None] | None = None
     columns: list[Any] = REQUIRED
 
 

@@ -76,10 +76,9 @@ def _summarize(
     plan: Plan, units: Sequence[EncodedUnit], split: str, shards: Sequence[tuple[Path, Shard]]
 ) -> Split:
     parts = [unit.splits[split] for unit in units if split in unit.splits]
-    has_label = plan.spec_of(split).label is not None
     return Split(
         rows=sum(part.rows for part in parts),
-        positives=sum(part.positives or 0 for part in parts) if has_label else None,
+        positives=sum(part.positives or 0 for part in parts) if plan.has_label(split) else None,
         rejects=sum(part.rejects for part in parts),
         shards=[
             replace(shard, path=f"{split}/part-{number:05d}.parquet")

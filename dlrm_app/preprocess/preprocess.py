@@ -2,22 +2,20 @@
 
 import json
 import logging
-import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
 
 from dlrm_app.config.datasets import PreprocessConfig, Transform
 from dlrm_app.dataset.encoding_files import verify_encoding_files
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
-from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_if
+from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if
 from dlrm_app.files import explained_disk_errors, is_file, output_problems
 from dlrm_app.kernels.compiled import compiling_seconds
 from dlrm_app.preprocess.encode.columns import (
@@ -28,7 +26,8 @@ from dlrm_app.preprocess.encode.columns import (
 )
 from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
 from dlrm_app.preprocess.passes.plan import Plan, ShardLayout
-from dlrm_app.preprocess.read.parser import Parser, body
+from dlrm_app.preprocess.read.beginning import source_spec
+from dlrm_app.preprocess.read.parser import body
 from dlrm_app.preprocess.read.spec import Spec, read_spec
 from dlrm_app.preprocess.stages import Stages
 from dlrm_app.preprocess.units.executor import Executor, LocalExecutor
@@ -45,9 +44,9 @@ from dlrm_app.preprocess.units.journal import (
     write_run,
 )
 from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
-from dlrm_app.preprocess.units.unit_text import PADDING, beginning_of, first_line
+from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.records import leaves
-from dlrm_app.text import first_lines
+from dlrm_app.text import first_lines, listed
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +55,6 @@ MAX_DIFFERENCES, MAX_VALUE = 8, 60
 """Settings of another run that a refusal names, and characters of each."""
 CONTINUE = "then run the same command again; it continues where it stopped"
 _NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def preprocess(config: PreprocessConfig) -> Manifest:
@@ -78,7 +75,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     finished = _finished(identity, plan, config.rejects.max_fraction)
     if finished is not None:
         return finished
-    check_first_lines(plan)
+    plan = with_file_specs(plan)
     start, compiled = time.perf_counter(), compiling_seconds()
     with _executor(config) as executor, explained_disk_errors(plan.output, CONTINUE), locked(plan.output):
         is_resumed = _open_work(identity, plan, encoding)
@@ -225,8 +222,8 @@ def _in_brief(value: Any) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
 
 
-def check_first_lines(plan: Plan) -> None:
-    """Raises ConfigError for mistakes that spoil every line: no lines, another encoding, header or number of columns."""
+def with_file_specs(plan: Plan) -> Plan:
+    """``plan`` with the format of each source. Raises ConfigError for mistakes that spoil every line, and for no lines."""
     by_split: dict[str, list[Source]] = {}
     for source in plan.sources:
         by_split.setdefault(source.split, []).append(source)
@@ -237,7 +234,20 @@ def check_first_lines(plan: Plan) -> None:
             if all(_is_empty(source, plan.spec) for source in sources)
         ]
     )
-    refuse_if([fault for source in plan.sources if (fault := _first_line_fault(source, plan)) is not None])
+    specs: list[Spec] = []
+
+    def look_at(source: Source) -> None:
+        unlabelled = f"input.unlabelled=[{source.split}]"
+        specs.append(source_spec(source, plan.spec, plan.has_label(source.split), unlabelled))
+
+    refuse_all([], *(partial(look_at, source) for source in plan.sources))
+    known = {column.name for column in plan.spec.columns}
+    others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in known)
+    if others:
+        logger.info(
+            f"columns that dataset={plan.spec.name} does not name are left out: {listed([*others], 8)}"
+        )
+    return replace(plan, file_specs=tuple(specs))
 
 
 def _is_empty(source: Source, spec: Spec) -> bool:
@@ -245,48 +255,3 @@ def _is_empty(source: Source, spec: Spec) -> bool:
     for text in beginning_of(source).items():
         return not any(start < stop for _, start, stop in body(text, spec)) and text.finish().is_last
     return True
-
-
-def _first_line_fault(source: Source, plan: Plan) -> str | None:
-    line, path, spec = first_line(source), shlex.quote(source.path), plan.spec_of(source.split)
-    if line.startswith(_UTF_16_MARKS):
-        return f"{source.path} is UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
-    if spec.header:
-        return _header_fault(line.removeprefix(_BYTE_ORDER_MARK), source, spec)
-    if line.startswith(_BYTE_ORDER_MARK):
-        return (
-            f"{source.path} begins with a byte order mark, which would be part of its first value: leave it away, as by "
-            f"tail -c +4 {path} > NEW.tsv"
-        )
-    other = plan.spec if spec.label is None else plan.spec.without_label()
-    if _fits(line, spec) or not _fits(line, other):
-        return None
-    if spec.label is None:
-        return f"the first line of {source.path} has a label: leave {source.split} out of input.unlabelled"
-    return (
-        f"the first line of {source.path} has one column too few: if it has no {spec.label} column, add "
-        f"input.unlabelled=[{source.split}]; else correct dataset.columns"
-    )
-
-
-def _header_fault(line: bytes, source: Source, spec: Spec) -> str | None:
-    quote = (spec.quote or "").encode()
-    header = [
-        name.strip(quote).decode("utf-8", "backslashreplace") for name in line.split(spec.delimiter.encode())
-    ]
-    expected = [column.name for column in spec.columns]
-    if header == expected:
-        return None
-    return (
-        f"the header of {source.path} names {', '.join(header)[:200]}; dataset={spec.name} expects "
-        f"{', '.join(expected)}: correct dataset.columns, or set dataset.header=false if the first line is data"
-    )
-
-
-def _fits(line: bytes, spec: Spec) -> bool:
-    """True if ``line`` is a good row of ``spec``."""
-    text = np.frombuffer(
-        bytearray(line + b"\n" + bytes(PADDING)), np.uint8
-    )  # compiled for what can be written
-    _, _, rejects = Parser(spec, 1).parse(text, 0, len(line) + 1, 1)
-    return not rejects

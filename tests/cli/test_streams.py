@@ -39,3 +39,31 @@ def test_a_folder_that_was_deleted_under_the_command_is_told(tmp_path: Path) -> 
     done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "error: the folder that this command was typed in has been deleted: cd to another\n"
+
+
+def test_names_and_values_give_no_commands_to_the_terminal(tmp_path: Path) -> None:
+    """\x1b begins a command, also with its C1 form; a carriage return in a line overwrites it; a bar's begins one."""
+    name = "a\x1b]0;pwned\x07b\x9b31m\rc.tsv"
+    (tmp_path / name).write_text("x\n")
+    command = [
+        str(Path(GENERATE).with_name("dlrm-preprocess")),
+        "dataset=criteo_kaggle",
+        f'input.train="{name}"',
+    ]
+    done = subprocess.run([*command, "output=k"], cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 2
+    assert rb"a\x1b]0;pwned\x07b\x9b31m\rc.tsv" in done.stderr
+    assert not {*done.stderr} & {*b"\x1b\x07\r"}
+    code = "from dlrm_app.cli.process import set_up_streams; set_up_streams(); print('\\r 5% \\r', end='')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).stdout == b"\r 5% \r"
+
+
+def test_numba_compiles_whatever_the_environment_says(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    for command, *settings in (
+        ("generate", "rows=50", "output=x.tsv"),
+        ("preprocess", "dataset=criteo_kaggle", "input.train=x.tsv", "output=k"),
+    ):
+        program = str(Path(GENERATE).with_name(f"dlrm-{command}"))
+        done = subprocess.run([program, *settings], cwd=tmp_path, env=environment, timeout=120)
+        assert done.returncode == 0

@@ -67,6 +67,46 @@ def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: 
         )
         assert same_scores(table, expected), name
         assert table.column("label").to_pylist() == expected.column("label").to_pylist()
+    assert table.column("line").to_pylist() == list(range(1, NUM_TEST + 1))  # Parquet has no header
+
+
+def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    order = [5, 2, 0, 4, 1]
+    rows = [[*(row[place] for place in order), "more"] for row in draw_rows()[-NUM_TEST:]]
+    path = write_csv(tmp_path / "test.csv", rows, [*(HEADER[place] for place in order), "page"])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={path}")
+    assert same_scores(table, expected)
+    assert table.column("label").to_pylist() == expected.column("label").to_pylist()
+
+
+def test_files_that_are_not_what_the_model_reads_are_refused(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = draw_rows()[-NUM_TEST:]
+    text = write_csv(tmp_path / "test.csv", rows).read_bytes()
+    unlabelled = write_csv(tmp_path / "unlabelled.csv", [row[1:] for row in rows], HEADER[1:]).read_bytes()
+    keys = [f"model={shop}/export", f"input={tmp_path}/given"]
+    for given, more, fault in (
+        (
+            unlabelled.partition(b"\n")[2],
+            [],
+            "the header of .* lacks the columns hour, price, user, last_items",
+        ),
+        (text.replace(b"clicked", b"CLICKED", 1), [], "'CLICKED' is not 'clicked': case and spaces count"),
+        (text.replace(b"user", b"hour", 1), [], "names hour twice"),
+        (unlabelled, ["labels=true"], "lacks the columns clicked"),
+        (gzip.compress(gzip.compress(text)), [], "is gzip within gzip"),
+        (text.replace(b",", b";").replace(b";", b",", 5), [], "none of the first 240 lines fits it"),
+    ):
+        (tmp_path / "given").write_bytes(given)
+        with pytest.raises(ConfigError, match=fault):
+            predicted(tmp_path / "scores.parquet", *keys, *more)
+    (tmp_path / "given").write_bytes(unlabelled.partition(b"\n")[2])
+    with (tmp_path / "given").open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file))
+        with pytest.raises(ConfigError, match="header of standard input lacks the columns hour"):
+            predicted(tmp_path / "scores.parquet", keys[0], "input=-")
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
@@ -179,7 +219,8 @@ def test_malformed_lines_are_named_and_too_many_are_refused(
     (tmp_path / "test.csv").write_text("\n".join(lines))
     keys = [f"model={shop}/export", f"input={tmp_path}/test.csv"]
     with pytest.raises(
-        DataError, match=r"(?s)1 of 241 lines are malformed.*test\.csv:4: hour is not a whole number"
+        DataError,
+        match=r"(?s)1 of 241 lines are malformed.*test\.csv:4: hour is 'noon', must be a whole number",
     ):
         predicted(tmp_path / "scores.parquet", *keys)
     assert not (tmp_path / "scores.parquet").exists()
@@ -215,7 +256,7 @@ def test_damaged_parquet_is_named(shop: Path, tmp_path: Path) -> None:
 
 def test_a_missing_column_of_parquet_is_named(shop: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"hour": [1], "price": [2.0], "last_items": [["i1"]]}), tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="lacks the columns user"):
+    with pytest.raises(ConfigError, match="lacks the columns user"):
         predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={tmp_path}/rows.parquet")
 
 

@@ -13,6 +13,7 @@ MASK = (1 << 64) - 1
 INTEGER = re.compile(rb"[+-]?[0-9]+")
 FLOAT = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 HEX = re.compile(rb"[0-9a-fA-F]{1,8}")
+LABEL = re.compile(rb"(0|1)(\.0*)?|(?i:false|(true))")
 MAX_LINE = 1 << 20
 
 
@@ -29,8 +30,13 @@ class Bad(Exception):  # noqa: N818  # control flow of this file, not an error t
     """The line is rejected; the message is a part of the reason that must be given."""
 
 
-def split_fields(line: bytes, spec: Spec) -> list[tuple[bytes, bool]]:
-    """The fields of a line, unquoted, and whether each is well quoted."""
+def opens_quote(field: bytes, quote: bytes) -> bool:
+    """True if ``field``, the rest of a line, begins a quoted value that does not end on it."""
+    return bool(quote) and bool(re.fullmatch(quote + b"(?:[^" + quote + b"]|" + quote * 2 + b")*", field))
+
+
+def split_fields(line: bytes, spec: Spec) -> list[tuple[bytes, str]]:
+    """The fields of a line, unquoted, and how each is quoted: well, badly, or open, which does not end on the line."""
     delimiter, quote = spec.delimiter.encode(), (spec.quote or "").encode()
     fields = []
     rest = line
@@ -39,19 +45,20 @@ def split_fields(line: bytes, spec: Spec) -> list[tuple[bytes, bool]]:
             re.match(quote + b"((?:[^" + quote + b"]|" + quote * 2 + b")*)" + quote, rest) if quote else None
         )
         if quoted and rest[quoted.end() : quoted.end() + 1] in (b"", delimiter):
-            fields.append((quoted[1].replace(quote * 2, quote), True))
+            fields.append((quoted[1].replace(quote * 2, quote), "well"))
             rest = rest[quoted.end() :]
         else:
             field = rest.split(delimiter)[0]
-            fields.append((field, not (quote and field.startswith(quote))))
+            how = "badly" if quote and field.startswith(quote) else "well"
+            fields.append((field, "open" if opens_quote(rest, quote) else how))
             rest = rest[len(field) :]
         if not rest:
             return fields
         rest = rest[1:]
 
 
-def parse_value(column: Column, field: bytes) -> object:
-    if field == b"":
+def parse_value(column: Column, field: bytes, nulls: tuple[str, ...]) -> object:
+    if field == b"" or field in map(str.encode, nulls):
         return MISSING
     if column.kind == "integer" and INTEGER.fullmatch(field) and abs(int(field)) < 1 << 63:
         return int(field)
@@ -74,25 +81,31 @@ def parse_line(line: bytes, spec: Spec) -> Row:
     if not line:
         raise Bad("blank line")
     fields = split_fields(line, spec)
+    for column, (_, how) in zip(spec.columns, fields, strict=False):
+        if how == "open":
+            raise Bad(f"{column.name} is ")
     if len(fields) != len(spec.columns):
         raise Bad(f"{len(fields)} columns")
     row = Row(None, [], [])
-    for column, (field, well_quoted) in zip(spec.columns, fields, strict=True):
+    nulls = spec.null_values
+    for column, (field, how) in zip(spec.columns, fields, strict=True):
         if column.role == "ignore":
             continue
-        if not well_quoted:
+        if how == "badly":
             raise Bad(column.name)
         if column.role == "label":
-            if field not in (b"0", b"1"):
+            found = LABEL.fullmatch(field)
+            if not found or field in map(str.encode, nulls):
                 raise Bad(column.name)
-            row.label = int(field)
+            row.label = int(found[1] == b"1" or found[3] is not None)
         elif column.role == "dense":
-            row.dense.append(parse_value(column, field))
+            row.dense.append(parse_value(column, field, nulls))
         elif column.separator is not None:
-            pieces = field.split(column.separator.encode()) if field else []
-            row.sparse.append([parse_value(column, piece) for piece in pieces])
+            is_missing = field == b"" or field in map(str.encode, nulls)
+            pieces = [] if is_missing else field.split(column.separator.encode())
+            row.sparse.append([parse_value(column, piece, nulls) for piece in pieces])
         else:
-            row.sparse.append(parse_value(column, field))
+            row.sparse.append(parse_value(column, field, nulls))
     return row
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
+from dlrm_app.preprocess import preprocess
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import content, rejects_of, run
 
@@ -72,12 +73,14 @@ BAD_LINES = {
     "carriage return alone is blank": b"\r\n",
     "39 columns, expected 40": GOOD.replace(b"\t0", b"", 1),
     "41 columns, expected 40": GOOD.replace(b"\n", b"\t\n"),
-    "label is not 0 or 1": b"2" + GOOD[1:],
-    "int_1 is not a whole number": GOOD.replace(b"\t1\t", b"\t1.5\t", 1),
-    "int_2 is not a whole number within": GOOD.replace(b"\t2\t", b"\t99999999999999999999\t", 1),
-    "int_3 is not a whole number": GOOD.replace(b"\t3\t", b"\t3\0\t", 1),
-    "cat_0 is not 1 to 8 hex digits": GOOD.replace(b"00000000", b"0000000g"),
-    "cat_1 is not 1 to 8 hex digits": GOOD.replace(b"00000001", b"0000\xff001"),
+    "label is '2', must be 0 or 1": b"2" + GOOD[1:],
+    "int_1 is '1.5', must be a whole number": GOOD.replace(b"\t1\t", b"\t1.5\t", 1),
+    "int_2 is '99999999999999999999', must be a whole number within": GOOD.replace(
+        b"\t2\t", b"\t99999999999999999999\t", 1
+    ),
+    r"int_3 is '3\x00', must be a whole number": GOOD.replace(b"\t3\t", b"\t3\0\t", 1),
+    "cat_0 is '0000000g', must be 1 to 8 hex digits": GOOD.replace(b"00000000", b"0000000g"),
+    r"cat_1 is '0000\\xff001', must be 1 to 8 hex digits": GOOD.replace(b"00000001", b"0000\xff001"),
     "longer than 1,048,576 bytes": b"1\t" + b"7" * (10 << 20) + b"\n",
 }
 
@@ -142,7 +145,9 @@ def test_a_second_run_on_the_same_output_waits_its_turn(tmp_path: Path) -> None:
 
 def test_a_wrong_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("a,b,c\n1,2,3\n")
-    expected = r"the header of log.csv names a, b, c; dataset=example_csv expects clicked, age, price"
+    expected = (
+        r"the header of log.csv lacks the columns clicked, age, .*; it has a, b, c: correct dataset.columns"
+    )
     with pytest.raises(DlrmError, match=expected):
         run(Path("k"), "dataset=example_csv", "input.train=log.csv")
 
@@ -152,11 +157,12 @@ def test_input_that_changes_while_it_is_read_is_noticed(
 ) -> None:
     (tmp_path / "log.tsv").write_bytes(GOOD * 3)
 
-    def add_a_line(*_: object) -> None:
+    def add_a_line() -> None:
         with (tmp_path / "log.tsv").open("ab") as file:
             file.write(GOOD)
 
-    monkeypatch.setattr("dlrm_app.preprocess.preprocess.check_first_lines", add_a_line)
+    look = preprocess.with_file_specs
+    monkeypatch.setattr(preprocess, "with_file_specs", lambda plan: (look(plan), add_a_line())[0])
     with pytest.raises(DataError, match=r"log\.tsv changed while it was being read"):
         run(Path("k"), "input.train=log.tsv")
 

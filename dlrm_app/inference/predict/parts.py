@@ -20,7 +20,7 @@ Chunk = tuple[pa.Table, NDArray[np.int64]]
 
 @dataclass
 class Part:
-    """``name`` sorts as the rows do. ``origin``: the file or shard.
+    """``name`` sorts as the rows do. ``origin``: the file or shard, whose first line or row has number ``first_number``.
 
     ``num_lines`` and ``rejects`` (line within the part, reason) are filled by ``read``, which gives the chunks.
     """
@@ -28,6 +28,7 @@ class Part:
     name: str
     origin: str
     read: "ReadPart"
+    first_number: int
     num_lines: int = 0
     rejects: list[tuple[int, str]] = field(default_factory=list)
 
@@ -79,7 +80,6 @@ class DatasetParts:
         self._reader = ShardReader(manifest.folder, reader.columns(self.has_labels))
         self.identity = {"dataset": manifest.fingerprint(), "split": split}
         self.origin_names = ("shard", "row")
-        self.first_number = 0
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
         """Gives the parts for which ``is_wanted(name, number)``."""
@@ -88,7 +88,7 @@ class DatasetParts:
             for group, rows in enumerate(shard.row_groups):
                 name = f"{index:05d}-{group:07d}"
                 if is_wanted(name, number):
-                    yield Part(name, shard.path, partial(self._read, shard, group), num_lines=rows)
+                    yield Part(name, shard.path, partial(self._read, shard, group), 0, num_lines=rows)
                 number += 1
 
     def _read(self, shard: Shard, group: int, _: Part) -> Iterator[Chunk]:

@@ -80,7 +80,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         reader = TableReader(manifest, model.features)
         source = runtime.together(lambda: _source(config, manifest, reader))
         is_piped = isinstance(source, RawParts) and source.is_piped
-        scores = ScoresFile(output, source.origin_names, source.first_number)
+        scores = ScoresFile(output, source.origin_names)
         runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
         own = OwnClicks(manifest) if isinstance(source, RawParts) else None
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
@@ -195,7 +195,9 @@ def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: Sco
         np.concatenate(logits),
         np.concatenate(numbers),
         np.concatenate([np.empty(0, np.uint8), *labels]) if len(labels) == len(chunks) else None,
-        Tally(part.origin, part.num_lines, len(part.rejects), part.rejects[:_KEPT_REJECTS]),
+        Tally(
+            part.origin, part.first_number, part.num_lines, len(part.rejects), part.rejects[:_KEPT_REJECTS]
+        ),
     )
 
 

@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.config.scoring import STANDARD_INPUT
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
+from dlrm_app.errors import ConfigError, DataError, refuse_all
 from dlrm_app.inference.predict.parts import Chunk, Part, ReadPart
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocess.read.beginning import file_spec, source_spec
 from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine
 from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
 from dlrm_app.preprocess.units.source import Source, find_files
-from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, first_line, pipe_units
+from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, pipe_units
 
 FIELD, ITEM = "\x1f", "\x1e"
 """Separators of the fields of a row, and of the items of a list."""
@@ -54,7 +56,7 @@ def text_spec(spec: Spec) -> Spec:
         column if column.separator is None else replace(column, separator=ITEM)
         for column in read_columns(spec)
     )
-    return replace(spec, delimiter=FIELD, quote=None, header=False, columns=columns)
+    return replace(spec, delimiter=FIELD, quote=None, header=False, columns=columns, order=())
 
 
 class TextEncoder:
@@ -88,6 +90,7 @@ def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]
 
 
 _CHUNK_ROWS = 1 << 15
+_UNLABELLED = "labels=false"
 _BAD = "\0"
 """Stands for a value that a line of text could not hold: the parser rejects its row."""
 
@@ -96,13 +99,13 @@ _BAD = "\0"
 class _File:
     source: Source
     is_parquet: bool
-    has_label: bool
+    spec: Spec
 
 
 class RawParts:
     """The files ``given`` (a path, a glob, a list, or - for standard input), encoded as ``manifest`` says.
 
-    ``labels``: whether they have the label column; None: by their first line or columns. Raises DlrmError.
+    ``labels``: whether their label column is read; None: where it is there. Raises DlrmError.
     """
 
     def __init__(self, given: Any, labels: bool | None, manifest: Manifest, unit_bytes: int) -> None:
@@ -111,10 +114,10 @@ class RawParts:
         self._unit_bytes = unit_bytes
         self._labels = labels
         self.is_piped = given == STANDARD_INPUT
-        self._files = (
-            [] if self.is_piped else [self._look_at(source) for source in find_files("input", given)]
-        )
-        mixed = {file.has_label for file in self._files}
+        self._files: list[_File] = []
+        if not self.is_piped:
+            refuse_all([], *(partial(self._look_at, source) for source in find_files("input", given)))
+        mixed = {file.spec.label is not None for file in self._files}
         if len(mixed) > 1:
             raise ConfigError(["some of the files have a label column and others have not: score them apart"])
         self.has_labels = mixed == {True} or (
@@ -127,17 +130,19 @@ class RawParts:
             "unit_bytes": unit_bytes,
         }
         self.origin_names = ("file", "line")
-        self.first_number = 2 if self._spec.header else 1
+        self._first_line = 2 if self._spec.header else 1
 
-    def _look_at(self, source: Source) -> _File:
+    def _look_at(self, source: Source) -> None:
         with open(source.path, "rb") as file:  # noqa: PTH123
-            is_parquet = file.read(4) == b"PAR1"
-        if self._labels is not None or self._spec.label is None:
-            return _File(source, is_parquet, bool(self._labels))
+            is_parquet = file.read(4) == PARQUET_MAGIC
         if is_parquet:
             with _readable_parquet(source.path):
-                return _File(source, True, self._spec.label in pq.read_schema(source.path).names)
-        return _File(source, False, _has_label(first_line(source), self._spec))
+                names = pq.read_schema(source.path).names
+            cure = "add them, of nulls where nothing is known"
+            spec = self._spec.in_columns(names, self._labels, source.path, cure)
+        else:
+            spec = source_spec(source, self._spec, self._labels, _UNLABELLED)
+        self._files.append(_File(source, is_parquet, spec))
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
         """Gives the parts for which ``is_wanted(name, number)``; of standard input all."""
@@ -146,23 +151,21 @@ class RawParts:
             return
         number = 0
         for file in self._files:
-            spec = self._spec if file.has_label else self._spec.without_label()
             units = self._row_groups if file.is_parquet else self._units
-            for unit, read in units(file.source, spec):
+            first = 1 if file.is_parquet else self._first_line
+            for unit, read in units(file.source, file.spec):
                 name = f"{file.source.index:05d}-{unit:07d}"
                 if is_wanted(name, number):
-                    yield Part(name, file.source.path, read)
+                    yield Part(name, file.source.path, read, first)
                 number += 1
 
     def _piped(self) -> Iterator[Part]:
         for text in pipe_units(sys.stdin.buffer, self._unit_bytes):
-            if text.unit == 0 and self._labels is None and self._spec.label is not None:
-                block = text.load()
-                line = block.text[block.start : block.stop].tobytes().partition(b"\n")[0]
-                self.has_labels = _has_label(line.removesuffix(b"\r"), self._spec)
-            spec = self._spec if self.has_labels else self._spec.without_label()
+            if text.unit == 0:
+                spec = file_spec("standard input", text.load(), self._spec, self._labels, _UNLABELLED)
+                self.has_labels = spec.label is not None
             read = partial(self._encode_text, iter([text]), spec)
-            yield Part(f"00000-{text.unit:07d}", "standard input", read)
+            yield Part(f"00000-{text.unit:07d}", "standard input", read, self._first_line)
 
     def _units(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
         feed = TextFeed(source, self._unit_bytes)
@@ -190,11 +193,7 @@ class RawParts:
     def _row_groups(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
         path = source.path
         with _readable_parquet(path), pq.ParquetFile(path) as parquet:
-            schema, count = parquet.schema_arrow, parquet.metadata.num_row_groups
-        if lacking := [column.name for column in read_columns(spec) if column.name not in schema.names]:
-            raise DataError(
-                f"{path} lacks the columns {', '.join(lacking)}, which the model reads: add them, of nulls where nothing is known"
-            )
+            count = parquet.metadata.num_row_groups
         for group in range(count):
             yield group, partial(self._encode_group, path, group, spec)
 
@@ -223,15 +222,6 @@ def _readable_parquet(path: str) -> Iterator[None]:
         raise DataError(
             f"{path} cannot be read as Parquet: {reason}; copy it again, or write it anew"
         ) from error
-
-
-def _has_label(line: bytes, spec: Spec) -> bool:
-    """True if a file with this first line has the label column: by its header, or else by how many fields it has."""
-    fields = line.removeprefix(b"\xef\xbb\xbf").split(spec.delimiter.encode())
-    if spec.header:
-        quote = (spec.quote or "").encode()
-        return (spec.label or "").encode() in [field.strip(quote) for field in fields]
-    return len(fields) != len(spec.columns) - 1
 
 
 def lines_of(table: pa.Table, spec: Spec) -> list[str]:

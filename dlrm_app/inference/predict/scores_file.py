@@ -23,9 +23,13 @@ _TALLY = b"tally"
 
 @dataclass(frozen=True)
 class Tally:
-    """The content of a part: ``num_lines``, or rows, of ``origin``, ``num_rejects`` of them left out, with the first reasons."""
+    """The content of a part: ``num_lines``, or rows, of ``origin``, ``num_rejects`` of them left out, with the first reasons.
+
+    ``first_number``: that of the first line of ``origin``.
+    """
 
     origin: str
+    first_number: int
     num_lines: int
     num_rejects: int
     rejects: list[tuple[int, str]]
@@ -40,14 +44,13 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 class ScoresFile:
     """``output``, and OUTPUT.parts beside it while it is being made.
 
-    ``origin_names``: what its columns call file and line; ``first_number``: that of a file's first line.
+    ``origin_names``: what its columns call file and line.
     """
 
-    def __init__(self, output: Path, origin_names: tuple[str, str], first_number: int) -> None:
+    def __init__(self, output: Path, origin_names: tuple[str, str]) -> None:
         self.output = output
         self._folder = output.with_name(f"{output.name}.parts")
         self._origin_names = origin_names
-        self._first_number = first_number
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -137,7 +140,7 @@ class ScoresFile:
         for path in self.paths():
             tally = Tally(**json.loads(pq.read_schema(path).metadata[_TALLY]))
             if tally.origin != origin:
-                origin, start = tally.origin, self._first_number
+                origin, start = tally.origin, tally.first_number
             yield path, start, tally
             start += tally.num_lines
 

@@ -109,7 +109,7 @@ class EncodeUnits:
         rejects: list[RejectedLine],
     ) -> EncodedSplit:
         """Encodes the segment; adds the lines left out to ``rejects``."""
-        spec = self.plan.spec_of(segment.split)
+        spec = self.plan.file_specs[cursor.text.source]
         tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
         folded = self.folded if segment.split == "train" else None
         encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded)
@@ -137,7 +137,7 @@ class EncodeUnits:
         self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: Sketches | None
     ) -> Iterator[Encoded]:
         """The segment's rows, a row group at a time; they are counted on the way."""
-        parser = Parser(self.plan.spec_of(segment.split), self.plan.layout.row_group_rows)
+        parser = Parser(self.plan.file_specs[cursor.text.source], self.plan.layout.row_group_rows)
         for raw in cursor.rows(parser, segment.stop):
             folds = None
             if self.folded is not None and segment.split == "train":

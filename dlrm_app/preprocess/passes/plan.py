@@ -38,6 +38,8 @@ class Plan:
     shuffle: str
     seed: int
     output: Path
+    file_specs: tuple[Spec, ...] = ()
+    """The format of each source, once they were looked at."""
 
     @property
     def splits(self) -> list[str]:
@@ -50,8 +52,8 @@ class Plan:
         """The splits that vocabularies, moments and statistics are taken from."""
         return {"train"} if "train" in self.splits else set(self.splits)
 
-    def spec_of(self, split: str) -> Spec:
-        return self.spec.without_label() if split in self.unlabelled else self.spec
+    def has_label(self, split: str) -> bool:
+        return self.spec.label is not None and split not in self.unlabelled
 
 
 @dataclass(frozen=True, slots=True)

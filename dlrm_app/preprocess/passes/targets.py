@@ -68,9 +68,9 @@ class CountClicks:
 
     def __call__(self, text: UnitText) -> Finish[CountedClicks]:
         counts = [Counts() for _ in self.columns]
-        cursor, rows = Cursor(text, self.plan.spec), 0
+        spec = self.plan.file_specs[text.source]
+        cursor, rows = Cursor(text, spec), 0
         for segment in segments(self.plan, self.cuts, text):
-            spec = self.plan.spec_of(segment.split)
             encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
             first = 0
             for raw in cursor.rows(Parser(spec, _ROWS), segment.stop):

@@ -112,7 +112,7 @@ class Study:
             text.load()
         cursor = Cursor(text, spec)
         for segment in segments(self.plan, self.cuts, text):
-            parser = Parser(self.plan.spec_of(segment.split), _ROWS, keep_spans=wants_texts)
+            parser = Parser(self.plan.file_specs[text.source], _ROWS, keep_spans=wants_texts)
             for raw in cursor.rows(parser, segment.stop):
                 if segment.split in self.plan.studied:
                     for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):

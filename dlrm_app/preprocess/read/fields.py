@@ -1,5 +1,6 @@
 """The rules for one field of text, compiled: each gives a value and whether it is present, absent or bad.
 
+label    0, 1, 0.0, 1.0, true or false
 integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
@@ -20,15 +21,54 @@ FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
 """What a column holds."""
 
+NULLS = 3
+"""Where the null values begin in the row of a column."""
+
 PRESENT, ABSENT, BAD = range(3)
 
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
+_TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
 _FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _MAX_INTEGER = np.uint64(2**63 - 1)
 _MAX_EXPONENT = 1 << 24  # more than a line has digits
 _MAX_MANTISSA = np.uint64(10**18)
+
+
+@njit_uncounted
+def parse_label(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
+    """0 or 1 as int64, and its state: present or bad. Words may be of either case."""
+    if start == stop:
+        return np.int64(0), BAD
+    label = np.int64(text[start]) - _ZERO
+    if label == 0 or label == 1:
+        for at in range(start + 1, stop):
+            if text[at] != (_POINT if at == start + 1 else _ZERO):
+                return label, BAD
+        return label, PRESENT
+    label = np.int64(stop - start == len(_TRUE))
+    word = _TRUE if label == 1 else _FALSE
+    if stop - start != len(word):
+        return label, BAD
+    for place in range(len(word)):
+        if (text[start + place] | 32) != word[place]:
+            return label, BAD
+    return label, PRESENT
+
+
+@njit_uncounted
+def is_null(text, start, stop, column):  # type: ignore[no-untyped-def]  # compiled
+    """True if the field is one of the null values of ``column``: bytes from NULLS on, each text behind its length."""
+    at = NULLS
+    while at < len(column):
+        length, place = column[at], 0
+        while place < length and length == stop - start and text[start + place] == column[at + 1 + place]:
+            place += 1
+        if place == length:
+            return True
+        at += 1 + length
+    return False
 
 
 @njit_uncounted

@@ -18,22 +18,25 @@ from dlrm_app.preprocess.read.fields import (
     LABEL,
     MISSING_KEY,
     NEWLINE,
+    NULLS,
     PRESENT,
+    is_null,
     parse_float,
     parse_hex,
     parse_integer,
+    parse_label,
     parse_string,
 )
 from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocess.units.unit_text import MAX_LINE
 
-BLANK, TOO_LONG, COLUMNS, FIELD = range(1, 5)
-"""Why a line is rejected; FIELD: one field breaks the rule of its kind."""
+BLANK, TOO_LONG, COLUMNS, OPEN_QUOTE, FIELD = range(1, 6)
+"""Why a line is rejected; OPEN_QUOTE: a quoted field does not end on it; FIELD: one field breaks the rule of its kind."""
 
 DONE, ROWS_FULL, REJECTS_FULL, LISTS_FULL = range(4)
 """Why the parser stopped: the end of the text or the line limit, or an output without room."""
 
-_PLAIN, _QUOTED, _ESCAPED, _MALFORMED = range(4)
+_PLAIN, _QUOTED, _ESCAPED, _MALFORMED, _OPEN = range(5)
 _NO_BYTE = -1
 
 
@@ -44,11 +47,11 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     stop,
     num_lines,  # to read at most
     marks,  # (delimiter, quote or -1)
-    columns,  # int64 [C, 3]: what it holds, the output column it fills, the separator of its lists or -1
+    columns,  # int64 [C, 3 + …]: what it holds, the output column it fills, the separator of its lists or -1, its null values
     out,  # (labels uint8 [R], dense float64 [N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
     lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
     row,  # rows in the outputs so far
-    rejects,  # int64 [K, 5]: line, start, end, reason, column or number of columns
+    rejects,  # int64 [K, 7]: line, its start and end, reason, column or number of columns, the field's start and end
 ):
     """Gives (position after the last line read, rows now, lines read, rejects, why it stopped).
 
@@ -82,22 +85,32 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
             rejects[num_rejects, 0] = lines
             rejects[num_rejects, 1] = at
             rejects[num_rejects, 2] = end
-            reason, detail = _explain(text, at, end, fault, marks, len(columns))
+            reason, detail, first, behind = _explain(text, at, end, fault, marks, len(columns))
             rejects[num_rejects, 3] = reason
             rejects[num_rejects, 4] = detail
+            rejects[num_rejects, 5] = first
+            rejects[num_rejects, 6] = behind
             num_rejects += 1
         at = end + 1
         lines += 1
     return at, row, lines, num_rejects, DONE
 
 
-@njit_uncounted
+@njit(nogil=True, cache=True)
 def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
     """True if ``plain_lines`` can read such columns."""
     for c in range(len(columns)):
         kind = columns[c, 0]
         if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
             return False
+    nulls, at = columns[0].astype(np.uint8), NULLS
+    while at < len(
+        nulls
+    ):  # none may be a number that columns hold: other texts are left to the reading of single lines
+        behind = at + 1 + int(nulls[at])
+        if parse_hex(nulls, at + 1, behind)[1] != BAD or parse_integer(nulls, at + 1, behind)[1] != BAD:
+            return False
+        at = behind
     return marks[1] < 0
 
 
@@ -125,19 +138,19 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
     delimiter, quote = marks
     labels, dense, keys, spans = out
     kind, slot, separator = column[0], column[1], column[2]
-    begin, behind, end, form = _locate(text, at, delimiter, quote)
+    begin, behind, end, form = locate(text, at, delimiter, quote)
+    if form == _OPEN or (form == _MALFORMED and kind != IGNORE):
+        return end, 0
     if kind == IGNORE:
         return end, 1
-    if form == _MALFORMED:
-        return end, 0
+    if is_null(text, begin, behind, column):
+        behind = begin
     doubled = quote if form == _ESCAPED else _NO_BYTE
     if separator >= 0:
-        return end, _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row)
+        return end, _parse_list(text, begin, behind, column, doubled, lists, row)
     state = PRESENT
     if kind == LABEL:
-        label = np.int64(text[begin]) - 48
-        state = PRESENT if behind - begin == 1 and (label == 0 or label == 1) else BAD
-        labels[row] = label
+        labels[row], state = parse_label(text, begin, behind)
     elif kind == DENSE_INTEGER:
         number, state = parse_integer(text, begin, behind)
         dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
@@ -152,8 +165,9 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
 
 
 @njit_uncounted
-def _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
+def _parse_list(text, begin, behind, column, doubled, lists, row):  # type: ignore[no-untyped-def]  # compiled
     """Reads the elements of a list: 1 good, 0 bad, -1 no room. An empty field is an empty list."""
+    kind, slot, separator = column[0], column[1], column[2]
     ends, keys, spans = lists
     index = ends[slot, row]
     at = begin
@@ -163,12 +177,13 @@ def _parse_list(text, begin, behind, kind, slot, separator, doubled, lists, row)
             stop += 1
         if index == keys.shape[1]:
             return -1
-        keys[slot, index], state = _parse_key(text, at, stop, kind, doubled)
+        end = at if is_null(text, at, stop, column) else stop
+        keys[slot, index], state = _parse_key(text, at, end, kind, doubled)
         if state == BAD:
             return 0
         if spans.shape[1] > 0:
             spans[slot, index, 0] = at
-            spans[slot, index, 1] = stop if doubled < 0 else -stop
+            spans[slot, index, 1] = end if doubled < 0 else -end
         index += 1
         at = stop + 1
     ends[slot, row + 1] = index
@@ -186,8 +201,9 @@ def _parse_key(text, begin, behind, kind, doubled):  # type: ignore[no-untyped-d
 
 
 @njit_uncounted
-def _locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compiled
+def locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # compiled
     """(first byte, behind the last byte, position of the delimiter or line end behind it, how it is quoted)."""
+    form = _PLAIN
     if text[at] == quote:
         form, end = _QUOTED, at + 1
         while text[end] != NEWLINE:
@@ -204,30 +220,37 @@ def _locate(text, at, delimiter, quote):  # type: ignore[no-untyped-def]  # comp
                 end += 1
             if text[end] == delimiter or text[end] == NEWLINE:
                 return at + 1, behind, end, form
+            form = _MALFORMED
+        else:
+            form = _OPEN
     end = at
     while text[end] != delimiter and text[end] != NEWLINE:
         end += 1
     behind = end
     if text[end] == NEWLINE and end > at and text[end - 1] == CARRIAGE_RETURN:
         behind -= 1
-    return at, behind, end, _MALFORMED if text[at] == quote else _PLAIN
+    return at, behind, end, form
 
 
 @njit_uncounted
 def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-untyped-def]  # compiled
-    """(reason, detail) of a rejected line: the column at fault, or how many columns there are."""
+    """(reason, detail, start and end of the field at fault) of a rejected line; detail: that column, or how many there are."""
     if end - start > MAX_LINE:
-        return TOO_LONG, 0
+        return TOO_LONG, 0, start, start
     if end == start or (end == start + 1 and text[start] == CARRIAGE_RETURN):
-        return BLANK, 0
-    count, at = 0, start
+        return BLANK, 0, start, start
+    count, at, first, behind = 0, start, start, start
     while at <= end:
-        _, _, stop, _ = _locate(text, at, marks[0], marks[1])
+        begin, close, stop, form = locate(text, at, marks[0], marks[1])
+        if form == _OPEN and count < num_columns:
+            return OPEN_QUOTE, count, begin, close
+        if count == fault:
+            first, behind = begin, close
         at = stop + 1
         count += 1
     if count != num_columns:
-        return COLUMNS, count
-    return FIELD, fault
+        return COLUMNS, count, start, start
+    return FIELD, fault, first, behind
 
 
 @njit_uncounted

@@ -1,6 +1,7 @@
 """Text → columns of raw values, a row group at a time, and the lines that could not be used."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,20 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.preprocess.read import fields, lines
-from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 
 REJECTS = "rejects.jsonl"
 _EXCERPT_BYTES = 120
+_SHOWN_BYTES = 60
 _RULES = {
-    "label": "is not 0 or 1",
-    "integer": "is not a whole number within ±(2^63 - 1)",
-    "float": "is not a number within the range of float32",
-    "hex": "is not 1 to 8 hex digits",
-    "string": "is not UTF-8 without NUL",
+    "label": "0 or 1",
+    "integer": "a whole number within ±(2^63 - 1)",
+    "float": "a number within the range of float32",
+    "hex": "1 to 8 hex digits",
+    "string": "UTF-8 without NUL",
 }
+_NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[Any, int] = {
     "label": fields.LABEL,
     ("dense", "integer"): fields.DENSE_INTEGER,
@@ -89,19 +92,37 @@ class RejectedLine(NamedTuple):
 
 def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
     """The record of a row of ``lines.parse_lines``'s rejects."""
-    line, start, end, reason, detail = reject
-    column = spec.columns[detail] if reason == lines.FIELD else None
+    line, start, end, reason, detail, first, behind = reject
+    column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
     words = {
         lines.BLANK: "blank line",
         lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes",
-        lines.COLUMNS: f"{detail} columns, expected {len(spec.columns)}",
+        lines.COLUMNS: f"{detail} columns, expected {len(spec.fields)}",
     }
-    excerpt = text[start : min(end, start + _EXCERPT_BYTES)].tobytes().decode("utf-8", "backslashreplace")
+    excerpt = _text(text, start, end, _EXCERPT_BYTES)
     if column is None:
         return RejectedLine(None, line, words[reason], None, excerpt)
+    value = _text(text, first, behind, _SHOWN_BYTES)
+    if reason == lines.OPEN_QUOTE:
+        rule = "opens a quote that its line does not close: a value cannot hold a line break"
+    else:
+        rule = _rule(column, value)
+    return RejectedLine(None, line, f"{column.name} is {value!r}, {rule}", column.name, excerpt)
+
+
+def _rule(column: Column, value: str) -> str:
+    """What a value of ``column`` must be, with the cure where ``value`` shows it."""
     rule = _RULES["label" if column.role == "label" else column.kind or ""]
-    element = "" if column.separator is None else "holds an element that "
-    return RejectedLine(None, line, f"{column.name} {element}{rule}", column.name, excerpt)
+    rule = f"must be {rule}" if column.separator is None else f"each element must be {rule}"
+    if value.lower() in _NULLS and column.role != "label":
+        return f"{rule}: if it means a missing value, add it to dataset.null_values"
+    if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
+        return f"{rule}: write it without the point" + ", or take kind: float" * (column.role == "dense")
+    return rule
+
+
+def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
+    return text[start : min(stop, start + most)].tobytes().decode("utf-8", "backslashreplace")
 
 
 def write_rejects(path: Path, rejects: Iterable[RejectedLine]) -> None:
@@ -136,7 +157,7 @@ class Parser:
         self._dense, self._keys = values[: len(spec.dense)].view(np.float64), values[len(spec.dense) :]
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
         self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
-        self._rejects = np.empty((_MAX_REJECTS, 5), np.int64)
+        self._rejects = np.empty((_MAX_REJECTS, 7), np.int64)
         self._list_keys, self._list_spans = self._list_room(_FIRST_LIST_ROOM * capacity)
         self.rows = 0
 
@@ -197,7 +218,8 @@ class Parser:
 
 
 def _column_codes(spec: Spec) -> NDArray[np.int64]:
-    """[C, 3]: for each column of the file what it holds, which output column it fills, its separator or -1."""
+    """[C, 3 + …]: for each column of the file what it holds, which output column it fills, its separator or -1, null values."""
+    nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
     slots = {column.name: slot for slot, column in enumerate(spec.dense)}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     codes = [
@@ -205,8 +227,9 @@ def _column_codes(spec: Spec) -> NDArray[np.int64]:
             _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE),
             slots.get(column.name, 0),
             ord(column.separator) if column.separator else -1,
+            *nulls,
         )
-        for column in spec.columns
+        for column in spec.fields
     ]
     return np.array(codes, np.int64)
 

@@ -1,21 +1,23 @@
-"""The format of a raw click log: columns in the order of the file, from conf/dataset/*.yaml.
+"""The format of a raw click log, from conf/dataset/*.yaml. Files with a header may have its columns in any order.
 
-- {name: clicked, role: label}                                     # 0 or 1
+- {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
 - {name: session, role: ignore}
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import refuse_if
+from dlrm_app.text import listed
 
 ROLES = ("label", "dense", "sparse", "ignore")
 KINDS = {"dense": ("integer", "float"), "sparse": ("integer", "hex", "string")}
 KEYS = ("name", "role", "kind", "separator")
+MAX_NULL = 255
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Spec:
-    """The raw log's format. ``delimiter`` and ``quote`` are single bytes."""
+    """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
+
+    ``null_values``: texts that stand for a missing value. ``order``: the columns as one file has them, if not as ``columns``.
+    """
 
     name: str
     delimiter: str
     quote: str | None
     header: bool
     columns: tuple[Column, ...]
+    null_values: tuple[str, ...] = ()
+    order: tuple[Column, ...] = ()
+
+    @property
+    def fields(self) -> tuple[Column, ...]:
+        """The columns in the order of the file."""
+        return self.order or self.columns
 
     @property
     def label(self) -> str | None:
@@ -53,8 +65,27 @@ class Spec:
 
     def without_label(self) -> "Spec":
         """The format of files that lack the label column."""
-        columns = tuple(column for column in self.columns if column.role != "label")
-        return Spec(self.name, self.delimiter, self.quote, self.header, columns)
+        return replace(self, columns=tuple(column for column in self.columns if column.role != "label"))
+
+    def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
+        """The format of ``file`` whose columns are ``names``: others than those described are ignored.
+
+        ``labels``: whether the label is read; None: if it is there. Raises ConfigError, with ``cure``, for what is not there.
+        """
+        alike = {name.strip().casefold(): name for name in names}
+        if labels is None:
+            labels = (self.label or "").casefold() in alike
+        spec = self if labels else self.without_label()
+        known = {column.name: column for column in spec.columns}
+        wanted = [column.name for column in spec.columns if column.role != "ignore"]
+        faults = [f"{file} names {name} twice" for name in wanted if names.count(name) > 1]
+        if lacking := [name for name in wanted if name not in names]:
+            others = [f"{alike[n.casefold()]!r} is not {n!r}" for n in lacking if n.casefold() in alike]
+            hint = f" ({', '.join(others[:3])}: case and spaces count)" if others else ""
+            known_names = f"{', '.join(lacking)}{hint}; it has {listed(names, 12)}"
+            faults.append(f"{file} lacks the columns {known_names}: {cure}")
+        refuse_if(faults)
+        return replace(spec, order=tuple(known.get(name, Column(name, "ignore")) for name in names))
 
 
 def read_spec(config: DatasetConfig) -> Spec:
@@ -72,8 +103,15 @@ def read_spec(config: DatasetConfig) -> Spec:
         problems += _column_faults(index, entry, config)
         columns.append(Column(**{key: entry.get(key) for key in KEYS}))  # type: ignore[arg-type]  # checked above
     problems += _whole_faults(columns)
+    # YAML reads NULL and null, without quotes, as nothing
+    given = [
+        text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
+    ]
+    if any(not 1 <= len(text.encode()) <= MAX_NULL or "\n" in text for text in given):
+        problems.append(f"dataset.null_values must be texts of one line and 1 to {MAX_NULL} bytes")
     refuse_if(problems)
-    return Spec(config.name, config.delimiter, config.quote, config.header, tuple(columns))
+    marks = config.delimiter, config.quote
+    return Spec(config.name, *marks, config.header, tuple(columns), tuple(given))
 
 
 def _character_faults(key: str, value: str) -> list[str]:

@@ -262,11 +262,3 @@ def _thread_buffer(size: int) -> bytearray:
 def beginning_of(source: Source) -> TextFeed:
     """The first few lines, as one unit."""
     return TextFeed(source, _BEGINNING, last=1)
-
-
-def first_line(source: Source) -> bytes:
-    """The first line without its end; of a longer line the beginning."""
-    for text in beginning_of(source).items():
-        block = text.load()
-        return block.text[block.start : block.stop].tobytes().split(b"\n")[0].removesuffix(b"\r")
-    return b""

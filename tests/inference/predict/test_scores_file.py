@@ -9,7 +9,7 @@ from dlrm_app.inference.predict.scores_file import ScoresFile
 
 
 def scores_in(folder: Path) -> ScoresFile:
-    return ScoresFile(folder / "scores.parquet", ("file", "line"), 1)
+    return ScoresFile(folder / "scores.parquet", ("file", "line"))
 
 
 def test_a_file_that_another_command_makes_is_left_to_it(tmp_path: Path) -> None:

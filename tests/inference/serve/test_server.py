@@ -63,8 +63,8 @@ def test_a_bad_row_spoils_its_own_request_alone(served: ServedExport, scores: li
     assert answers[0] == pytest.approx(scores[:3], abs=1e-7)
     assert answers[3] == pytest.approx(scores[3:9], abs=1e-7)
     assert [str(answer) for answer in answers[1:3]] == [
-        "row 1: hour is not a whole number within ±(2^63 - 1)",
-        "row 0: hour is not a whole number within ±(2^63 - 1) (and 1 rows more)",
+        "row 1: hour is 'noon', must be a whole number within ±(2^63 - 1)",
+        "row 0: hour is 'noon', must be a whole number within ±(2^63 - 1) (and 1 rows more)",
     ]
 
 

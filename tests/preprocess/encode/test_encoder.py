@@ -216,7 +216,7 @@ def test_files_without_labels_make_a_split_without_labels(clicks: Path, tmp_path
     assert "label" not in table_of(manifest, "test").schema.names
     expected = sum(row.label for row in reference.parse_file(clicks.read_bytes(), KAGGLE)[0])
     assert manifest.splits["train"].positives == expected
-    with pytest.raises(ConfigError, match=r"has a label: leave train out"):
+    with pytest.raises(ConfigError, match=r"has a label: leave out input.unlabelled=\[train\]"):
         run(tmp_path / "other", *given, "input.unlabelled=[train,test]")
 
 

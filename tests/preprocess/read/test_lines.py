@@ -3,6 +3,7 @@
 import math
 import random
 import struct
+from dataclasses import replace
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -34,6 +35,7 @@ SPEC = Spec(
         Column("strings", "sparse", "string", "|"),
     ),
 )
+WITH_NULLS = replace(SPEC, null_values=("NULL", "-1", "\\N", "nan"))
 CRITEO = Spec(
     "like Criteo",
     "\t",
@@ -135,6 +137,9 @@ NASTY = [
     b"inf",
     b"0x1",
     b" 1",
+    b"NULL",
+    b"\\N",
+    b"-1",
 ]
 NASTY += [
     b"9223372036854775807",
@@ -171,7 +176,11 @@ def a_line(spec: Spec) -> st.SearchStrategy[bytes]:
     by_kind = {"integer": integers, "float": floats, "hex": hexes, "string": strings, None: strings}
     fields = []
     for column in spec.columns:
-        field = st.sampled_from([b"0", b"1", b"1", b"2"]) if column.role == "label" else by_kind[column.kind]
+        field = (
+            st.sampled_from([b"0", b"1", b"1.0", b"True", b"FALSE", b"2", b"-1"])
+            if column.role == "label"
+            else by_kind[column.kind]
+        )
         field = lists_of(field) if column.separator else field
         fields.append(quoted(field) if spec.quote else st.one_of(field, field, field, st.just(b""), odd))
     whole = st.tuples(*fields).map(spec.delimiter.encode().join)
@@ -234,16 +243,28 @@ LONG = settings(
 
 
 @QUICK
-@given(texts(SPEC), st.integers(1, 9))
-@example(b'1,2,3,x,ff,5,"a""b",1|2,3|4,"c,d"|e\r\n', 3)
-def test_any_text_of_all_kinds_is_parsed_as_the_reference_does(text: bytes, capacity: int) -> None:
-    check(text, SPEC, capacity)
+@given(texts(SPEC), st.integers(1, 9), st.sampled_from([SPEC, WITH_NULLS]))
+@example(b'1,2,3,x,ff,5,"a""b",1|2,3|4,"c,d"|e\r\n', 3, SPEC)
+@example(b'1,NULL,"nan",x,-1,\\N,"NULL",1|-1,NULL,a|NULL|b|\n-1,,,,,,,,,\nNULL,,,,,,,,,\n', 3, WITH_NULLS)
+@example(b'1,2,"3\n4",x,ff,5,a,1,2,"b\n1,2,3,"x\n1,2,3,"x""\n1,2,3,x,ff,5,a,1,2,b,"c\n', 3, SPEC)
+def test_any_text_of_all_kinds_is_parsed_as_the_reference_does(
+    text: bytes, capacity: int, spec: Spec
+) -> None:
+    check(text, spec, capacity)
 
 
 @QUICK
-@given(texts(CRITEO), st.integers(1, 9))
-def test_any_text_like_criteo_is_parsed_as_the_reference_does(text: bytes, capacity: int) -> None:
-    check(text, CRITEO, capacity)
+@given(texts(CRITEO), st.integers(1, 9), st.sampled_from([(), ("NULL", "\\N"), ("NULL", "-1"), ("ab",)]))
+def test_any_text_like_criteo_is_parsed_as_the_reference_does(
+    text: bytes, capacity: int, nulls: tuple[str, ...]
+) -> None:
+    check(text, replace(CRITEO, null_values=nulls), capacity)
+
+
+@pytest.mark.parametrize("nulls", [("NULL",), ("7",), ("-7",), ("ab",), ("NULL", "0")])
+def test_null_values_that_are_numbers_are_missing_in_plain_lines_too(nulls: tuple[str, ...]) -> None:
+    lines = b"1\t7\t-7\t0\tab\t7\t0\tff\n" * 300 + b"1\tNULL\t-7\t0\tNULL\t7\t0\tff\n" * 3
+    check(lines, replace(CRITEO, null_values=nulls), capacity=128)
 
 
 @pytest.mark.long

@@ -1,0 +1,100 @@
+"""What a text file holds, by its beginning: mistakes that would spoil every line are refused before any work.
+
+Every command that reads raw text comes through ``file_spec``.
+"""
+
+import shlex
+
+from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.read.lines import locate
+from dlrm_app.preprocess.read.parser import Parser, RejectedLine
+from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source
+from dlrm_app.preprocess.units.unit_text import Block, beginning_of
+from dlrm_app.text import bullets
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF_16 = "UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
+_OTHER_FILES = {
+    PARQUET_MAGIC: "Parquet: write its rows as text, CSV or TSV",
+    GZIP_MAGIC: "gzip within gzip: unpack it once, as by zcat {path} > NEW.gz",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: make gzip of it, as by zstd -dc {path} | gzip > NEW.gz",
+    b"\xfd7zXZ": "compressed by xz: make gzip of it, as by xzcat {path} | gzip > NEW.gz",
+    b"BZh9": "compressed by bzip2: make gzip of it, as by bzcat {path} | gzip > NEW.gz",
+    b"PK\x03\x04": "a zip archive: unpack it, as by unzip {path}",
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
+}
+_LINES = 1000
+"""The lines among which one must be good."""
+
+
+def source_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
+    """``file_spec`` of a file."""
+    units = beginning_of(source).items()  # which holds the file open
+    text = next(units)
+    return file_spec(source.path, text.load(), spec, labels, unlabelled)
+
+
+def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
+    """``spec`` as the file ``name``, which begins with ``text``, has it: the columns in its order, with or without the label.
+
+    ``labels``: whether the label is read; None: if it is there. ``unlabelled``: the setting for files without it.
+    Raises ConfigError where lines could not be read rightly.
+    """
+    bare = spec.without_label()
+    if text.start == text.stop:
+        return bare if labels is False else spec
+    _refuse_other_file(name, text.text[text.start : text.start + 8].tobytes(), spec)
+    names, behind = _first_fields(text, spec)
+    if spec.header:
+        cure = "correct dataset.columns, or set dataset.header=false if the first line is data"
+        spec = other = spec.in_columns(names, labels, f"the header of {name}", cure)
+        text = text._replace(start=behind)
+    else:
+        if 2 * len({*names} & {column.name for column in spec.columns}) > len(spec.columns):
+            raise ConfigError([f"the first line of {name} names the columns: set dataset.header=true"])
+        if labels is None:
+            labels = len(names) != len(bare.columns)
+        spec, other = (spec, bare) if labels else (bare, spec)
+    count, rejects = _parse(text, spec, _LINES)
+    if not count or len(rejects) < count:
+        return spec
+    if other != spec and not _parse(text, other, 1)[1]:
+        fault = f"the first line of {name} has a label: leave out {unlabelled}"
+        if labels:
+            fault = f"{name} has one column too few: if it has no {spec.label} column, add {unlabelled}"
+        raise ConfigError([fault])
+    first = [f"line {reject.line + 1 + spec.header}: {reject.reason}" for reject in rejects[:3]]
+    fault = f"dataset={spec.name} does not describe {name}: none of the first {count:,} lines fits it"
+    raise ConfigError([f"{fault}; correct dataset= or dataset.columns\n{bullets(first)}"])
+
+
+def _refuse_other_file(name: str, beginning: bytes, spec: Spec) -> None:
+    path = shlex.quote(name)
+    for magic, what in _OTHER_FILES.items():
+        if beginning.startswith(magic):
+            raise ConfigError([f"{name} is {what.format(path=path)}"])
+    if beginning.startswith(_BYTE_ORDER_MARK) and not spec.header:
+        fault = f"{name} begins with a byte order mark, which would be part of its first value"
+        raise ConfigError([f"{fault}: leave it away, as by tail -c +4 {path} > NEW.tsv"])
+
+
+def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:
+    """The fields of the first line, without a byte order mark, and the position behind it."""
+    array, at, fields = text.text, text.start, list[str]()
+    at += len(_BYTE_ORDER_MARK) * (array[at : at + 3].tobytes() == _BYTE_ORDER_MARK)
+    quote = spec.quote or ""
+    while not fields or array[at - 1] != ord("\n"):
+        first, behind, end, _ = locate(array, at, ord(spec.delimiter), ord(quote) if quote else -1)
+        field = array[first:behind].tobytes().decode("utf-8", "backslashreplace")
+        fields.append(field.replace(2 * quote, quote) if quote else field)
+        at = end + 1
+    return fields, at
+
+
+def _parse(text: Block, spec: Spec, most: int) -> tuple[int, list[RejectedLine]]:
+    """(lines read, the rejects among them)"""
+    _, count, rejects = Parser(spec, most).parse(text.text, text.start, text.stop, most)
+    return count, rejects
