@@ -16,7 +16,11 @@ NAMED_FILE = re.compile(
     r"\b(?:dlrm_app|tests|conf|scripts|benchmarks|docs)/[\w./-]+\.(?:py|yaml|md|sh|sbatch|csv)\b"
 )
 PLACE = re.compile(r"`(?P<path>dlrm_app/[\w/]+\.py)(?::(?P<name>[\w.]+))?`")
-TYPED = ["tutorial.md", *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md")))]
+TYPED = [
+    "tutorial.md",
+    "tutorial-own-data.md",
+    *(f"how-to/{path.name}" for path in sorted((DOCS / "how-to").glob("*.md"))),
+]
 
 
 def names_in(path: Path) -> Iterator[str]:
