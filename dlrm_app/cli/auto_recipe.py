@@ -43,13 +43,15 @@ def with_recipe(overrides: list[str]) -> list[str]:
     from dlrm_app.training.validation import read_trainable
 
     typed = plain_values(overrides)
-    typed = {key: value for key, value in typed.items() if (key, value) != ("tables", "dataset")}
+    of_dataset = typed.get("tables") == "dataset" and typed.pop("tables")
     if typed.pop("experiment", "auto") != "auto":
         return overrides
     if isinstance(earlier := typed.get("warm_start.checkpoint"), str):
-        output = str(typed.get("output"))
-        has_begun = typed.get("resume") == "auto" and can_continue("auto", output)
-        return _with_settings_of(output if has_begun else earlier, list(typed), overrides)
+        resume, output = str(typed.get("resume", "none")), str(typed.get("output"))
+        if can_continue(resume, output):
+            earlier = output if resume == "auto" else resume
+        chosen = [*typed, *(("tables.from_dataset", "tables.specs") if of_dataset else ())]
+        return _with_settings_of(earlier, chosen, overrides)
     path, lanes = typed.get("data.path"), typed.get("data.lanes")
     if not isinstance(path, str):
         return overrides
@@ -166,7 +168,7 @@ def _table_bytes(config: TrainConfig, manifest: Manifest) -> int:
 def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) -> list[str]:
     """``overrides`` after what the run ``earlier`` had of model, tables, optimizer, schedule and batch.
 
-    Groups that are ``typed`` are chosen again, all of them by a recipe. Unchanged if the run cannot be read.
+    Groups and keys that are ``typed`` are chosen again, all of them by a recipe. Unchanged if the run cannot be read.
     """
     from dlrm_app.training.resume import read_former, settings_of
 

@@ -18,10 +18,10 @@ A spec names an embedding table and the features that read it:
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -34,6 +34,7 @@ from dlrm_app.text import first_lines, listed
 
 DataType = Literal["fp32", "fp16", "bf16"]
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
+T = TypeVar("T")
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
@@ -271,6 +272,25 @@ def _misfits(tables: list[Table], feature_rows: Mapping[str, int]) -> list[str]:
                     "or preprocess with a smaller encoding.num_embeddings"
                 )
     return problems
+
+
+def in_order(tables: Sequence[Table], order: Mapping[str, Sequence[str]]) -> list[Table]:
+    """``tables``, and the features of each, in the ``order`` in which a model reads them: table → features.
+
+    A model's weights depend on it. What ``order`` does not name comes last.
+    """
+    ordered = []
+    for table in _sorted_by(tables, [*order], lambda each: each.name):
+        features = _sorted_by(table.features, order.get(table.name, ()), str)
+        ids = dict(zip(table.features, table.pooling_factors, strict=False))
+        factors = tuple(ids[feature] for feature in features if ids)
+        ordered.append(replace(table, features=tuple(features), pooling_factors=factors))
+    return ordered
+
+
+def _sorted_by(items: Sequence[T], names: Sequence[str], name_of: Callable[[T], str]) -> list[T]:
+    places = {name: place for place, name in enumerate(names)}
+    return sorted(items, key=lambda item: places.get(name_of(item), len(places)))
 
 
 def table_of(parameter: str) -> str | None:

@@ -35,8 +35,7 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
     while run.why_done is None:
         run.tell(EpochStart(progress.epoch))
         train_epoch(run, checkpoints, stop_request)
-        if not progress.has_evaluated("val"):
-            evaluate_split(run, "val")
+        end_evaluation(run)
         run.tell(EpochEnd(progress.last_epoch))
         end_epoch(run)
         if run.why_done is not None:
@@ -46,6 +45,20 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
             run.save(checkpoints)
         if must_stop:
             leave_early(run, stop_request)
+
+
+def end_evaluation(run: TrainingRun) -> None:
+    """Evaluates on val where an epoch or the run ends, with trainer.calibrate after it has fitted the last bias.
+
+    Every save of an epoch's end, and whatever ends the run, then has a fitted bias, wherever it was stopped and resumed.
+    """
+    progress = run.progress
+    if run.config.trainer.calibrate:
+        stale = ("val", progress.step)  # an evaluation in the middle of an epoch, with another bias
+        progress.evals = [each for each in progress.evals if (each.split, each.step) != stale]
+        fit_final_bias(run)
+    if not progress.has_evaluated("val"):
+        evaluate_split(run, "val")
 
 
 def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRequest) -> None:
@@ -115,7 +128,7 @@ def act_after_step(
     *,
     is_last: bool,
 ) -> bool:
-    """Does what follows a step: fits the last bias, evaluates, saves, leaves. ``is_last``: of the epoch's steps.
+    """Does what follows a step: evaluates, saves, leaves. ``is_last``: of the epoch's steps.
 
     True if an evaluation says that the run has trained enough.
     """
@@ -130,8 +143,6 @@ def act_after_step(
         save_overdue=agreed.save,
         is_last=is_last,
     )
-    if run.config.trainer.calibrate and run.progress.step == run.num_steps:
-        without_pipeline(run, lambda: fit_final_bias(run))
     if after.evaluate:
         without_pipeline(run, lambda: evaluate_split(run, "val"))
         if run.why_done is not None:

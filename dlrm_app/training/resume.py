@@ -24,7 +24,7 @@ from dlrm_app.runs.checkpoint.marker import (
 )
 from dlrm_app.runs.checkpoint.names import choose_checkpoint
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.text import listed, quoted
 
 logger = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ def with_lanes(config: TrainConfig, checkpoint: Checkpoint | None, num_ranks: in
 
 def check_resumable(
     checkpoint: Checkpoint, config: TrainConfig, manifest: Manifest, tables: Sequence[Table]
-) -> TrainConfig:
-    """The configuration of the checkpoint's run.
+) -> tuple[TrainedModel, TrainConfig]:
+    """The model and the configuration of the checkpoint's run.
 
     Raises an error naming all that makes the run under ``config``, with ``tables``, another one.
     """
@@ -73,18 +73,14 @@ def check_resumable(
             f"checkpoint {folder} was trained on another dataset ({saved.data.path}) than "
             f"{config.data.path}: name that one, or start a new run with resume=none and another output"
         )
-    problems = [
-        f"{problem}, or start a new run" for problem in _other_values(FIXED_KEYS, config, saved, folder)
-    ]
-    feature_rows = {column.name: column.num_embeddings for column in manifest.sparse}
-    poolings = {table.name: table.pooling for table in resolve_tables(saved.tables, feature_rows)}
-    problems += [
-        f"tables: pooling of {table.name} is {table.pooling}, in {folder} {then}: give pooling={then}, or start a new run"
-        for table in tables
-        if (then := poolings.get(table.name, table.pooling)) != table.pooling
-    ]
-    refuse_if(problems)
-    return saved
+    former = describe_trained(folder, checkpoint.marker)
+    keys = list(FIXED_KEYS)
+    begun, typed = (each.warm_start.checkpoint for each in (saved, config))
+    if typed is not None and (begun is None or Path(typed).resolve() != Path(begun).resolve()):
+        keys.append(("warm_start", "checkpoint"))
+    problems = [*_other_values(keys, config, saved, folder), *_table_problems(former, tables)]
+    refuse_if([f"{problem}, or start a new run" for problem in problems])
+    return former, saved
 
 
 _SECTIONS = ("model", "tables", "optimizer", "schedule")
@@ -132,15 +128,20 @@ def _other_values(
 
 
 def _table_problems(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
-    known, given = ({table.name: table for table in each} for each in (former.tables, tables))
+    ordered = in_order(tables, former.order)
+    known, given = ({table.name: table for table in each} for each in (former.tables, ordered))
     if lone := sorted(known.keys() ^ given.keys()):
         return [f"tables: {listed(lone)} are not in both, this run and {former.folder}"]
     return [
-        f"tables: {key} of {name} is {now}, in {former.folder} {then}"
+        f"tables: {key} of {name} is {_plain(now)}, in {former.folder} {_plain(then)}: give {key}={_plain(then)}"
         for key in ("rows", "dim", "pooling", "features")
         for name in given
         if (now := getattr(given[name], key)) != (then := getattr(known[name], key))
     ]
+
+
+def _plain(value: Any) -> str:
+    return str(value) if isinstance(value, str | int) else f"[{', '.join(value)}]"
 
 
 def _optimizer_problems(
@@ -159,9 +160,14 @@ def _optimizer_problems(
 def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]:
     """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
 
-    ``exclude``: groups that are chosen again.
+    ``exclude``: groups and keys that are chosen again.
     """
-    leaves = [leaf for section in _SECTIONS if section not in exclude for leaf in _leaves(config, section)]
+    leaves = [
+        (key, value)
+        for section in _SECTIONS
+        for key, value in _leaves(config, section)
+        if not {section, key} & {*exclude}
+    ]
     leaves += [(f"trainer.{key}", getattr(config.trainer, key)) for key in _TRAINER_KEYS]
     return [f"{key}={_typed(value)}" for key, value in leaves]
 

@@ -199,6 +199,7 @@ class TrainingRun:
         identity = {
             "dataset": self.manifest.fingerprint(),
             "columns": self.columns,
+            "tables": {table.name: list(table.features) for table in self.trainable.tables},
             "config": asdict(self.config),
             "world_size": self.runtime.world_size,
             "plan": plan_to_dict(self.trainable.plan),

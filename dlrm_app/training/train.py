@@ -16,6 +16,7 @@ from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
 from dlrm_app.loader.soft_labels import read_soft_labels
 from dlrm_app.runs.checkpoint.load import find_checkpoint
+from dlrm_app.runs.checkpoint.names import checkpoint_name
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunEnd, RunResult, RunStart
 from dlrm_app.runs.folder import RunFolder, open_run_folder
@@ -23,7 +24,7 @@ from dlrm_app.runs.loggers import open_logs
 from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
-from dlrm_app.tables.specs import Table
+from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
@@ -91,9 +92,13 @@ def prepare(
     """Opens the checkpoint, builds the model and loads it; what fails, fails on every rank. Writes nothing."""
     checkpoint = find_checkpoint(given.resume, given.output, runtime)
     config = runtime.together(lambda: with_lanes(given, checkpoint, runtime.world_size))
-    before = None
+    before = former = None
     if checkpoint is not None:
-        before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
+        former, before = runtime.together(lambda: check_resumable(checkpoint, config, manifest, tables))
+    elif config.warm_start.checkpoint is not None:
+        former = runtime.together(lambda: check_warm_start(config, manifest, tables))
+    if former is not None:
+        tables = in_order(tables, former.order)
     config = with_choices(config, before, runtime)
     log_start(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
@@ -112,8 +117,7 @@ def prepare(
     state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
     if checkpoint is not None:
         state.restore(checkpoint)
-    elif config.warm_start.checkpoint is not None:
-        former = runtime.together(lambda: check_warm_start(config, manifest, tables))
+    elif former is not None:
         state.begin_with(former, config.warm_start.optimizer)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(
@@ -193,6 +197,14 @@ def finish(run: TrainingRun) -> RunResult:
         evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()
+    if run.config.trainer.calibrate and best and run.runtime.is_first:
+        name = checkpoint_name(best.step)
+        in_epoch = best.step != progress.step and best.step % run.batches_per_epoch
+        if in_epoch and (run.folder.path / "checkpoints" / name).is_dir():
+            logger.warning(
+                "trainer.calibrate: which=best takes %s, saved within an epoch, where the bias is not fitted",
+                name,
+            )
     cut_short = [run.state.meter.mean_of_epoch()] if progress.batch else []
     result = RunResult(
         evals={each.split: each for each in progress.evals},

@@ -9,12 +9,14 @@ import pytest
 
 from dlrm_app.cli.auto_recipe import with_recipe
 from dlrm_app.config.compose import compose_config
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.runs.checkpoint.marker import read_marker
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
-from tests.small_run import SMALL, final_bytes, losses, train_here
+from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 STEPS = 15
 IN_ORDER = "data.shuffle=false"
@@ -119,10 +121,85 @@ def test_tables_written_one_by_one_are_taken_too(dataset: Path, tmp_path: Path) 
         "trainer.max_steps=2",
     ]
     train_here(tmp_path / "first", *keys, "trainer.max_steps=2")
-    typed = [f"data.path={dataset}", "tables=dataset", f"warm_start.checkpoint={tmp_path}/first"]
+    typed = [f"data.path={dataset}", f"warm_start.checkpoint={tmp_path}/first"]
     config = compose_config("train", TrainConfig, with_recipe(typed))
     then = read_marker(next((tmp_path / "first/checkpoints").glob("step-*"))).config
     assert asdict(config.tables) == then["tables"]
+    typed = compose_config("train", TrainConfig, with_recipe([*typed, "tables=dataset"]))
+    assert asdict(typed.tables) == {**then["tables"], "from_dataset": True, "specs": []}
+    with pytest.raises(ConfigError, match=r"tables: bags, both, t_c0 and 2 more are not in both"):
+        train_here(tmp_path / "second", *keys[:1], f"warm_start.checkpoint={tmp_path}/first")
+
+
+def test_a_resumed_run_keeps_what_it_began_with(former: Path, dataset: Path, tmp_path: Path) -> None:
+    """``resume=PATH`` beside ``warm_start``: the settings of PATH's run; another beginning is refused."""
+    other = tmp_path / "other"
+    train_here(other, f"data.path={dataset}", IN_ORDER, "model.bottom_mlp=[24]", "trainer.max_steps=3")
+    typed = [f"data.path={dataset}", f"warm_start.checkpoint={former}", f"resume={other}"]
+    assert compose_config("train", TrainConfig, with_recipe(typed)).model.bottom_mlp == [24]
+    with pytest.raises(ConfigError, match=r"warm_start.checkpoint is .*/run, in .*step-000000003 None"):
+        begin_with(tmp_path / "run", former, dataset, f"resume={other}", "model.bottom_mlp=[24]")
+    begin_with(tmp_path / "first", former, dataset, "trainer.max_steps=3")
+    begin_with(tmp_path / "second", former, dataset, f"resume={tmp_path}/first")
+    begin_with(tmp_path / "whole", former, dataset)
+    assert final_bytes(tmp_path / "second") == final_bytes(tmp_path / "whole")
+
+
+WRITTEN = [
+    "{name:t0,rows:50,dim:8,features:[c0]}",
+    "{name:t1,rows:1000,dim:8,features:[%s]}",
+    "{name:t2,rows:1000,dim:8,features:[c2]}",
+]
+ARCHITECTURES = [
+    ["model=dlrm"],
+    ["model=dcn", "model.dcn_low_rank_dim=4"],
+    ["model=concat", "model.bottom_mlp=[]"],
+    ["model=dlrm", "model.ensemble_size=2"],
+]
+
+
+def written(order: str, features: str = "c1,c3") -> list[str]:
+    specs = [WRITTEN[int(number)] for number in order]
+    return ["tables.from_dataset=false", f"tables.specs=[{','.join(specs)}]" % features]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four") / "dataset"
+    write_dataset(folder, rows={"train": 5 * 128, "val": 256}, one_hot=(50, 1000, 1000, 900), multi_hot=())
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_tables_in_another_order_are_the_same_model(
+    architecture: list[str], four: Path, tmp_path: Path
+) -> None:
+    """Begun with, resumed, resumed again and evaluated: every loss and metric is that of the run whose order it was."""
+    keys = [f"data.path={four}", *architecture]
+    train_here(tmp_path / "former", *keys, *written("012"), "trainer.max_steps=3")
+    warm = f"warm_start.checkpoint={tmp_path}/former"
+    for name, specs in {"same": written("012"), "other": written("201", "c3,c1")}.items():
+        train_here(tmp_path / name, *keys, *specs, warm)
+        train_here(tmp_path / f"{name} resumed", *keys, *specs, f"resume={tmp_path}/former")
+        train_here(tmp_path / f"{name} again", *keys, *specs, f"warm_start.checkpoint={tmp_path}/{name}")
+    for run in ("{}", "{} resumed", "{} again"):
+        same, other = (tmp_path / run.format(name) for name in ("same", "other"))
+        assert events(other, "eval") == events(same, "eval")
+        assert losses(other) == losses(same)
+    settings = [f"checkpoint={tmp_path}/other", "split=val", "threads=1"]
+    found = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, settings)).models[0].metrics
+    assert found["logloss"] == pytest.approx(events(tmp_path / "same", "eval")[-1]["logloss"], abs=1e-7)
+
+
+def test_tables_that_read_each_others_features_are_refused(four: Path, tmp_path: Path) -> None:
+    specs = written("012")
+    swapped = [specs[0], specs[1].replace("c2", "X").replace("c1,c3", "c2,c3").replace("X", "c1")]
+    keys = [f"data.path={four}", "trainer.max_steps=3"]
+    train_here(tmp_path / "former", *keys, *specs)
+    problem = r"tables: features of t1 is \[c3, c2\], in .* \[c1, c3\]: give features=\[c1, c3\]"
+    for start in ("resume", "warm_start.checkpoint"):
+        with pytest.raises(ConfigError, match=problem):
+            train_here(tmp_path / "run", *keys, *swapped, f"{start}={tmp_path}/former")
 
 
 def test_another_model_is_refused_with_all_that_differs(former: Path, dataset: Path, tmp_path: Path) -> None:
@@ -139,7 +216,7 @@ def test_another_model_is_refused_with_all_that_differs(former: Path, dataset: P
     assert re.search(
         r"model\.bottom_mlp is \[32\], in .*/step-\d+ \[16\]: give model\.bottom_mlp=\[16\]", problems
     )
-    assert re.search(r"tables: dim of t_c0 is 4, in .*/step-\d+ 8\n", problems)
+    assert re.search(r"tables: dim of t_c0 is 4, in .*/step-\d+ 8: give dim=8\n", problems)
     assert "trainer.global_batch_size must be a multiple of data.lanes (8), got 7" in problems
     assert not (tmp_path / "run").exists()
 

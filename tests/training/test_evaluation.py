@@ -82,6 +82,50 @@ def test_the_run_predicts_as_many_clicks_as_it_learnt_from(folder: Path) -> None
     assert evaluated(folder / "whole", "val")["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
 
 
-def evaluated(run: Path, split: str) -> dict[str, float]:
-    keys = [f"checkpoint={run}", f"split={split}", "threads=1"]
+def evaluated(run: Path, split: str, which: str = "newest") -> dict[str, float]:
+    keys = [f"checkpoint={run}", f"split={split}", f"which={which}", "threads=1"]
     return evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models[0].metrics
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ["trainer.epochs=6", "evaluation.patience=1", "optimizer.sparse.lr=0.3", "model.ensemble_size=1"],
+        ["evaluation.target_auc=0.4", "evaluation.per_epoch=4"],
+        ["trainer.max_steps=16", "evaluation.per_epoch=2"],
+    ],
+)
+def test_whatever_ends_the_run_and_which_weights_count_the_bias_is_fitted(
+    end: list[str], folder: Path, tmp_path: Path
+) -> None:
+    train_here(tmp_path / "run", f"data.path={folder}/dataset", *CALIBRATED, *end)
+    for which in ("newest", "best"):
+        assert evaluated(tmp_path / "run", "train", which)["calibration"] == pytest.approx(1, abs=1e-4)
+    (result,) = events(tmp_path / "run", "eval")[-1:]
+    assert evaluated(tmp_path / "run", "val")["logloss"] == pytest.approx(result["logloss"], abs=1e-6)
+
+
+def test_epochs_that_follow_one_another_are_those_of_a_run_that_is_prolonged(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Each epoch ends with a fitted bias, and the next begins with it."""
+    keys = [f"data.path={folder}/dataset", *CALIBRATED]
+    train_here(tmp_path / "two", *keys, "trainer.epochs=2")
+    train_here(tmp_path / "run", *keys)
+    train_here(tmp_path / "run", *keys, "trainer.epochs=2", "resume=auto")
+    assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "two")
+
+
+def test_a_best_checkpoint_within_an_epoch_is_said(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [
+        "trainer.epochs=2",
+        "optimizer.sparse.lr=3.0",
+        "checkpoint.every_steps=3",
+        "evaluation.every_steps=3",
+    ]
+    train_here(tmp_path / "run", f"data.path={folder}/dataset", *CALIBRATED, *keys)
+    best = max(events(tmp_path / "run", "eval"), key=lambda event: event["auc"])
+    assert best["step"] % 31
+    assert f"which=best takes step-{best['step']:09d}" in caplog.text

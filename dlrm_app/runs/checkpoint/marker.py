@@ -18,7 +18,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.records import from_json
-from dlrm_app.tables.specs import Table, resolve_tables
+from dlrm_app.tables.specs import Table, in_order, resolve_tables
 from dlrm_app.text import bullets, setting
 
 MARKER = "complete.json"
@@ -146,6 +146,8 @@ class Marker:
     """The size of the run's metrics.jsonl."""
     cuda_random_states: list[str] = field(default_factory=list)
     """State of each rank's GPU generator, by rank."""
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    """Table → its features, in the order in which the model reads them; empty: that of ``config``, as early versions."""
     files: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Name → (bytes, checksum) of every file beside the marker."""
 
@@ -173,8 +175,9 @@ def keeps_ema(config: Mapping[str, Any]) -> bool:
 def write_marker(folder: Path, marker: Marker) -> None:
     """Writes complete.json into ``folder``."""
     value = {**asdict(marker), "progress": marker.progress.to_json()}
-    if not marker.cuda_random_states:  # the files of runs that need it not stay as they were
-        del value["cuda_random_states"]
+    for key in ("cuda_random_states", "tables"):
+        if not value[key]:  # the files of runs that need it not stay as they were
+            del value[key]
     write_json(folder / MARKER, {"format": FORMAT, "version": VERSION, **value})
 
 
@@ -243,6 +246,11 @@ class TrainedModel:
         return self.spec.tables
 
     @property
+    def order(self) -> dict[str, Sequence[str]]:
+        """Table → its features, in the order that the model reads them."""
+        return {table.name: table.features for table in self.tables}
+
+    @property
     def features(self) -> list[str]:
         """The sparse features, in the order that the model reads them."""
         return [name for table in self.tables for name in table.features]
@@ -258,7 +266,7 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     """Describes the model of the checkpoint at ``folder`` by its ``marker``. Raises DataError for an unknown configuration."""
     config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
-    tables = resolve_tables(config.tables, feature_rows)
+    tables = in_order(resolve_tables(config.tables, feature_rows), marker.tables)
     spec = ModelSpec(config.model, tables, len(marker.columns["dense"]), config.trainer.seed)
     return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, config.data.path, dense)
 
