@@ -83,6 +83,10 @@ class PredictRejectsConfig(Section):
     max_fraction: Share = REQUIRED
 
 
+OF_SCORES = ("score", "label", "file", "line")
+"""Columns of dlrm-predict's output."""
+
+
 @dataclass(slots=True)
 class PredictConfig(Section):
     model: str = REQUIRED
@@ -98,6 +102,7 @@ class PredictConfig(Section):
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     rejects: PredictRejectsConfig = field(default_factory=PredictRejectsConfig)
     metrics: bool = REQUIRED
+    keep: list[str] = field(default_factory=list)
     threads: Threads | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
@@ -110,12 +115,17 @@ class PredictConfig(Section):
             problems.append(
                 Problem("input=-", "is standard input, alone", "give files, or pipe them all through cat")
             )
+        problems += [
+            Problem(f"{prefix}keep", "names a column that the scores have of their own", "leave it out", name)
+            for name in OF_SCORES
+            if name in self.keep
+        ]
         if self.data.path is not None:
             rule = "is for raw logs (input=), the dataset at data.path has its own"
             problems += [
                 Problem(key, rule, "leave it out")
-                for key in ("encoding", "labels")
-                if getattr(self, key) is not None
+                for key in ("encoding", "labels", "keep")
+                if getattr(self, key) not in (None, [])
             ]
         return problems
 

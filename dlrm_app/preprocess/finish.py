@@ -21,7 +21,7 @@ from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.parser import REJECTS, RejectedLine, read_rejects, write_rejects
 from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.source import MAX_RATIO
+from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
 from dlrm_app.table import text_table
 from dlrm_app.text import NONE, bytes_text, next_line
 
@@ -107,7 +107,7 @@ def _missing_rates(plan: Plan, units: Sequence[EncodedUnit], num_columns: int) -
 
 
 def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
-    """``checksum`` is of the text, so the same for a file and its .gz; ``bytes`` is the file's size."""
+    """``checksum`` is of the text, so the same for a file and its .gz; of Parquet that of the footer; ``bytes`` is the file's size."""
     sources = []
     for source in plan.sources:
         crc, rows = 0, 0
@@ -115,7 +115,7 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
             if unit.text.source == source.index:
                 crc = isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size)
                 rows += unit.rows
-        checksum = f"crc32:{crc:08x}"
+        checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         sources.append(
             ManifestSource(
                 source.path, source.split, source.bytes, checksum, rows, modified_ns=source.modified_ns
@@ -166,7 +166,7 @@ class RejectLimit:
         self._size += unit.text.size
         self._lines += unit.lines
         self._rejects += unit.rejects
-        total = sum(source.bytes * (MAX_RATIO if source.is_gzip else 1) for source in self.plan.sources)
+        total = sum(source.bytes * (MAX_RATIO if source.is_compressed else 1) for source in self.plan.sources)
         if self._rejects > self.max_fraction * self._lines * max(total / max(self._size, 1), 1):
             self._units.sort(key=lambda unit: (unit.text.source, unit.text.unit))
             refuse_if_many_rejects(self.plan, self.journal, self._units, self.max_fraction)
@@ -205,7 +205,9 @@ def rejects_of(
     source, first_line = -1, 1
     for unit in units:
         if unit.text.source != source:
-            source, first_line = unit.text.source, 2 if plan.spec.header else 1
+            source = unit.text.source
+            is_text = plan.sources[source].format != "parquet"
+            first_line = 2 if plan.spec.header and is_text else 1
         path = journal.path(source, unit.text.unit, ".rejects")
         if path.exists():
             for reject in read_rejects(path):

@@ -27,6 +27,7 @@ from dlrm_app.preprocess.encode.columns import (
 from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
 from dlrm_app.preprocess.passes.plan import Plan, ShardLayout
 from dlrm_app.preprocess.read.beginning import source_spec
+from dlrm_app.preprocess.read.parquet_columns import parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import body
 from dlrm_app.preprocess.read.spec import Spec, read_spec
 from dlrm_app.preprocess.stages import Stages
@@ -35,7 +36,7 @@ from dlrm_app.preprocess.units.journal import (
     WORK,
     RunRecord,
     forget_passes,
-    holds_rows,
+    has_landed,
     locked,
     open_keys,
     passes_over,
@@ -43,6 +44,7 @@ from dlrm_app.preprocess.units.journal import (
     remove_temporary_files,
     write_run,
 )
+from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.records import leaves
@@ -159,9 +161,9 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
         if before is not None:
             _refuse_other_run(before, now, plan)
     except ConfigError:
-        if holds_rows(output):
+        if has_landed(output):
             raise
-        logger.info(f"{output} is unfinished, without a row that could be kept: begun again")
+        logger.info(f"{output} is unfinished, without anything that could be kept: started again")
         forget_passes(output)
         before = None
     if before is None:
@@ -238,9 +240,11 @@ def with_file_specs(plan: Plan) -> Plan:
 
     def look_at(source: Source) -> None:
         unlabelled = f"input.unlabelled=[{source.split}]"
-        specs.append(source_spec(source, plan.spec, plan.has_label(source.split), unlabelled))
+        look = parquet_spec if source.format == "parquet" else source_spec
+        specs.append(look(source, plan.spec, plan.has_label(source.split), unlabelled))
 
     refuse_all([], *(partial(look_at, source) for source in plan.sources))
+    refuse_other_types(plan.sources, specs)
     known = {column.name for column in plan.spec.columns}
     others = dict.fromkeys(c.name for spec in specs for c in spec.fields if c.name not in known)
     if others:
@@ -252,6 +256,8 @@ def with_file_specs(plan: Plan) -> Plan:
 
 def _is_empty(source: Source, spec: Spec) -> bool:
     """True if there is no line, except a header."""
+    if source.format == "parquet":
+        return bool(footer_of(source).num_rows == 0)
     for text in beginning_of(source).items():
         return not any(start < stop for _, start, stop in body(text, spec)) and text.finish().is_last
     return True

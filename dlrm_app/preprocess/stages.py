@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,7 @@ from dlrm_app.preprocess.passes.vocabulary import (
 )
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
 from dlrm_app.preprocess.units.journal import Journal, R, open_journal, passes_over
+from dlrm_app.preprocess.units.parquet_units import ParquetFeed
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange
 from dlrm_app.progress import work_bar
@@ -85,7 +87,14 @@ class Stages:
         if not self.plan.fractions:
             return None
         work = CountLines(self.plan, self._journal("lines", CountedUnit))
-        lines = {(u.text.source, u.text.unit): u.lines for u in self._over_units(work, {"train"})}
+        sources = self.plan.sources_of({"train"})
+        texts = [source for source in sources if source.format != "parquet"]
+        lines = {(u.text.source, u.text.unit): u.lines for u in self._over_units(work, texts)}
+        for source in sources:
+            if source.format == "parquet":  # its footer has counted
+                units = enumerate(self.plan.units_of(source))
+                lines |= {(source.index, number): rows.stop - rows.start for number, rows in units}
+        lines = dict(sorted(lines.items()))
         refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
         return cut_lines(lines, self.plan.fractions)
 
@@ -99,7 +108,7 @@ class Stages:
         wants_counts, wants_moments = self.encoding.has_vocabularies, config.dense.transform == "standardize"
         if wants_counts or wants_moments:
             study = Study(self.plan, cuts, wants_counts, self._journal("study", StudiedUnit))
-            units = self._over_units(study, self.plan.studied)
+            units = self._over_units(study, self.plan.sources_of(self.plan.studied))
             dense = standardized(spec, units) if wants_moments else dense
         if wants_counts:
             sparse = self._make_vocabularies(study.journal, units)
@@ -151,7 +160,7 @@ class Stages:
         refuse_if_clicks_are_too_many(columns, self._memory_bytes)
         counted = self._journal("clicks", CountedClicks)
         count = CountClicks(self.plan, cuts, tuple(dense), tuple(sparse), sources, counted)
-        units = tuple(self._over_units(count, {"train"}))
+        units = tuple(self._over_units(count, self.plan.sources_of({"train"})))
         add_up = AddUpClicks(self.plan, counted, units, columns, self._journal("targets", DenseColumn))
         return self._over_numbers(add_up, len(columns))
 
@@ -166,7 +175,7 @@ class Stages:
         work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), wants_sketch, journal, folded)
         max_rejects = self.config.rejects.max_fraction
         limit = RejectLimit(self.plan, journal, max_rejects)
-        units = self._over_units(work, set(self.plan.splits), limit.check)
+        units = self._over_units(work, self.plan.sources, limit.check)
         for source in self.plan.sources:
             source.check_unchanged()
         refuse_if_many_rejects(self.plan, journal, units, max_rejects)
@@ -207,16 +216,13 @@ class Stages:
         return [work.journal.load(0, number) for number in range(count)]
 
     def _over_units(
-        self, work: Work[U], splits: set[str], check: Callable[[U], None] | None = None
+        self, work: Work[U], sources: Sequence[Source], check: Callable[[U], None] | None = None
     ) -> list[U]:
-        """Runs ``work`` on the units of the sources of ``splits`` that have not landed; gives all records, in order.
+        """Runs ``work`` on the units of ``sources`` that have not landed; gives all records, in order.
 
         ``check`` is called with each record as it comes.
         """
-        sources = [source for source in self.plan.sources if source.split in splits]
-        feeds = [
-            feed for source in sources for feed in missing_units(source, self.plan.unit_bytes, work.journal)
-        ]
+        feeds = [feed for source in sources for feed in missing_units(self.plan, source, work.journal)]
         total = sum(source.bytes for source in sources)
         done = sum(record.text.file_bytes for record in _landed(sources, work.journal))
         with work_bar(
@@ -249,10 +255,19 @@ def _landed(sources: Iterable[Source], journal: Journal[U]) -> list[U]:
     ]
 
 
-def missing_units(source: Source, unit_bytes: int, journal: Journal[U]) -> list[TextFeed]:
-    """Feeds of the units that have not landed: one for each in a plain file, one for all of a gzip file."""
-    done = journal.done_units(source.index)
-    if not source.is_gzip:
+def missing_units(plan: Plan, source: Source, journal: Journal[U]) -> list[TextFeed] | list[ParquetFeed]:
+    """Feeds of the units that have not landed.
+
+    One for each in a plain file, one for all of a compressed file, one for those of Parquet that share a row group.
+    """
+    done, unit_bytes = journal.done_units(source.index), plan.unit_bytes
+    if source.format == "parquet":
+        rows = plan.units_of(source)
+        todo = [number for number in range(len(rows)) if number not in done]
+        shared = groupby(todo, lambda number: rows[number].groups)
+        columns = plan.columns_of(source)
+        return [ParquetFeed(source, columns, unit_bytes, tuple(numbers)) for _, numbers in shared]
+    if not source.is_compressed:
         num_units = max(-(-source.bytes // unit_bytes), 1)
         todo = sorted(set(range(num_units)) - set(done))
         return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in todo]

@@ -109,6 +109,30 @@ def test_files_that_are_not_what_the_model_reads_are_refused(
             predicted(tmp_path / "scores.parquet", keys[0], "input=-")
 
 
+def test_columns_of_parquet_go_along_with_their_row(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    rows = draw_rows()[-NUM_TEST:]
+    ids = [f"request {number}" for number in range(NUM_TEST)]
+    columns = {
+        "id": pa.array(ids),
+        "clicked": pa.array([7 if number == 3 else row[0] for number, row in enumerate(rows)]),
+        "hour": pa.array([None if row[1] == "" else int(row[1]) for row in rows]),
+        "price": pa.array([None if row[2] == "" else row[2] for row in rows], pa.float64()),
+        "user": pa.array([row[4] or None for row in rows]),
+        "last_items": pa.array([row[5] for row in rows]),  # as text, between separators
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=64)
+    keys = (f"model={shop}/export", f"input={tmp_path}/rows.parquet", "rejects.max_fraction=0.1")
+    table = predicted(tmp_path / "scores.parquet", *keys, "keep=[id,user]")
+    kept = [number for number in range(NUM_TEST) if number != 3]
+    assert table.column("id").to_pylist() == [ids[number] for number in kept]
+    assert table.column("user").to_pylist() == [rows[number][4] or None for number in kept]
+    assert table.column("score").to_pylist() == expected.column("score").take(pa.array(kept)).to_pylist()
+    with pytest.raises(ConfigError, match=r"keep=colour: .*rows.parquet has no such column"):
+        predicted(tmp_path / "other.parquet", *keys, "keep=[colour]")
+    with pytest.raises(ConfigError, match=r"keep=.*is for Parquet, .*test.csv is text"):
+        predicted(tmp_path / "other.parquet", keys[0], f"input={shop}/test.csv", "keep=[id]")
+
+
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_standard_input_scores_alike(
     shop: Path,
@@ -250,7 +274,9 @@ def test_damaged_parquet_is_named(shop: Path, tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (whole[:900], whole[:4] + bytes(600) + whole[604:]):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"rows.parquet cannot be read as Parquet: .*; copy it again"):
+        with pytest.raises(
+            DataError, match=r"rows.parquet cannot be read as Parquet: .*; copy or download it again"
+        ):
             predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={path}")
 
 

@@ -33,7 +33,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("input.train=nothing.tsv", "input.train=nothing.tsv: no such file"),
         ("input.train=nothing*.tsv", "input.train=nothing*.tsv matches no file"),
-        ("input.train=folder", "input.train=folder is a folder: give its files, such as 'folder/*'"),
+        ("input.train=folder", "input.train=folder is a folder without a file to read"),
         ("input.train=[good.tsv,good.tsv]", "are the same file"),
         ("+input.train=[]", "input.train must be a file, a glob or a list of them"),
         ("input.val=empty.tsv", "the val split has no rows"),

@@ -14,8 +14,9 @@ from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import DataError
 from dlrm_app.loader.rows import Columns, Rows, arrange
 
-Chunk = tuple[pa.Table, NDArray[np.int64]]
-"""Encoded rows, with the columns of a dataset, and where each stands within the part: its line or row, from 0 on."""
+Chunk = tuple[pa.Table, NDArray[np.int64], pa.Table | None]
+"""Encoded rows, with the columns of a dataset, where each stands within the part (its line or row, from 0 on), and the
+columns that go along with the scores."""
 
 
 @dataclass
@@ -93,4 +94,4 @@ class DatasetParts:
 
     def _read(self, shard: Shard, group: int, _: Part) -> Iterator[Chunk]:
         table = self._reader.read(shard, group)
-        yield table, np.arange(len(table))
+        yield table, np.arange(len(table)), None

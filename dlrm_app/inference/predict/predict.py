@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
@@ -46,8 +47,8 @@ _PREFETCHED = 1
 
 Scorer = Callable[[Rows], NDArray[np.float32]]
 """Rows → their logits [n]."""
-_ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64]]
-"""Rows in memory, their labels if there are any, where each row stands within its part."""
+_ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64], pa.Table | None]
+"""Rows in memory, their labels if there are any, where each row stands within its part, columns that go along."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
 def _source(config: PredictConfig, manifest: Manifest, reader: TableReader) -> DatasetParts | RawParts:
     if config.data.path is not None:
         return DatasetParts(manifest, config.split, reader)
-    return RawParts(config.input, config.labels, manifest, config.unit_mib * MIB)
+    return RawParts(config.input, config.labels, manifest, config.unit_mib * MIB, config.keep)
 
 
 def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:
@@ -179,22 +180,24 @@ def _read(
 ) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
         chunks = []
-        for table, numbers in part.read(part):
-            chunks.append((*reader.rows(table, part.origin), numbers))
+        for table, numbers, kept in part.read(part):
+            chunks.append((*reader.rows(table, part.origin), numbers, kept))
             if own is not None:
                 own.add(table)
         yield part, chunks
 
 
 def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: ScoresFile) -> None:
-    logits = [np.empty(0, np.float32), *(score(rows) for rows, _, _ in chunks)]
-    numbers = [np.empty(0, np.int64), *(its_numbers for _, _, its_numbers in chunks)]
-    labels = [its_labels for _, its_labels, _ in chunks if its_labels is not None]
+    logits = [np.empty(0, np.float32), *(score(rows) for rows, _, _, _ in chunks)]
+    numbers = [np.empty(0, np.int64), *(its_numbers for _, _, its_numbers, _ in chunks)]
+    labels = [its_labels for _, its_labels, _, _ in chunks if its_labels is not None]
+    kept = [its_kept for _, _, _, its_kept in chunks if its_kept is not None]
     scores.write(
         part.name,
         np.concatenate(logits),
         np.concatenate(numbers),
         np.concatenate([np.empty(0, np.uint8), *labels]) if len(labels) == len(chunks) else None,
+        pa.concat_tables(kept) if kept else None,
         Tally(
             part.origin, part.first_number, part.num_lines, len(part.rejects), part.rejects[:_KEPT_REJECTS]
         ),

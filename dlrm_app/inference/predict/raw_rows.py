@@ -1,34 +1,34 @@
-"""Raw rows, encoded as those of training were: pieces of text as preprocessing cuts them, row groups of Parquet, lines.
+"""Raw rows, encoded as those of training were: units of files as preprocessing cuts them, and lines of requests.
 
-Whatever rows come in becomes lines, with separators that no value has, so that there is one parser and one rule.
+Rows of requests become lines, with separators that no value has, so that one parser reads them and text.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.config.scoring import STANDARD_INPUT
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
-from dlrm_app.errors import ConfigError, DataError, refuse_all
+from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
 from dlrm_app.inference.predict.parts import Chunk, Part, ReadPart
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.beginning import file_spec, source_spec
-from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine
+from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
+from dlrm_app.preprocess.read.parser import Parser, RejectedLine
 from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
+from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, UnitRows, units_of
 from dlrm_app.preprocess.units.source import Source, find_files
 from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, pipe_units
+from dlrm_app.text import listed
 
 FIELD, ITEM = "\x1f", "\x1e"
 """Separators of the fields of a row, and of the items of a list."""
@@ -91,58 +91,69 @@ def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]
 
 _CHUNK_ROWS = 1 << 15
 _UNLABELLED = "labels=false"
-_BAD = "\0"
-"""Stands for a value that a line of text could not hold: the parser rejects its row."""
+_KEPT = "keep:"
+"""Before the names of columns that go along, which may be read as well."""
 
 
-@dataclass(frozen=True)
-class _File:
-    source: Source
-    is_parquet: bool
-    spec: Spec
+_File = tuple[Source, Spec]
 
 
 class RawParts:
     """The files ``given`` (a path, a glob, a list, or - for standard input), encoded as ``manifest`` says.
 
-    ``labels``: whether their label column is read; None: where it is there. Raises DlrmError.
+    ``labels``: whether their label column is read; None: where it is there. ``keep``: further columns of Parquet files
+    that go along with the scores. Raises DlrmError.
     """
 
-    def __init__(self, given: Any, labels: bool | None, manifest: Manifest, unit_bytes: int) -> None:
+    def __init__(
+        self, given: Any, labels: bool | None, manifest: Manifest, unit_bytes: int, keep: Sequence[str] = ()
+    ) -> None:
         self._spec = raw_spec(manifest)
         self._manifest = manifest
         self._unit_bytes = unit_bytes
         self._labels = labels
+        self._keep = {f"{_KEPT}{name}": name for name in keep}
         self.is_piped = given == STANDARD_INPUT
         self._files: list[_File] = []
         if not self.is_piped:
             refuse_all([], *(partial(self._look_at, source) for source in find_files("input", given)))
-        mixed = {file.spec.label is not None for file in self._files}
+            refuse_other_types(*zip(*self._files, strict=True))
+        elif keep:
+            raise ConfigError([f"keep={list(keep)} is for Parquet files: leave it out"])
+        mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
             raise ConfigError(["some of the files have a label column and others have not: score them apart"])
         self.has_labels = mixed == {True} or (
             self.is_piped and labels is not False and self._spec.label is not None
         )
         self.identity = {
-            "files": [[f.source.path, f.source.bytes, f.source.modified_ns] for f in self._files],
+            "files": [[source.path, source.bytes, source.modified_ns] for source, _ in self._files],
             "columns": manifest.fingerprint(),
             "labels": self.has_labels,
             "unit_bytes": unit_bytes,
+            "keep": list(keep),
         }
         self.origin_names = ("file", "line")
         self._first_line = 2 if self._spec.header else 1
 
     def _look_at(self, source: Source) -> None:
-        with open(source.path, "rb") as file:  # noqa: PTH123
-            is_parquet = file.read(4) == PARQUET_MAGIC
-        if is_parquet:
-            with _readable_parquet(source.path):
-                names = pq.read_schema(source.path).names
-            cure = "add them, of nulls where nothing is known"
-            spec = self._spec.in_columns(names, self._labels, source.path, cure)
+        if source.format == "parquet":
+            spec = parquet_spec(source, self._spec, self._labels, _UNLABELLED)
+            names = names_in(source)
+            refuse_if(
+                [
+                    f"keep={name}: {source.path} has no such column, it has {listed(names, 12)}"
+                    for name in self._keep.values()
+                    if name not in names
+                ]
+            )
         else:
             spec = source_spec(source, self._spec, self._labels, _UNLABELLED)
-        self._files.append(_File(source, is_parquet, spec))
+            if self._keep:
+                raise ConfigError(
+                    [f"keep={[*self._keep.values()]} is for Parquet, {source.path} is text: leave it out"]
+                )
+        self._files.append((source, spec))
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
         """Gives the parts for which ``is_wanted(name, number)``; of standard input all."""
@@ -150,13 +161,17 @@ class RawParts:
             yield from self._piped()
             return
         number = 0
-        for file in self._files:
-            units = self._row_groups if file.is_parquet else self._units
-            first = 1 if file.is_parquet else self._first_line
-            for unit, read in units(file.source, file.spec):
-                name = f"{file.source.index:05d}-{unit:07d}"
-                if is_wanted(name, number):
-                    yield Part(name, file.source.path, read, first)
+        for source, spec in self._files:
+            if source.format == "parquet":
+                rows = self._rows_of(source, spec)
+                wanted = [unit for unit in range(len(rows)) if is_wanted(_name(source, unit), number + unit)]
+                for unit, read in self._parquet_units(source, spec, wanted):
+                    yield Part(_name(source, unit), source.path, read, 1)
+                number += len(rows)
+                continue
+            for unit, read in self._units(source, spec):
+                if is_wanted(_name(source, unit), number):
+                    yield Part(_name(source, unit), source.path, read, self._first_line)
                 number += 1
 
     def _piped(self) -> Iterator[Part]:
@@ -164,115 +179,51 @@ class RawParts:
             if text.unit == 0:
                 spec = file_spec("standard input", text.load(), self._spec, self._labels, _UNLABELLED)
                 self.has_labels = spec.label is not None
-            read = partial(self._encode_text, iter([text]), spec)
+            read = partial(self._encode, iter([text]), spec)
             yield Part(f"00000-{text.unit:07d}", "standard input", read, self._first_line)
 
     def _units(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
         feed = TextFeed(source, self._unit_bytes)
-        if source.is_gzip:
+        if source.is_compressed:
             for text in feed.items():
-                yield text.unit, partial(self._encode_text, iter([text]), spec)
+                yield text.unit, partial(self._encode, iter([text]), spec)
             return
         for unit in range(max(1, -(-source.bytes // self._unit_bytes))):
             texts = replace(feed, first=unit, last=unit + 1).items()
-            yield unit, partial(self._encode_text, texts, spec)
+            yield unit, partial(self._encode, texts, spec)
 
-    def _encode_text(self, texts: Iterator[UnitText], spec: Spec, part: Part) -> Iterator[Chunk]:
-        """The rows of the first of ``texts``, which keeps its file open."""
-        cursor, before = Cursor(next(texts), spec), 0
+    def _rows_of(self, source: Source, spec: Spec) -> list[UnitRows]:
+        return units_of(source, len(names_of(source, spec)) + len(self._keep), self._unit_bytes)
+
+    def _parquet_units(
+        self, source: Source, spec: Spec, wanted: Sequence[int]
+    ) -> Iterator[tuple[int, ReadPart]]:
+        rows, columns = self._rows_of(source, spec), {**names_of(source, spec), **self._keep}
+        for _, numbers in groupby(wanted, lambda number: rows[number].groups):
+            for unit in ParquetFeed(source, columns, self._unit_bytes, tuple(numbers)).items():
+                yield unit.unit, partial(self._encode, iter([unit]), spec)
+
+    def _encode(self, units: Iterator[UnitText | ParquetUnit], spec: Spec, part: Part) -> Iterator[Chunk]:
+        """The rows of the first of ``units``, which keeps its file open."""
+        unit = next(units)
+        cursor, before = open_cursor(unit, spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
-        for raw in cursor.rows(Parser(spec, _CHUNK_ROWS), None):
+        for raw in cursor.rows(_CHUNK_ROWS, None):
             rejects = cursor.take_rejects()
             lines = without(before, cursor.line, [reject.line for reject in rejects])
             part.rejects += [(reject.line, reject.reason) for reject in rejects]
             before = cursor.line
-            yield encoder.encode(raw).table, lines
+            kept = None
+            if self._keep and isinstance(unit, ParquetUnit):
+                kept = (
+                    unit.table.select([*self._keep])
+                    .rename_columns([*self._keep.values()])
+                    .take(array_of(lines))
+                )
+            yield encoder.encode(raw).table, lines, kept
         part.rejects += [(reject.line, reject.reason) for reject in cursor.take_rejects()]
         part.num_lines = cursor.line
 
-    def _row_groups(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
-        path = source.path
-        with _readable_parquet(path), pq.ParquetFile(path) as parquet:
-            count = parquet.metadata.num_row_groups
-        for group in range(count):
-            yield group, partial(self._encode_group, path, group, spec)
 
-    def _encode_group(self, path: str, group: int, spec: Spec, part: Part) -> Iterator[Chunk]:
-        rows = TextEncoder(text_spec(spec), self._manifest, _CHUNK_ROWS)
-        names = [column.name for column in read_columns(spec)]
-        with _readable_parquet(path), pq.ParquetFile(path) as parquet:
-            for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=names):
-                try:
-                    lines = lines_of(pa.Table.from_batches([batch]), spec)
-                except DataError as error:
-                    raise DataError(f"{path}: {error}") from error
-                encoded, numbers, rejects = rows.encode(lines)
-                part.rejects += [(part.num_lines + reject.line, reject.reason) for reject in rejects]
-                yield encoded.table, part.num_lines + numbers
-                part.num_lines += len(lines)
-
-
-@contextmanager
-def _readable_parquet(path: str) -> Iterator[None]:
-    """Raises DataError for what Arrow cannot read of the file at ``path`` in the block."""
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path} cannot be read as Parquet: {reason}; copy it again, or write it anew"
-        ) from error
-
-
-def lines_of(table: pa.Table, spec: Spec) -> list[str]:
-    """The rows of ``table`` as lines of ``text_spec(spec)``. Raises DataError."""
-    columns = []
-    for column in read_columns(spec):
-        values = table.column(column.name).combine_chunks()
-        try:
-            columns.append(_texts(values, column))
-        except pa.ArrowException as error:  # nested values, bytes that are no text
-            raise DataError(
-                f"column {column.name} is {values.type}, which is no text or number: cast it"
-            ) from error
-    lines: list[str] = pc.binary_join_element_wise(*columns, FIELD).to_pylist()
-    return lines
-
-
-def _texts(values: Any, column: Column) -> Any:
-    """Every value as the text that the parser reads; nothing where it is missing."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if column.separator is not None:
-        if not pa.types.is_list(values.type) and not pa.types.is_large_list(values.type):
-            raise DataError(
-                f"column {column.name} is {values.type}, the model reads lists of it: put each value in a list"
-            )
-        items = _scalars(values.flatten(), column)
-        offsets = pc.subtract(values.offsets, values.offsets[0])
-        texts = pc.binary_join(pa.ListArray.from_arrays(offsets.cast(pa.int32()), items), ITEM)
-        is_one_missing = pc.and_(pc.equal(texts, ""), pc.not_equal(pc.list_value_length(values), 0))
-        return pc.fill_null(pc.if_else(is_one_missing, _BAD, texts), "")
-    return _scalars(values, column)
-
-
-def _scalars(values: Any, column: Column) -> Any:
-    kind = values.type
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    elif column.kind == "integer" and pa.types.is_floating(kind):
-        fits = pc.and_(pc.equal(pc.floor(values), values), pc.less(pc.abs(values), 2.0**63))  # inf does not
-        whole = pc.fill_null(fits, True)
-        texts = pc.if_else(
-            whole, pc.if_else(whole, values, None).cast(pa.int64(), safe=False).cast(pa.string()), _BAD
-        )
-        return pc.fill_null(pc.if_else(pc.is_null(values, nan_is_null=True), None, texts), "")
-    elif column.kind == "hex" and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise DataError(f"column {column.name} is {kind}, the model reads texts of hex digits: cast it")
-    elif pa.types.is_floating(kind):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    texts = values.cast(pa.string())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        breaking = f"[{''.join(map(re.escape, sorted(BREAKING)))}{re.escape(column.separator or '')}]"
-        texts = pc.if_else(pc.match_substring_regex(texts, breaking), _BAD, texts)
-    return pc.fill_null(texts, "")
+def _name(source: Source, unit: int) -> str:
+    return f"{source.index:05d}-{unit:07d}"

@@ -19,6 +19,7 @@ from dlrm_app.files import held_lock, output_problems, write_json, written_whole
 
 _RUN = "run.json"
 _TALLY = b"tally"
+_KEPT = "keep:"
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,20 @@ class ScoresFile:
         return self._path(name).is_file()
 
     def write(
-        self, name: str, logits: NDArray[np.float32], numbers: NDArray[np.int64], labels: Any, tally: Tally
+        self,
+        name: str,
+        logits: NDArray[np.float32],
+        numbers: NDArray[np.int64],
+        labels: Any,
+        kept: pa.Table | None,
+        tally: Tally,
     ) -> None:
-        """Writes a part: logits, where each row stands in it, and its labels (None: it has none)."""
+        """Writes a part: logits, where each row stands in it, its labels and columns that go along (None: it has none)."""
         columns = {"logit": array_of(logits), "number": array_of(numbers)}
         if labels is not None:
             columns["label"] = array_of(labels)
+        if kept is not None:
+            columns |= {f"{_KEPT}{column}": kept[column] for column in kept.column_names}
         table = pa.table(columns).replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
         with written_whole(self._path(name)) as temporary:
             pq.write_table(table, temporary)
@@ -151,6 +160,9 @@ class ScoresFile:
         codes = array_of(np.zeros(len(part), np.int32))
         columns[self._origin_names[0]] = pa.DictionaryArray.from_arrays(codes, pa.array([origin]))
         columns[self._origin_names[1]] = array_of(numbers_of(part.column("number")) + start)
+        for name in part.column_names:
+            if name.startswith(_KEPT):
+                columns[name.removeprefix(_KEPT)] = part.column(name)
         return pa.table(columns)
 
     def _path(self, name: str) -> Path:

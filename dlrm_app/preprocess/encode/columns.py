@@ -11,7 +11,7 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_
 from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.units.source import Source, text_checksum
+from dlrm_app.preprocess.units.source import Source, content_checksum
 
 logger = logging.getLogger(__name__)
 
@@ -246,5 +246,5 @@ def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str
         f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "
         f"their own. Train on {known.path}, or give other rows"
         for source in sources
-        if source.split == "train" and learnt and text_checksum(source) in learnt
+        if source.split == "train" and learnt and content_checksum(source) in learnt
     ]

@@ -16,9 +16,11 @@ from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketches
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, Segment, segments
 from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
-from dlrm_app.preprocess.read.parser import Cursor, Parser, RejectedLine, write_rejects
+from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocess.read.parser import Cursor, RejectedLine, write_rejects
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal, Unit
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 
 
@@ -80,9 +82,9 @@ class EncodeUnits:
     folded: Path | None = None
     """Where the values of target columns by fold lie."""
 
-    def __call__(self, text: UnitText) -> Finish[EncodedUnit]:
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
         unit = self.journal.unit(text.source, text.unit)
-        cursor = Cursor(text, self.plan.spec)
+        cursor = open_cursor(text, self.plan.file_specs[text.source])
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
         sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
         rejects: list[RejectedLine] = []
@@ -104,7 +106,7 @@ class EncodeUnits:
         self,
         unit: Unit[EncodedUnit],
         segment: Segment,
-        cursor: Cursor,
+        cursor: Cursor | ArrowCursor,
         sketches: Sketches,
         rejects: list[RejectedLine],
     ) -> EncodedSplit:
@@ -134,11 +136,15 @@ class EncodeUnits:
         )
 
     def _parts(
-        self, cursor: Cursor, segment: Segment, encoder: Encoder, tally: _Tally, sketches: Sketches | None
+        self,
+        cursor: Cursor | ArrowCursor,
+        segment: Segment,
+        encoder: Encoder,
+        tally: _Tally,
+        sketches: Sketches | None,
     ) -> Iterator[Encoded]:
         """The segment's rows, a row group at a time; they are counted on the way."""
-        parser = Parser(self.plan.file_specs[cursor.text.source], self.plan.layout.row_group_rows)
-        for raw in cursor.rows(parser, segment.stop):
+        for raw in cursor.rows(self.plan.layout.row_group_rows, segment.stop):
             folds = None
             if self.folded is not None and segment.split == "train":
                 folds = folds_of(self.plan.seed, cursor.text, tally.rows, len(raw.labels))
@@ -151,7 +157,9 @@ class EncodeUnits:
                     sketches.add(keys, features)
             yield encoded
 
-    def _write_shuffled(self, unit: Unit[EncodedUnit], text: UnitText, table: pa.Table) -> Shard | None:
+    def _write_shuffled(
+        self, unit: Unit[EncodedUnit], text: UnitText | ParquetUnit, table: pa.Table
+    ) -> Shard | None:
         """Writes the rows as a shard, and gives what the manifest says of it; for a full shuffle, as a run."""
         keys = row_keys(self.plan.seed, text.source, text.unit, len(table))
         if self.plan.shuffle == "full":

@@ -8,10 +8,12 @@ from typing import ClassVar
 from dlrm_app.dataset.manifest import SPLITS
 from dlrm_app.errors import refuse_if
 from dlrm_app.preprocess.read import lines
+from dlrm_app.preprocess.read.parquet_columns import names_of
 from dlrm_app.preprocess.read.parser import body
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit, UnitRows, units_of
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 
@@ -51,6 +53,17 @@ class Plan:
     def studied(self) -> set[str]:
         """The splits that vocabularies, moments and statistics are taken from."""
         return {"train"} if "train" in self.splits else set(self.splits)
+
+    def sources_of(self, splits: set[str]) -> list[Source]:
+        return [source for source in self.sources if source.split in splits]
+
+    def columns_of(self, source: Source) -> dict[str, str]:
+        """Column → its name in the file, of a Parquet source."""
+        return names_of(source, self.file_specs[source.index])
+
+    def units_of(self, source: Source) -> list[UnitRows]:
+        """The units of a Parquet source."""
+        return units_of(source, len(self.columns_of(source)), self.unit_bytes)
 
     def has_label(self, split: str) -> bool:
         return self.spec.label is not None and split not in self.unlabelled
@@ -110,7 +123,7 @@ def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, floa
     return Cuts(total - test - val, total - test, first_lines)
 
 
-def segments(plan: Plan, cuts: Cuts | None, text: UnitText) -> list[Segment]:
+def segments(plan: Plan, cuts: Cuts | None, text: UnitText | ParquetUnit) -> list[Segment]:
     """The lines of the unit that go to each split."""
     split = plan.sources[text.source].split
     if cuts is None or split != "train":

@@ -27,9 +27,10 @@ from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
 from dlrm_app.preprocess.passes.shuffle import row_keys
-from dlrm_app.preprocess.read.parser import Cursor, Parser
+from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 from dlrm_app.text import memory_text
 
@@ -66,14 +67,14 @@ class CountClicks:
     columns: tuple[int, ...]
     journal: Journal[CountedClicks]
 
-    def __call__(self, text: UnitText) -> Finish[CountedClicks]:
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedClicks]:
         counts = [Counts() for _ in self.columns]
         spec = self.plan.file_specs[text.source]
-        cursor, rows = Cursor(text, spec), 0
+        cursor, rows = open_cursor(text, spec), 0
         for segment in segments(self.plan, self.cuts, text):
             encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
             first = 0
-            for raw in cursor.rows(Parser(spec, _ROWS), segment.stop):
+            for raw in cursor.rows(_ROWS, segment.stop):
                 if segment.split != "train":
                     continue
                 encoded = encoder.encode(raw)
@@ -91,7 +92,7 @@ class CountClicks:
         return unit.finish(CountedClicks(text_range, rows))
 
 
-def folds_of(seed: int, text: UnitText, first: int, num_rows: int) -> NDArray[np.uint8]:
+def folds_of(seed: int, text: UnitText | ParquetUnit, first: int, num_rows: int) -> NDArray[np.uint8]:
     """The folds [num_rows] of the training rows of a unit from number ``first`` on."""
     keys = row_keys(seed, text.source, text.unit, num_rows, first)
     return (keys % np.uint64(NUM_FOLDS)).astype(np.uint8)

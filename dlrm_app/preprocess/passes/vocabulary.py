@@ -30,10 +30,12 @@ from dlrm_app.preprocess.passes.counting import (
     write_counts,
 )
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
-from dlrm_app.preprocess.read.parser import Cursor, Parser
+from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocess.read.parser import Cursor
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
 from dlrm_app.text import memory_text
 
@@ -103,17 +105,14 @@ class Study:
     wants_counts: bool
     journal: Journal[StudiedUnit]
 
-    def __call__(self, text: UnitText) -> Finish[StudiedUnit]:
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[StudiedUnit]:
         spec = self.plan.spec
         counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
         moments = [Moments()] * len(spec.dense)
         wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
-        if wants_texts:
-            text.load()
-        cursor = Cursor(text, spec)
+        cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
         for segment in segments(self.plan, self.cuts, text):
-            parser = Parser(self.plan.file_specs[text.source], _ROWS, keep_spans=wants_texts)
-            for raw in cursor.rows(parser, segment.stop):
+            for raw in cursor.rows(_ROWS, segment.stop):
                 if segment.split in self.plan.studied:
                     for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):
                         count.add(keys, spans)
@@ -124,18 +123,18 @@ class Study:
         unit = self.journal.unit(text.source, text.unit)
         features = [count.sorted() for count in counts]
         if self.wants_counts:
-            texts = _texts(spec, text, [spans for _, spans in features]) if wants_texts else None
+            texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None
             with unit.write(".counts") as temporary:
                 write_counts(temporary, [columns for columns, _ in features], texts)
         entries = tuple(len(columns["key"]) for columns, _ in features)
         return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
 
 
-def _texts(spec: Spec, text: UnitText, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:
+def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:
     """The text behind each key of string columns; other columns' keys are their values, and their texts empty."""
-    quote = ord(spec.quote) if spec.quote else -1
+    quote, text = ord(spec.quote) if spec.quote else -1, cursor.texts()
     return [
-        gather_texts(text.load().text, part if column.kind == "string" else part * 0, quote)
+        gather_texts(text, part if column.kind == "string" else part * 0, quote)
         for column, part in zip(spec.sparse, spans, strict=True)
     ]
 

@@ -10,16 +10,16 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.read.lines import locate
 from dlrm_app.preprocess.read.parser import Parser, RejectedLine
 from dlrm_app.preprocess.read.spec import Spec
-from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source
+from dlrm_app.preprocess.units.source import GZIP_MAGIC, ZSTD_MAGIC, Source
 from dlrm_app.preprocess.units.unit_text import Block, beginning_of
 from dlrm_app.text import bullets
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16 = "UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
 _OTHER_FILES = {
-    PARQUET_MAGIC: "Parquet: write its rows as text, CSV or TSV",
+    PARQUET_MAGIC: "Parquet, which cannot be read through a pipe: name the file",
     GZIP_MAGIC: "gzip within gzip: unpack it once, as by zcat {path} > NEW.gz",
-    b"\x28\xb5\x2f\xfd": "compressed by zstd: make gzip of it, as by zstd -dc {path} | gzip > NEW.gz",
+    ZSTD_MAGIC: "zstd within another: unpack it once",
     b"\xfd7zXZ": "compressed by xz: make gzip of it, as by xzcat {path} | gzip > NEW.gz",
     b"BZh9": "compressed by bzip2: make gzip of it, as by bzcat {path} | gzip > NEW.gz",
     b"PK\x03\x04": "a zip archive: unpack it, as by unzip {path}",

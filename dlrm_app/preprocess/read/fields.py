@@ -29,7 +29,7 @@ PRESENT, ABSENT, BAD = range(3)
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
 _TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
-_FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
+FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
 _MAX_INTEGER = np.uint64(2**63 - 1)
 _MAX_EXPONENT = 1 << 24  # more than a line has digits
@@ -146,7 +146,7 @@ def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
             return np.nan, BAD
         exponent += written
     value = _scaled(np.float64(mantissa), exponent)
-    if value >= _FLOAT32_LIMIT:
+    if value >= FLOAT32_LIMIT:
         return np.nan, BAD
     return -value if negative else value, PRESENT
 

@@ -16,7 +16,7 @@ from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 
 REJECTS = "rejects.jsonl"
-_EXCERPT_BYTES = 120
+EXCERPT_BYTES = 120
 _SHOWN_BYTES = 60
 _RULES = {
     "label": "0 or 1",
@@ -99,15 +99,20 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
         lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes",
         lines.COLUMNS: f"{detail} columns, expected {len(spec.fields)}",
     }
-    excerpt = _text(text, start, end, _EXCERPT_BYTES)
+    excerpt = _text(text, start, end, EXCERPT_BYTES)
     if column is None:
         return RejectedLine(None, line, words[reason], None, excerpt)
     value = _text(text, first, behind, _SHOWN_BYTES)
     if reason == lines.OPEN_QUOTE:
         rule = "opens a quote that its line does not close: a value cannot hold a line break"
     else:
-        rule = _rule(column, value)
+        return RejectedLine(None, line, bad_value(column, value), column.name, excerpt)
     return RejectedLine(None, line, f"{column.name} is {value!r}, {rule}", column.name, excerpt)
+
+
+def bad_value(column: Column, value: str) -> str:
+    """Why ``value`` cannot be one of ``column``."""
+    return f"{column.name} is {value!r}, {_rule(column, value)}"
 
 
 def _rule(column: Column, value: str) -> str:
@@ -149,7 +154,7 @@ class Parser:
         self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
         one_hot = [column.name for column in spec.sparse if column.separator is None]
         self._num_lists = len(spec.sparse) - len(one_hot)
-        self._columns = _column_codes(spec)
+        self._columns = column_codes(spec)
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
         values = np.empty((len(spec.dense) + len(one_hot), capacity + _STAGGER), np.uint64)
@@ -217,7 +222,7 @@ class Parser:
         )
 
 
-def _column_codes(spec: Spec) -> NDArray[np.int64]:
+def column_codes(spec: Spec) -> NDArray[np.int64]:
     """[C, 3 + …]: for each column of the file what it holds, which output column it fills, its separator or -1, null values."""
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
     slots = {column.name: slot for slot, column in enumerate(spec.dense)}
@@ -235,17 +240,24 @@ def _column_codes(spec: Spec) -> NDArray[np.int64]:
 
 
 class Cursor:
-    """A position in the lines of a unit, the file's header left out: ``line`` lines behind the first."""
+    """A position in the lines of a unit, the file's header left out: ``line`` lines behind the first.
 
-    def __init__(self, text: UnitText, spec: Spec) -> None:
+    ``keeps_spans``: positions of strings in ``texts()`` are wanted.
+    """
+
+    def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
+        if keeps_spans:
+            text.load()
         self.text = text
+        self._spec, self._keeps_spans = spec, keeps_spans
         self.line = 0
         self._blocks = body(text, spec)
         self._block = Block(np.empty(0, np.uint8), 0, 0)
         self._rejects: list[RejectedLine] = []
 
-    def rows(self, parser: Parser, until: int | None) -> Iterator[RawColumns]:
-        """The rows of the lines before number ``until``, as many at a time as ``parser`` holds."""
+    def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
+        """The rows of the lines before number ``until``, up to ``capacity`` at a time, good until the next are asked for."""
+        parser = Parser(self._spec, capacity, keep_spans=self._keeps_spans)
         stop = _ALL_LINES if until is None else until
         while self.line < stop:
             if self._block.start == self._block.stop:
@@ -262,6 +274,10 @@ class Cursor:
                 yield parser.take()
         if parser.rows:
             yield parser.take()
+
+    def texts(self) -> NDArray[np.uint8]:
+        """The text in which spans are positions."""
+        return self.text.load().text
 
     def take_rejects(self) -> list[RejectedLine]:
         """The lines rejected since the last call."""

@@ -21,6 +21,7 @@ from dlrm_app.config.datasets import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.preprocess.units.executor import Executor, Feed, Work
 from dlrm_app.preprocess.units.journal import R, own_code
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import UnitText
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ def do(work: bytes, code: str, folder: str, feed: Feed) -> list[Any]:
 
 def _do_once(work: Work[R], item: Any) -> R:
     """A gzip file is one task, from its start; units of it that a lost worker has landed are not done again."""
-    if isinstance(item, UnitText):
+    if isinstance(item, UnitText | ParquetUnit):
         with suppress(FileNotFoundError):
             return work.journal.load(item.source, item.unit)
     return work(item)()

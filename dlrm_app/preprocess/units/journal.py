@@ -152,16 +152,9 @@ def read_run(output: Path) -> RunRecord | None:
         raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
 
 
-def holds_rows(output: Path) -> bool:
-    """True if the unfinished run in ``output`` has encoded a row or counted a value, or has counted lines only."""
-    landed = list((output / WORK).glob("*/*.json"))
-    read = [path for path in landed if path.parent.name in ("study", "clicks", "encode")]
-    for path in read:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        parts = [*record.get("splits", {}).values(), *record.get("moments", []), record]
-        if any(record.get("entries", ())) or any(part.get("rows") or part.get("count") for part in parts):
-            return True
-    return bool(landed) and not read
+def has_landed(output: Path) -> bool:
+    """True if a unit of the unfinished run in ``output`` is done, for which it is worth continuing."""
+    return any((output / WORK).glob("*/*.json"))
 
 
 def write_run(output: Path, run: RunRecord) -> None:

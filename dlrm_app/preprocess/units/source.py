@@ -3,24 +3,28 @@
 import glob
 import os
 import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import pyarrow as pa
 from isal import igzip, isal_zlib
 
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.schema import SPLITS
+from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 
 _LOOK = 1 << 14
 """Bytes of text by which copies are recognized; smaller files are not compared."""
-GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC, ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_MARKER = re.compile(r"(^|/)[._][^/=]*(/|$)|\.best\.json$|\.crc$")
+"""Files that Spark, Hive or dlrm-generate leave beside the data, and those in hidden folders."""
 MAX_RATIO = 20
-"""Text is at most about so many times as large as its gzip file."""
+"""Text is at most about so many times as large as its compressed file."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,13 @@ class Source:
     split: str
     bytes: int
     modified_ns: int
-    is_gzip: bool
+    format: str
+    """text, gzip, zstd or parquet, by its first bytes."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """True for text that can only be read from its beginning on."""
+        return self.format in ("gzip", "zstd")
 
     @property
     def version(self) -> tuple[int, int]:
@@ -104,46 +114,75 @@ def _copies(sources: Sequence[Source]) -> list[str]:
 
 
 def _first_text(source: Source) -> bytes:
-    with Path(source.path).open("rb") as file:
-        if not source.is_gzip:
-            return file.read(_LOOK)
+    with Path(source.path).open("rb", buffering=0) as raw, open_text(raw, source.format) as file:
         try:
-            return zlib.decompressobj(wbits=31).decompress(file.read(2 * _LOOK), _LOOK)
-        except zlib.error:  # reported with its place when it is read
+            return bytes(file.read(_LOOK))
+        except (EOFError, *_DAMAGED):  # reported with its place when it is read
             return b""
 
 
 def _text_bytes(source: Source) -> int:
-    """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone."""
+    """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone.
+
+    Of zstd the file's, as it need not note any.
+    """
     with Path(source.path).open("rb") as file:
-        if not source.is_gzip:
+        if source.format != "gzip":
             return source.bytes % 2**32
         file.seek(-4, os.SEEK_END)
         return int.from_bytes(file.read(4), "little")
 
 
-def text_checksum(source: Source) -> str:
-    """``crc32:<hex>`` of the file's text, the same for a file and its .gz. Raises DamagedFileError."""
+def content_checksum(source: Source) -> str:
+    """``crc32:<hex>`` of the file's text, the same for a file and its .gz; of Parquet that of its footer.
+
+    The footer has the place, the size and mostly the extremes of every column's parts. Raises DamagedFileError.
+    """
     crc = 0
-    opened = igzip.open if source.is_gzip else open
-    with explained_damage(source), opened(source.path, "rb") as text:
-        while block := text.read(1 << 22):
-            crc = isal_zlib.crc32(block, crc)
+    with Path(source.path).open("rb", buffering=0) as raw, explained_damage(source):
+        if source.format == "parquet":
+            raw.seek(-8, os.SEEK_END)
+            raw.seek(-8 - int.from_bytes(raw.read(4), "little"), os.SEEK_END)
+            return f"footer-crc32:{isal_zlib.crc32(raw.read()):08x}"
+        with open_text(raw, source.format) as text:
+            while block := text.read(1 << 22):
+                crc = isal_zlib.crc32(block, crc)
     return f"crc32:{crc:08x}"
 
 
 def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
-    """The paths behind ``value``; those of a glob are sorted so that day_2 comes before day_10."""
+    """The paths behind ``value``: a name, a folder, whose files and folders are all taken, or a glob of these.
+
+    Those of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty files
+    are left out.
+    """
     paths: list[str] = []
     for name in [value] if isinstance(value, str) else value or []:
-        if Path(name).exists() or not glob.has_magic(name):
+        is_glob = glob.has_magic(name) and not Path(name).exists()
+        if not is_glob and not Path(name).is_dir():
             paths.append(name)
-        else:
-            matches = sorted(glob.glob(name), key=_natural)  # noqa: PTH207  # Path.glob refuses absolute patterns
-            if not matches:
-                problems.append(f"{key}={name} matches no file (looked in {Path.cwd()})")
-            paths += [path for path in matches if not path.endswith(".best.json")]
+            continue
+        found = glob.glob(name, recursive=True) if is_glob else [name]  # noqa: PTH207  # Path.glob refuses absolute patterns
+        below = (
+            Path(*takewhile(lambda part: not glob.has_magic(part), Path(name).parts))
+            if is_glob
+            else Path(name)
+        )
+        files = sorted({file for path in found for file in _files_in(path, below)}, key=_natural)
+        if not files:
+            fault = "matches no file" if is_glob else "is a folder without a file to read"
+            problems.append(f"{key}={name} {fault} (looked in {Path.cwd()})")
+        paths += files
     return paths
+
+
+def _files_in(path: str, below: Path) -> list[str]:
+    """The data in ``path`` and the folders below, or ``path`` if it is a file. Names behind ``below`` tell what is data."""
+    inside = [path]
+    if Path(path).is_dir():
+        inside = [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]  # noqa: PTH118
+    named = [file for file in inside if not _MARKER.search(os.path.relpath(file, below))]
+    return [file for file in named if not Path(file).is_file() or Path(file).stat().st_size]
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
@@ -156,23 +195,26 @@ def _look_at(key: str, path: str, index: int, problems: list[str]) -> Source | N
     if not Path(path).exists():
         problems.append(f"{key}={path}: no such file (looked in {Path.cwd()})")
         return None
-    if Path(path).is_dir():
-        problems.append(f"{key}={path} is a folder: give its files, such as '{path}/*'")
-        return None
     if not Path(path).is_file():
         problems.append(
             f"{key}={path} is a pipe or a device, and input is read more than once: "
-            "write it to a file (plain or gzip) and give that"
+            "write it to a file and give that"
         )
         return None
     try:
         with Path(path).open("rb") as file:
-            is_gzip = file.read(2) == GZIP_MAGIC
+            format = format_of(file.read(4))
             status = os.fstat(file.fileno())
     except OSError as error:
         problems.append(f"{key}={path} cannot be read: {error.strerror}")
         return None
-    return Source(index, path, key.partition(".")[2], status.st_size, status.st_mtime_ns, is_gzip)
+    return Source(index, path, key.partition(".")[2], status.st_size, status.st_mtime_ns, format)
+
+
+def format_of(beginning: bytes) -> str:
+    """The format of a file by its first 4 bytes."""
+    magics = {PARQUET_MAGIC: "parquet", GZIP_MAGIC: "gzip", ZSTD_MAGIC: "zstd"}
+    return next((name for magic, name in magics.items() if beginning.startswith(magic)), "text")
 
 
 def refuse_other_input(
@@ -196,7 +238,7 @@ def refuse_other_input(
         raise ConfigError([*problems, hint])
 
 
-_DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, zlib.error)
+_DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, pa.ArrowException)
 
 
 class DamagedFileError(DataError):
@@ -211,19 +253,55 @@ class DamagedFileError(DataError):
 
 
 @contextmanager
-def open_gzip(raw: BinaryIO) -> Iterator[Any]:
-    """The decompressed text of ``raw``: an object with ``readinto`` and ``read``."""
+def open_text(raw: Any, format: str) -> Iterator[Any]:
+    """The text of the open file ``raw``: an object with ``readinto`` and ``read``."""
+    if format == "zstd":
+        with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
+            yield _Zstd(file)
+        return
+    if format != "gzip":
+        yield raw
+        return
     with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
         # its own readinto makes a copy on the way, that of the buffer in it does not
         yield getattr(file, "_buffer", file)
 
 
+@dataclass(frozen=True)
+class _Zstd:
+    """A stream whose damage is no failure of the disk, though Arrow calls both OSError."""
+
+    file: Any
+
+    def read(self, size: int = -1) -> bytes:
+        with _as_damage():
+            return bytes(self.file.read(size if size >= 0 else None))
+
+    def readinto(self, buffer: memoryview) -> int:
+        with _as_damage():
+            return int(self.file.readinto(buffer))
+
+
+@contextmanager
+def _as_damage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise EOFError(str(error)) if "Truncated" in str(error) else pa.ArrowInvalid(str(error)) from error
+
+
 @contextmanager
 def explained_damage(source: Source) -> Iterator[None]:
-    """Raises DamagedFileError, which says what to do, for what is wrong with a gzip file."""
+    """Raises DamagedFileError, which says what to do, for what is wrong with a compressed file."""
     try:
         yield
     except (EOFError, *_DAMAGED) as error:
         is_cut = isinstance(error, EOFError)
-        fault = "is cut short, or other bytes follow its gzip data" if is_cut else f"is damaged: {error}"
+        fault = (
+            f"is cut short, or other bytes follow its {source.format} data"
+            if is_cut
+            else f"is damaged: {error}"
+        )
         raise DamagedFileError(f"{source.path} {fault}; copy or download it again", source.index) from error

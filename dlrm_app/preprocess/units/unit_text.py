@@ -14,7 +14,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.units.source import GZIP_MAGIC, Source, explained_damage, open_gzip
+from dlrm_app.preprocess.units.source import Source, explained_damage, format_of, open_text
 
 MAX_LINE = 1 << 20
 """Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
@@ -70,7 +70,7 @@ class UnitText:
     @property
     def may_be_last(self) -> bool:
         """False where the source is known to be longer, before the unit is read."""
-        slack = 1.01 if self._rest.source.is_gzip else 1  # what cannot be compressed grows a little
+        slack = 1.01 if self._rest.source.is_compressed else 1  # what cannot be compressed grows a little
         return self._rest.source.bytes <= slack * (self.unit + 1) * self._unit_bytes
 
     def blocks(self) -> Iterator[Block]:
@@ -98,7 +98,7 @@ class UnitText:
 
     def detach(self) -> bool:
         """Loads a gzip file's unit, so that another thread may read on; tells whether all has been read."""
-        if self._rest.source.is_gzip:
+        if self._rest.source.is_compressed:
             self.load()
         return self._range is not None
 
@@ -138,7 +138,7 @@ class UnitText:
             tail = following[: MAX_LINE + 1 if end < 0 else end] + _NEWLINE
             text[filled : filled + len(tail)] = tail
             filled += len(tail)
-        file_bytes = rest.position() - begin if rest.source.is_gzip else self._size
+        file_bytes = rest.position() - begin if rest.source.is_compressed else self._size
         self._range = TextRange(self.source, self.unit, self._size, file_bytes, self._crc, not following)
         if filled > start:
             yield Block(array, start, filled)
@@ -216,8 +216,8 @@ class TextFeed:
         Raises DataError if the file is damaged.
         """
         with Path(self.source.path).open("rb", buffering=0) as raw:
-            if self.source.is_gzip:
-                with open_gzip(raw) as file:
+            if self.source.is_compressed:
+                with open_text(raw, self.source.format) as file:
                     yield from self.cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
             elif self.first:
                 raw.seek(self.first * self.unit_bytes - 1)
@@ -237,17 +237,14 @@ class TextFeed:
 
 
 def pipe_units(stream: Any, unit_bytes: int) -> Iterator[UnitText]:
-    """The units of what comes through a pipe, plain or gzip, as ``TextFeed.items`` gives those of a file.
+    """The units of what comes through a pipe, plain, gzip or zstd, as ``TextFeed.items`` gives those of a file.
 
     ``stream``: an io.BufferedReader, as sys.stdin.buffer is.
     """
-    is_gzip = stream.peek(2)[:2] == GZIP_MAGIC
-    source = Source(0, "/dev/stdin", "", 1 << 62, 0, is_gzip)
+    form = format_of(stream.peek(4)[:4])
+    source = Source(0, "/dev/stdin", "", 1 << 62, 0, "text" if form == "parquet" else form)
     feed = TextFeed(source, unit_bytes)
-    if not is_gzip:
-        yield from feed.cut(_Rest(source, stream, _NEWLINE, lambda: 0), 0)
-        return
-    with open_gzip(stream) as file:
+    with open_text(stream, source.format) as file:
         yield from feed.cut(_Rest(source, file, _NEWLINE, lambda: 0), 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dlrm_app.config.datasets import InputConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocess.units.source import find_sources
+from dlrm_app.preprocess.units.source import find_files, find_sources
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,33 @@ def test_a_file_named_once_is_input_and_equal_files_are_not_one() -> None:
         ("day_2", "train"),
         ("copy", "val"),
     ]
+
+
+def test_a_folder_is_all_data_below_it_in_the_order_of_its_numbers() -> None:
+    for name in ["dt=2/part-10", "dt=2/part-9", "dt=10/part-0", "dt=10/more/part-1"]:
+        path = Path("lake", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1\n")
+    for name in [
+        "_SUCCESS",
+        "dt=2/_SUCCESS",
+        "dt=2/.part-9.crc",
+        ".hidden/part-0",
+        "_temporary/part-3",
+        "dt=2/empty",
+    ]:
+        path = Path("lake", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("" if "empty" in name else "0\n")
+    expected = ["lake/dt=2/part-9", "lake/dt=2/part-10", "lake/dt=10/more/part-1", "lake/dt=10/part-0"]
+    for given in ("lake", "lake/**", "lake/dt=*"):
+        assert [source.path for source in find_files("input", given)] == expected
+    assert [source.path for source in find_files("input", "lake/dt=*/part-*")] == [*expected[:2], expected[3]]
+    Path("lake/_temporary/part-3").write_text("")
+    with pytest.raises(ConfigError, match="input=lake/_temporary is a folder without a file to read"):
+        find_files("input", "lake/_temporary")
+    hidden = [source.path for source in find_files("input", "lake/.hidden/*")]  # named by the user
+    assert hidden == ["lake/.hidden/part-0"]
 
 
 def test_a_pipe_is_refused_at_once() -> None:

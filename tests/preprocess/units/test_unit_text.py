@@ -1,9 +1,11 @@
 """Units cut a text into its lines, each in one unit, the same for plain and compressed files."""
 
 import gzip
+import random
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from isal import isal_zlib
@@ -13,10 +15,17 @@ from dlrm_app.preprocess.units import unit_text as units
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, TextFeed
 
+COMPRESS = {
+    "text": bytes,
+    "gzip": gzip.compress,
+    "zstd": lambda text: pa.compress(text, "zstd", asbytes=True),
+}
+COMPRESSED = ["gzip", "zstd"]
 
-def source_of(path: Path, *, is_gzip: bool = False) -> Source:
+
+def source_of(path: Path, form: str = "text") -> Source:
     status = path.stat()
-    return Source(0, str(path), "train", status.st_size, status.st_mtime_ns, is_gzip)
+    return Source(0, str(path), "train", status.st_size, status.st_mtime_ns, form)
 
 
 def read_plain(path: Path, unit_bytes: int) -> list[tuple[bytes, int, int, bool]]:
@@ -52,7 +61,6 @@ def test_units_together_are_the_text(
     folder = tmp_path_factory.mktemp("units")
     units._PIECE = piece  # set anew by every case, and put back by the fixture
     (folder / "plain").write_bytes(text)
-    (folder / "zipped").write_bytes(gzip.compress(text))
     found = read_plain(folder / "plain", unit_bytes)
     whole = text + b"\n" * (bool(text) and not text.endswith(b"\n"))
     assert b"".join(part for part, *_ in found) == whole
@@ -64,12 +72,14 @@ def test_units_together_are_the_text(
         crc = isal_zlib.crc32_combine(crc, part_crc, size)
     assert crc == isal_zlib.crc32(text)
     assert [is_last for *_, is_last in found] == [False] * (len(found) - 1) + [True]
-    zipped = TextFeed(source_of(folder / "zipped", is_gzip=True), unit_bytes)
-    assert [told(text) for text in zipped.items()] == found
-    skipping = TextFeed(source_of(folder / "zipped", is_gzip=True), unit_bytes, skip=frozenset({0, 2}))
-    assert [told(text) for text in skipping.items()] == [
-        unit for n, unit in enumerate(found) if n not in (0, 2)
-    ]
+    for form in COMPRESSED:
+        (folder / form).write_bytes(COMPRESS[form](text))
+        source = source_of(folder / form, form)
+        assert [told(text) for text in TextFeed(source, unit_bytes).items()] == found
+        skipping = TextFeed(source, unit_bytes, skip=frozenset({0, 2}))
+        assert [told(text) for text in skipping.items()] == [
+            unit for n, unit in enumerate(found) if n not in (0, 2)
+        ]
 
 
 def test_a_unit_is_read_once_in_any_order_of_calls(tmp_path: Path) -> None:
@@ -86,16 +96,16 @@ def test_a_unit_is_read_once_in_any_order_of_calls(tmp_path: Path) -> None:
             text.load()
 
 
-@pytest.mark.parametrize("is_gzip", [False, True])
-def test_a_line_over_many_units_is_cut_short_but_counted_once(tmp_path: Path, is_gzip: bool) -> None:
+@pytest.mark.parametrize("form", COMPRESS)
+def test_a_line_over_many_units_is_cut_short_but_counted_once(tmp_path: Path, form: str) -> None:
     text = b"first\n" + b"x" * (10 << 20) + b"\nlast\n"
     path = tmp_path / "long"
-    path.write_bytes(gzip.compress(text) if is_gzip else text)
+    path.write_bytes(COMPRESS[form](text))
     unit_bytes = 3 << 20
-    source = source_of(path, is_gzip=is_gzip)
+    source = source_of(path, form)
     feeds = (
         [TextFeed(source, unit_bytes)]
-        if is_gzip
+        if source.is_compressed
         else [TextFeed(source, unit_bytes, n, n + 1) for n in range(4)]
     )
     found = [told(text)[0] for feed in feeds for text in feed.items()]
@@ -105,28 +115,33 @@ def test_a_line_over_many_units_is_cut_short_but_counted_once(tmp_path: Path, is
     assert found[1:] == [b"", b"", b"last\n"]
 
 
-def test_a_gzip_file_of_several_members_is_one_text(tmp_path: Path) -> None:
-    path = tmp_path / "members.gz"
-    path.write_bytes(gzip.compress(b"one\ntw") + gzip.compress(b"o\nthree\n"))
-    found = [told(text)[0] for text in TextFeed(source_of(path, is_gzip=True), 5).items()]
+@pytest.mark.parametrize("form", COMPRESSED)
+def test_a_file_of_several_members_is_one_text(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "members"
+    path.write_bytes(COMPRESS[form](b"one\ntw") + COMPRESS[form](b"o\nthree\n"))
+    found = [told(text)[0] for text in TextFeed(source_of(path, form), 5).items()]
     assert b"".join(found) == b"one\ntwo\nthree\n"
 
 
+@pytest.mark.parametrize("form", COMPRESSED)
 @pytest.mark.parametrize("kept", [5, 30, -8, -1])
-def test_a_gzip_file_cut_short_is_named(tmp_path: Path, kept: int) -> None:
-    path = tmp_path / "cut.gz"
-    path.write_bytes(gzip.compress(b"some text\n" * 100)[:kept])
-    with pytest.raises(DataError, match=r"cut\.gz is cut short"):
-        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+def test_a_file_cut_short_is_named(tmp_path: Path, kept: int, form: str) -> None:
+    path = tmp_path / "cut.log"
+    text = b"".join(b"%d some text\n" % number for number in range(100))
+    path.write_bytes(COMPRESS[form](text)[:kept])
+    with pytest.raises(DataError, match=r"cut\.log is cut short"):
+        list(map(told, TextFeed(source_of(path, form), 64).items()))
 
 
-def test_a_damaged_gzip_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "damaged.gz"
-    data = bytearray(gzip.compress(bytes(range(256)) * 50))
+@pytest.mark.parametrize("form", COMPRESSED)
+def test_a_damaged_file_is_named(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "damaged.log"
+    data = bytearray(COMPRESS[form](random.Random(0).randbytes(300) * 50))
     data[40:60] = bytes(20)
+    data[2:3] = data[2:3] if form == "gzip" else b"\x00"
     path.write_bytes(bytes(data))
-    with pytest.raises(DataError, match=r"damaged\.gz is (damaged|cut short)"):
-        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+    with pytest.raises(DataError, match=r"damaged\.log is (damaged|cut short)"):
+        list(map(told, TextFeed(source_of(path, form), 64).items()))
 
 
 @pytest.mark.parametrize("surplus", [b"x", b"\0x", b"<html>not found</html>" * 100_000])
@@ -135,6 +150,6 @@ def test_bytes_behind_whole_gzip_data_are_damage_and_padding_is_none(tmp_path: P
     whole = gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n" * 1000)
     path.write_bytes(whole + surplus)
     with pytest.raises(DataError, match=r"long\.gz is (damaged|cut short, or other bytes follow)"):
-        list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+        list(map(told, TextFeed(source_of(path, "gzip"), 64).items()))
     path.write_bytes(whole + bytes(1000))  # as some tapes and tools pad it
-    list(map(told, TextFeed(source_of(path, is_gzip=True), 64).items()))
+    list(map(told, TextFeed(source_of(path, "gzip"), 64).items()))

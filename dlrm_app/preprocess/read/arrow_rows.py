@@ -1,0 +1,456 @@
+"""Columns of Arrow → columns of raw values, by the rules that ``fields`` has for text.
+
+A value is what its decimal text would be: an integer id and its digits are the same id. Whole numbers may come as floats,
+which pandas makes of integers with nulls; NaN is missing. A time is seconds since 1970 in a dense column, days in a
+sparse one.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.kernels.compiled import njit, njit_uncounted
+from dlrm_app.preprocess.read.fields import (
+    BAD,
+    DENSE_FLOAT,
+    DENSE_INTEGER,
+    FLOAT32_LIMIT,
+    KEY_HEX,
+    KEY_INTEGER,
+    KEY_STRING,
+    LABEL,
+    MISSING_KEY,
+    PRESENT,
+    is_null,
+    parse_float,
+    parse_hex,
+    parse_integer,
+    parse_label,
+    parse_string,
+)
+from dlrm_app.preprocess.read.parser import (
+    EXCERPT_BYTES,
+    Cursor,
+    RawColumns,
+    RejectedLine,
+    bad_value,
+    column_codes,
+    list_slots,
+)
+from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
+from dlrm_app.preprocess.units.unit_text import UnitText
+
+NULL = 3
+"""The state of a null, beside PRESENT, ABSENT and BAD."""
+_NUMBERS = {"integer": DENSE_INTEGER, "float": DENSE_FLOAT}
+_KEYS = {"integer": KEY_INTEGER, "hex": KEY_HEX, "string": KEY_STRING}
+_DAY = 86_400
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+LARGEST = 2.0**63
+_local = threading.local()
+
+
+class _Values(NamedTuple):
+    """R values of a column: numbers or keys, the state of each, and where their texts lie ([R, 2], or [0, 2])."""
+
+    values: NDArray[Any]
+    states: NDArray[np.uint8]
+    spans: NDArray[np.int64]
+
+    def take(self, places: NDArray[Any]) -> "_Values":
+        return _Values(self.values[places], self.states[places], self.spans[places[: len(self.spans)]])
+
+
+class _Lists(NamedTuple):
+    """A column of lists: row r holds the items from ends[r] to ends[r + 1]."""
+
+    ends: NDArray[np.int64]
+    items: _Values
+
+    def part(self, start: int, stop: int) -> "_Lists":
+        ends = self.ends[start : stop + 1]
+        return _Lists(ends - ends[0], self.items.take(np.arange(ends[0], ends[-1])))
+
+    def take(self, rows: NDArray[np.int64]) -> "_Lists":
+        sizes = np.diff(self.ends)
+        is_taken = np.zeros(len(sizes), bool)
+        is_taken[rows] = True
+        return _Lists(_ends_of(sizes[rows]), self.items.take(np.flatnonzero(np.repeat(is_taken, sizes))))
+
+
+class ArrowCursor:
+    """A position in the rows of a unit: ``line`` rows behind the first.
+
+    ``keeps_spans``: spans of strings in ``texts()`` are wanted.
+    """
+
+    def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
+        self.text = unit
+        self.line = 0
+        self.nulls_in_lists = 0
+        """Left out so far."""
+        self._keeps_spans, self._nulls = keeps_spans, column_codes(spec)[0]
+        self._texts: list[NDArray[np.uint8]] = []
+        self._texts_size = 0
+        self._faults: list[tuple[Column, NDArray[np.bool_]]] = []
+        self._rejects: list[RejectedLine] = []
+        one_hot = [column for column in spec.sparse if column.separator is None]
+        num_rows = len(unit.table)
+        self._values = _thread_room(len(spec.dense) + len(one_hot), num_rows)
+        self._dense, self._keys = (
+            self._values[: len(spec.dense)].view(np.float64),
+            self._values[len(spec.dense) :],
+        )
+        self._spans = np.zeros((len(one_hot), num_rows if keeps_spans else 0, 2), np.int64)
+        self._labels = np.zeros(num_rows, np.uint8)
+        self._lists: list[_Lists] = []
+        no_spans = np.zeros((0, 2), np.int64)
+        slots = list_slots(spec)
+        dense = {column.name: slot for slot, column in enumerate(spec.dense)}
+        for column in spec.columns:
+            if column.role == "label" and column.name in unit.table.column_names:
+                labels = np.empty(num_rows)
+                self._read(column, labels, no_spans)
+                self._labels = (labels == 1).view(np.uint8)
+            elif column.role == "dense":
+                self._read(column, self._dense[dense[column.name]], no_spans)
+            elif column.separator is not None:
+                self._lists.append(self._read_lists(column))
+            elif column.role == "sparse":
+                slot = slots[column.name][1]
+                self._read(column, self._keys[slot], self._spans[slot])
+        self._keep = ~np.any([bad for _, bad in self._faults], axis=0) if self._faults else None
+
+    def texts(self) -> NDArray[np.uint8]:
+        """The bytes of all strings, in which spans are positions."""
+        return np.concatenate([*self._texts, np.zeros(1, np.uint8)])
+
+    def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
+        """The rows before number ``until``, up to ``capacity`` at a time; bad ones are left out."""
+        stop = len(self._labels) if until is None else min(until, len(self._labels))
+        while self.line < stop:
+            start, self.line = self.line, min(self.line + capacity, stop)
+            keep = None if self._keep is None else self._keep[start : self.line]
+            if keep is None or keep.all():
+                yield self._whole_rows(start, self.line)
+            else:
+                self._reject(start, keep)
+                yield self._kept_rows(start + np.flatnonzero(keep))
+
+    def take_rejects(self) -> list[RejectedLine]:
+        """The rows rejected since the last call."""
+        rejects, self._rejects = self._rejects, []
+        return rejects
+
+    def _whole_rows(self, start: int, stop: int) -> RawColumns:
+        begins = np.arange(len(self._values)) * self._values.shape[1] + start
+        return RawColumns(
+            self._labels[start:stop],
+            self._dense[:, start:stop],
+            self._keys[:, start:stop],
+            Columns(self._values.reshape(-1), begins, begins + (stop - start)),
+            self._spans[:, start:stop],
+            *_joined([lists.part(start, stop) for lists in self._lists], stop - start),
+        )
+
+    def _kept_rows(self, rows: NDArray[np.int64]) -> RawColumns:
+        values = self._values[:, rows]
+        begins = np.arange(len(values)) * len(rows)
+        num_dense = len(self._dense)
+        return RawColumns(
+            self._labels[rows],
+            values[:num_dense].view(np.float64),
+            values[num_dense:],
+            Columns(values.reshape(-1), begins, begins + len(rows)),
+            self._spans[:, rows[: self._spans.shape[1]]],
+            *_joined([lists.take(rows) for lists in self._lists], len(rows)),
+        )
+
+    def _reject(self, start: int, keep: NDArray[np.bool_]) -> None:
+        """Notes every row that is not to ``keep``, by the first column at fault."""
+        for row in (start + np.flatnonzero(~keep)).tolist():
+            column = next(column for column, bad in self._faults if bad[row])
+            values = {name: self.text.table[name][row].as_py() for name in self.text.table.column_names}
+            excerpt = "\t".join("" if value is None else str(value) for value in values.values())
+            reason = bad_value(column, str(values[column.name]))
+            self._rejects.append(RejectedLine(None, row, reason, column.name, excerpt[:EXCERPT_BYTES]))
+
+    def _read(self, column: Column, values: NDArray[Any], spans: NDArray[np.int64]) -> None:
+        """Fills ``values`` [R] with the numbers or keys of all rows, and ``spans``, if there is room, with their places."""
+        states, at = np.empty(len(values), np.uint8), 0
+        for array in self.text.table[column.name].chunks:
+            to = slice(at, at + len(array))
+            self._fill(array, column, _Values(values[to], states[to], spans[to]))
+            at += len(array)
+        if column.role == "label":
+            states[(states != PRESENT) | ((values != 0) & (values != 1))] = BAD
+        self._note(column, states == BAD)
+
+    def _note(self, column: Column, bad: NDArray[np.bool_]) -> None:
+        if bad.any():
+            self._faults.append((column, bad))
+
+    def _read_lists(self, column: Column) -> _Lists:
+        """The lists of all rows; nulls inside are left out."""
+        arrays = [_as_lists(chunk, column) for chunk in self.text.table[column.name].chunks]
+        sizes = [numbers_of(pc.fill_null(pc.list_value_length(array), 0)) for array in arrays]
+        ends, parts = _ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), []
+        for array in arrays:
+            items = array.flatten()  # null lists have none, whatever lies there
+            parts.append(_empty(len(items), column, self._keeps_spans))
+            self._fill(items, column, parts[-1])
+        items = _concatenated(parts or [_empty(0, column, self._keeps_spans)])
+        absent = items.states == NULL
+        if absent.any():
+            self.nulls_in_lists += int(absent.sum())
+            ends, items = _ends_of(~absent)[ends], items.take(np.flatnonzero(~absent))
+        num_bad = _ends_of(items.states == BAD)
+        self._note(column, num_bad[ends[1:]] > num_bad[ends[:-1]])
+        return _Lists(ends, items)
+
+    def _fill(self, array: Any, column: Column, out: _Values) -> None:
+        kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
+        if not len(array):
+            return
+        if pa.types.is_null(kind):
+            out.values[:], out.states[:] = missing, NULL
+        elif pa.types.is_dictionary(kind):
+            distinct = _empty(len(array.dictionary), column, len(out.spans) > 0)
+            self._fill(array.dictionary, column, distinct)
+            indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
+            _spread(*distinct, *_numbers_and_nulls(indices), missing, *out)
+        elif _is_text(kind):
+            self._parse(array, column, out)
+        elif kind in (pa.string_view(), pa.binary_view()):
+            self._parse(array.cast(pa.large_binary()), column, out)
+        elif column.kind == "string":
+            self._parse(_digits(array), column, out)
+        elif column.role == "sparse":
+            numbers = _numeric(array, True)
+            _convert_keys(*_numbers_and_nulls(numbers), _is_float(numbers), out.values, out.states)
+        else:
+            numbers = _numeric(array, False)
+            parts = *_numbers_and_nulls(numbers), _is_float(numbers)
+            _convert_numbers(*parts, column.kind == "integer", out.values, out.states)
+
+    def _parse(self, array: Any, column: Column, out: _Values) -> None:
+        """Reads strings by the rules for text."""
+        data, ends, nulls, offset = _texts_and_nulls(array)
+        if column.role != "sparse":
+            kind = LABEL if column.role == "label" else _NUMBERS[column.kind or ""]
+            _parse_numbers(data, ends, nulls, offset, self._nulls, kind, out.values, out.states)
+            return
+        _parse_keys(data, ends, nulls, offset, self._nulls, _KEYS[column.kind or ""], out.values, out.states)
+        if len(out.spans) and column.kind == "string":
+            out.spans[:, 0], out.spans[:, 1] = ends[:-1] + self._texts_size, ends[1:] + self._texts_size
+            self._texts.append(data)
+            self._texts_size += len(data)
+
+
+def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:
+    """The calling thread's array: fresh memory for every unit would take as long as decoding it."""
+    size = num_columns * num_rows
+    room: NDArray[np.uint64] | None = getattr(_local, "room", None)
+    if room is None or len(room) < size:
+        room = _local.room = np.empty(size, np.uint64)
+    return room[:size].reshape(num_columns, num_rows)
+
+
+def _ends_of(sizes: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def _concatenated(parts: Sequence[_Values]) -> _Values:
+    values, states, spans = zip(*parts, strict=True)
+    return _Values(np.concatenate(values), np.concatenate(states), np.concatenate(spans))
+
+
+def _empty(count: int, column: Column, keeps_spans: bool) -> _Values:
+    """Room for ``count`` values."""
+    values = np.empty(count, np.uint64 if column.role == "sparse" else np.float64)
+    return _Values(values, np.empty(count, np.uint8), np.zeros((count if keeps_spans else 0, 2), np.int64))
+
+
+def _joined(
+    lists: Sequence[_Lists], num_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
+    """(ends [L, R + 1], keys [L, V], spans [L, V or 0, 2]) of L columns of lists."""
+    room = max((len(each.items.values) for each in lists), default=0)
+    spans_room = max((len(each.items.spans) for each in lists), default=0)
+    ends = np.zeros((len(lists), num_rows + 1), np.int64)
+    keys, spans = np.empty((len(lists), room), np.uint64), np.zeros((len(lists), spans_room, 2), np.int64)
+    for slot, (its_ends, items) in enumerate(lists):
+        ends[slot], keys[slot, : len(items.values)] = its_ends, items.values
+        spans[slot, : len(items.spans)] = items.spans
+    return ends, keys, spans
+
+
+def _numbers_and_nulls(array: Any) -> tuple[NDArray[Any], NDArray[np.uint8], int]:
+    """(numbers, the bits of those that are there or nothing, the place of the first bit)."""
+    valid, values = array.buffers()
+    kind = np.dtype(array.type.to_pandas_dtype())
+    numbers = np.frombuffer(values, kind, len(array), array.offset * kind.itemsize)
+    return numbers, _bits(valid, array), array.offset
+
+
+def _is_float(array: Any) -> bool:
+    return bool(pa.types.is_floating(array.type))
+
+
+def _bits(valid: Any, array: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(valid, np.uint8) if valid is not None and array.null_count else np.zeros(0, np.uint8)
+
+
+def _texts_and_nulls(array: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], int]:
+    """(bytes, ends [R + 1], and as above) of strings; the bytes are not copied."""
+    is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    valid, ends, data = array.buffers()
+    kind = np.dtype(np.int64 if is_large else np.int32)
+    places = np.frombuffer(ends, kind, len(array) + 1, array.offset * kind.itemsize).astype(np.int64)
+    texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    return texts, places, _bits(valid, array), array.offset
+
+
+def _is_text(kind: Any) -> bool:
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(is_such(kind) for is_such in texts)
+
+
+def _digits(array: Any) -> Any:
+    """The texts of numbers; of whole floats without a point."""
+    if not pa.types.is_floating(array.type):
+        return array.cast(pa.string())
+    is_whole = pc.and_(pc.equal(pc.floor(array), array), pc.less(pc.abs(array), LARGEST))
+    whole = pc.if_else(is_whole, array, None).cast(pa.int64(), safe=False).cast(pa.string())
+    texts = pc.if_else(pc.fill_null(is_whole, False), whole, array.cast(pa.string()))
+    return pc.if_else(pc.is_null(array, nan_is_null=True), None, texts)
+
+
+def _as_lists(array: Any, column: Column) -> Any:
+    """Lists of values; texts are split where ``column`` has its separator, and empty ones are empty lists."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _as_lists(array.dictionary_decode(), column)
+    if _is_text(kind):
+        texts = array.cast(pa.large_string())
+        return pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), column.separator)
+    return (
+        array
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        else array.cast(pa.large_list(kind.value_type))
+    )
+
+
+def _numeric(array: Any, is_sparse: bool) -> Any:
+    """Numbers of 32 or 64 bits. Times are days in sparse columns and seconds in dense ones, flags 0 and 1."""
+    kind = array.type
+    if pa.types.is_timestamp(kind) and is_sparse:
+        array = array.cast(pa.date32(), safe=False)
+    elif pa.types.is_timestamp(kind):
+        return pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), float(_TICKS[kind.unit]))
+    if pa.types.is_date(array.type):
+        days = array.cast(pa.date32()).cast(pa.int32())
+        return days if is_sparse else pc.multiply(days.cast(pa.float64()), float(_DAY))
+    if pa.types.is_floating(kind):
+        return array.cast(pa.float64())
+    return array if kind in (pa.int32(), pa.int64(), pa.uint64()) else array.cast(pa.int64())
+
+
+@njit_uncounted
+def _has_no_value(nulls, place):  # type: ignore[no-untyped-def]  # compiled
+    return nulls.size > 0 and not (nulls[place >> 3] >> (place & 7)) & 1
+
+
+@njit(nogil=True, cache=True)
+def _convert_numbers(numbers, nulls, first, is_float, is_integer, values, states):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(values)):
+        number = numbers[row]
+        value = np.float64(number)
+        if _has_no_value(nulls, first + row) or value != value:
+            values[row], states[row] = np.nan, NULL
+        elif is_integer:
+            values[row], states[row] = value, PRESENT if _is_whole(number, is_float) else BAD
+        else:
+            values[row], states[row] = value, PRESENT if abs(value) < FLOAT32_LIMIT else BAD
+
+
+@njit(nogil=True, cache=True)
+def _convert_keys(numbers, nulls, first, is_float, keys, states):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(keys)):
+        number = numbers[row]
+        if _has_no_value(nulls, first + row) or number != number:
+            keys[row], states[row] = MISSING_KEY, NULL
+        else:
+            keys[row] = np.uint64(np.int64(number))
+            states[row] = PRESENT if _is_whole(number, is_float) else BAD
+
+
+@njit_uncounted
+def _is_whole(number, is_float):  # type: ignore[no-untyped-def]  # compiled
+    """True for a whole number within ±(2^63 - 1)."""
+    if is_float:
+        return abs(number) < LARGEST and np.floor(number) == number
+    whole = np.int64(number)
+    return np.uint64(whole) != MISSING_KEY and (whole < 0) == (number < 0)
+
+
+@njit(nogil=True, cache=True)
+def _spread(  # type: ignore[no-untyped-def]  # compiled
+    distinct, distinct_states, distinct_spans, indices, nulls, first, missing, values, states, spans
+):
+    for row in range(len(values)):
+        if _has_no_value(nulls, first + row):
+            values[row], states[row] = missing, NULL
+            continue
+        index = indices[row]
+        values[row], states[row] = distinct[index], distinct_states[index]
+        if len(spans) > 0:
+            spans[row, 0], spans[row, 1] = distinct_spans[index, 0], distinct_spans[index, 1]
+
+
+@njit(nogil=True, cache=True)
+def _parse_numbers(data, ends, nulls, first, null_texts, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(values)):
+        begin, behind = ends[row], ends[row + 1]
+        if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
+            values[row], states[row] = np.nan, NULL
+        elif kind == LABEL:
+            number, states[row] = parse_label(data, begin, behind)
+            values[row] = np.float64(number)
+        elif kind == DENSE_INTEGER:
+            number, states[row] = parse_integer(data, begin, behind)
+            values[row] = np.float64(number) if states[row] == PRESENT else np.nan
+        else:
+            values[row], states[row] = parse_float(data, begin, behind)
+
+
+@njit(nogil=True, cache=True)
+def _parse_keys(data, ends, nulls, first, null_texts, kind, keys, states):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(keys)):
+        begin, behind = ends[row], ends[row + 1]
+        if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
+            keys[row], states[row] = MISSING_KEY, NULL
+        elif kind == KEY_HEX:
+            keys[row], states[row] = parse_hex(data, begin, behind)
+        elif kind == KEY_STRING:
+            keys[row], states[row] = parse_string(data, begin, behind, -1)
+        else:
+            number, states[row] = parse_integer(data, begin, behind)
+            keys[row] = np.uint64(number) if states[row] == PRESENT else MISSING_KEY
+
+
+def open_cursor(
+    unit: UnitText | ParquetUnit, spec: Spec, *, keeps_spans: bool = False
+) -> Cursor | ArrowCursor:
+    """A cursor at the beginning of ``unit``, of a file of format ``spec``."""
+    if isinstance(unit, ParquetUnit):
+        return ArrowCursor(unit, spec, keeps_spans=keeps_spans)
+    return Cursor(unit, spec, keeps_spans=keeps_spans)

@@ -1,0 +1,128 @@
+"""The columns of a Parquet file that a format reads: found by name or by position, of types that its rules know."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dlrm_app.errors import refuse_if
+from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.units.parquet_units import footer_of, partition_of
+from dlrm_app.preprocess.units.source import Source
+
+logger = logging.getLogger(__name__)
+
+NUMBER, TEXT, TIME, FLAG, NULL = "numbers", "strings", "times", "true or false", "nulls alone"
+_FITTING = {
+    "label": (NUMBER, TEXT, FLAG),
+    "integer": (NUMBER, TEXT, TIME, FLAG),
+    "float": (NUMBER, TEXT, TIME, FLAG),
+    "string": (NUMBER, TEXT, FLAG),
+    "hex": (TEXT,),
+}
+_LISTS = "lists of "
+_IS_LIST = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
+    """``spec`` as a Parquet file has it, as ``beginning.file_spec`` gives that of a text file.
+
+    Its columns are found by name; where no name fits, by position, which is said. Raises ConfigError with every fault.
+    """
+    stored = footer_of(source).schema.to_arrow_schema()
+    names = shown = names_in(source)
+    bare = spec.without_label()
+    if not {column.name for column in spec.columns} & {*names}:
+        for described in (spec.columns, bare.columns):
+            if len(described) == len(stored.names):
+                logger.info(
+                    f"{source.path} has other names than dataset={spec.name}: columns are taken by position"
+                )
+                names = [*(column.name for column in described), *names[len(stored.names) :]]
+                break
+    cure = "correct dataset.columns, or add them, of nulls where nothing is known"
+    if labels and spec.label not in names:
+        cure = f"{cure}; if it has no {spec.label} column, add {unlabelled}"
+    found = spec.in_columns(names, labels, source.path, cure)
+    kinds = dict(zip(stored.names, stored.types, strict=True))
+    refuse_if(
+        [
+            f"{source.path}: column {name} is {kinds[name]}, {fault}"
+            for name, column in zip(shown, found.order, strict=True)
+            if name in kinds and (fault := _fault(column, kinds[name])) is not None
+        ]
+    )
+    return found
+
+
+def names_in(source: Source) -> list[str]:
+    """The names of the file's columns, then the keys of its folders that it lacks."""
+    names: list[str] = footer_of(source).schema.to_arrow_schema().names
+    return names + [key for key in partition_of(source.path) if key not in names]
+
+
+def names_of(source: Source, spec: Spec) -> dict[str, str]:
+    """Column of ``spec``, one of ``parquet_spec``, that is read → its name in the file."""
+    pairs = zip(names_in(source), spec.fields, strict=False)
+    return {column.name: name for name, column in pairs if column.role != "ignore"}
+
+
+def refuse_other_types(sources: Sequence[Source], specs: Sequence[Spec]) -> None:
+    """Raises ConfigError for every column that holds numbers in one Parquet file and strings in another."""
+    first: dict[str, tuple[str, str]] = {}
+    problems = []
+    for source, spec in zip(sources, specs, strict=True):
+        if source.format == "parquet":
+            schema = footer_of(source).schema.to_arrow_schema()
+            for name, stored in names_of(source, spec).items():
+                content = _content(schema.field(stored).type) if stored in schema.names else TEXT
+                if content == NULL:
+                    continue
+                before, path = first.setdefault(name, (content, source.path))
+                if before != content:
+                    fault = f"column {stored} of {source.path} holds {content}, that of {path} {before}"
+                    problems.append(f"{fault}: cast one of them")
+    refuse_if(problems)
+
+
+def _content(kind: Any) -> str:
+    """What a column of Arrow type ``kind`` holds, in words."""
+    if pa.types.is_dictionary(kind):
+        return _content(kind.value_type)
+    if any(is_list(kind) for is_list in _IS_LIST):
+        return f"{_LISTS}{_content(kind.value_type)}"
+    if pa.types.is_boolean(kind):
+        return FLAG
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return NUMBER
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return TIME
+    if pa.types.is_null(kind):
+        return NULL
+    return TEXT if kind in _TEXTS else str(kind)
+
+
+def _fault(column: Column, kind: Any) -> str | None:
+    """Why ``column`` cannot be read from values of Arrow type ``kind``, and what to do; None if it can."""
+    if column.role == "ignore":
+        return None
+    content = _content(kind)
+    fitting = _FITTING["label" if column.role == "label" else column.kind or ""]
+    if content in fitting or content == NULL:
+        return (
+            None
+            if column.separator is None or content in (TEXT, NULL)
+            else "one value; it must be a list: cast it"
+        )
+    if content.startswith(_LISTS):
+        items = content.removeprefix(_LISTS)
+        if (items in fitting and items not in (TIME, FLAG)) or items == NULL:
+            cure = f"add a separator to {column.name} in dataset.columns, which makes it a list"
+            return (
+                f"lists, and {column.name} has one value a row: {cure}" if column.separator is None else None
+            )
+    what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
+    lists = " or lists of these" * (column.separator is not None)
+    return f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}; cast it"

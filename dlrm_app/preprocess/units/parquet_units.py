@@ -1,0 +1,218 @@
+"""Units of Parquet input: runs of row groups, and slices of a row group that is larger than a unit.
+
+Units depend only on the file's footer and the size of units, not on threads or on what is missing. Slices of one row
+group are read in their order, each column through a small buffer, so that a row group of any size needs little memory.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dlrm_app.preprocess.units.source import DamagedFileError, Source
+from dlrm_app.preprocess.units.unit_text import TextRange
+
+_WIDTH = 8
+"""Bytes that a decoded value takes at least."""
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class UnitRows(NamedTuple):
+    """Rows [start, stop) of the row groups ``groups`` together, and their share of the file's bytes."""
+
+    groups: range
+    start: int
+    stop: int
+    file_bytes: int
+
+
+def units_of(source: Source, num_columns: int, unit_bytes: int) -> list[UnitRows]:
+    """The units of a Parquet file of which ``num_columns`` are read; none without rows.
+
+    A unit has about ``unit_bytes`` once it is decoded: several small row groups, or a slice of a large one.
+    """
+    footer = footer_of(source)
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    extents: list[tuple[range, int, int]] = []
+    first = rows = decoded = 0
+    for index, group in enumerate(groups):
+        size = max(
+            group.total_byte_size * num_columns // max(group.num_columns, 1),
+            _WIDTH * num_columns * group.num_rows,
+        )
+        if rows and decoded + size > unit_bytes:
+            extents.append((range(first, index), rows, rows))
+            first, rows, decoded = index, 0, 0
+        rows, decoded = rows + group.num_rows, decoded + size
+        if decoded > unit_bytes:
+            extents.append((range(first, index + 1), rows, max(rows * unit_bytes // decoded, 1)))
+            first, rows, decoded = index + 1, 0, 0
+    if rows:
+        extents.append((range(first, len(groups)), rows, rows))
+    return [
+        UnitRows(
+            which,
+            start,
+            min(start + step, count),
+            source.bytes * (min(start + step, count) - start) // max(footer.num_rows, 1),
+        )
+        for which, count, step in extents
+        for start in range(0, count, step)
+    ]
+
+
+@dataclass(frozen=True)
+class ParquetUnit:
+    """Rows ``table`` of a source."""
+
+    source: int
+    unit: int
+    table: pa.Table
+    file_bytes: int
+    may_be_last: bool
+
+    def detach(self) -> bool:
+        """True: the unit needs its file no more."""
+        return True
+
+    def finish(self) -> TextRange:
+        """What the unit is."""
+        return TextRange(self.source, self.unit, self.file_bytes, self.file_bytes, 0, self.may_be_last)
+
+
+@dataclass(frozen=True)
+class ParquetFeed:
+    """Units ``wanted``, at least one, that lie in the same row groups of a source; ``columns`` are read, in this order.
+
+    ``columns``: name of each column → name in the file, or a key of its path, as ``dt`` of clicks/dt=2026-11-22/part-0.
+    """
+
+    source: Source
+    columns: Mapping[str, str]
+    unit_bytes: int
+    wanted: tuple[int, ...]
+
+    def items(self) -> Iterator[ParquetUnit]:
+        """The units in order. Raises DataError if the file is damaged."""
+        with open_parquet(self.source) as file:
+            names = file.schema_arrow.names
+            stored = list(dict.fromkeys(name for name in self.columns.values() if name in names))
+            units = units_of(self.source, len(self.columns), self.unit_bytes)
+            groups = units[self.wanted[0]].groups
+            most = max(unit.stop - unit.start for unit in units if unit.groups == groups)
+            batches = (
+                chain.from_iterable(  # apart: over several row groups, Arrow makes one dictionary of theirs
+                    file.iter_batches(max(most, 1), [group], stored, use_threads=False) for group in groups
+                )
+            )
+            rest = _Rest(batches, file.schema_arrow)
+            for number, unit in enumerate(units[: self.wanted[-1] + 1]):
+                if unit.groups != groups:
+                    continue
+                with readable(self.source):
+                    table = rest.take(unit.stop - unit.start)
+                if number in self.wanted:
+                    columns = _with_partition(table, self.source.path, self.columns)
+                    is_last = number == len(units) - 1
+                    yield ParquetUnit(self.source.index, number, columns, unit.file_bytes, is_last)
+
+
+class _Rest:
+    """The rows of ``batches`` that were not taken yet."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches, self._schema = batches, schema
+        self._left: list[pa.RecordBatch] = []
+
+    def take(self, rows: int) -> pa.Table:
+        """The next ``rows`` rows."""
+        taken: list[pa.RecordBatch] = []
+        while rows:
+            batch = self._left.pop() if self._left else next(self._batches)
+            if batch.num_rows > rows:
+                self._left.append(batch.slice(rows))
+                batch = batch.slice(0, rows)
+            taken.append(batch)
+            rows -= batch.num_rows
+        return pa.Table.from_batches(taken, None if taken else self._schema)
+
+
+def _with_partition(table: pa.Table, path: str, columns: Mapping[str, str]) -> pa.Table:
+    """The ``columns`` under their names; those that ``table`` lacks have the value that their key has in ``path``."""
+    values = partition_of(path)
+    arrays = [
+        table[name] if name in table.column_names else pa.chunked_array([_repeated(values[name], len(table))])
+        for name in columns.values()
+    ]
+    return pa.Table.from_arrays(arrays, list(columns))
+
+
+def _repeated(value: str | None, count: int) -> Any:
+    text = pa.array([value], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), text)
+
+
+def partition_of(path: str) -> dict[str, str | None]:
+    """Key → value of the folders of ``path`` that are called key=value, as Hive names partitions."""
+    folders = path.split("/")[:-1]
+    pairs = [folder.partition("=") for folder in folders if re.fullmatch(r"[^=]+=[^=]*", folder)]
+    return {unquote(key): None if value == _NO_PARTITION else unquote(value) for key, _, value in pairs}
+
+
+@contextmanager
+def open_parquet(source: Source) -> Iterator[pq.ParquetFile]:
+    """The file, whose footer is read once. Raises DamagedFileError."""
+    with readable(source):
+        file = pq.ParquetFile(
+            source.path,
+            metadata=footer_of(source),
+            read_dictionary=repeated_texts(footer_of(source)),
+            memory_map=True,
+            pre_buffer=False,
+        )
+    with file:
+        yield file
+
+
+_REPEATED = 4
+"""Bytes a value, dictionary included, below which strings are taken to be numbered in the file."""
+
+
+def repeated_texts(footer: Any) -> list[str]:
+    """The columns of strings that a file stores as numbers of distinct values: they are read so, and parsed once."""
+    names = []
+    for index in range(footer.num_columns):
+        parts = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
+        size, count = (
+            sum(part.total_uncompressed_size for part in parts),
+            sum(part.num_values for part in parts),
+        )
+        if parts and parts[0].physical_type == "BYTE_ARRAY" and size <= _REPEATED * count:
+            names.append(parts[0].path_in_schema)
+    return names
+
+
+@lru_cache(maxsize=4096)
+def footer_of(source: Source) -> Any:
+    """The pq.FileMetaData of a source. Raises DamagedFileError."""
+    with readable(source):
+        return pq.read_metadata(source.path)
+
+
+@contextmanager
+def readable(source: Source) -> Iterator[None]:
+    """Raises DamagedFileError, which says what to do, for what Arrow cannot read."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        reason = (str(error) or "it has fewer rows than its footer says").splitlines()[0]
+        raise DamagedFileError(
+            f"{source.path} cannot be read as Parquet: {reason}; copy or download it again", source.index
+        ) from error

@@ -1,0 +1,272 @@
+"""Values of Parquet become what the slow reference makes of their text, whatever their types and row groups."""
+
+import datetime
+import math
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+
+from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, units_of
+from dlrm_app.preprocess.units.source import find_files
+from tests.preprocess import reference
+from tests.preprocess.read.test_lines import rows_of, same, with_keys
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+
+
+def spec(*columns: Column) -> Spec:
+    return Spec("of a test", "\t", None, False, columns)
+
+
+def unit_of(**columns: pa.Array) -> ParquetUnit:
+    return ParquetUnit(0, 0, pa.table(columns), 0, True)
+
+
+def read(
+    unit: ParquetUnit, form: Spec, capacity: int = 3
+) -> tuple[list[reference.Row], list[int], list[str]]:
+    """(rows, numbers of rejected ones, reasons)."""
+    cursor = ArrowCursor(unit, form)
+    rows = [row for raw in cursor.rows(capacity, None) for row in rows_of(raw, form)]
+    rejects = cursor.take_rejects()
+    return rows, [reject.line for reject in rejects], [reject.reason for reject in rejects]
+
+
+def limits(kind: pa.DataType) -> tuple[int, int]:
+    info = np.iinfo(kind.to_pandas_dtype())
+    return int(info.min), int(info.max)
+
+
+integer_columns = st.sampled_from(INTEGERS).flatmap(
+    lambda kind: st.tuples(
+        st.just(kind),
+        st.lists(st.none() | st.integers(*limits(kind)) | st.sampled_from(limits(kind)), min_size=1),
+    )
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(integer_columns)
+def test_an_integer_is_its_decimal_text(column: tuple[pa.DataType, list[int | None]]) -> None:
+    kind, values = column
+    for role, text_kind in (
+        ("sparse", "integer"),
+        ("sparse", "string"),
+        ("dense", "integer"),
+        ("dense", "float"),
+    ):
+        form = spec(Column("x", role, text_kind))
+        rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
+        lines = ["" if value is None else str(value) for value in values]
+        expected, bad = [], []
+        for number, line in enumerate(lines):
+            try:
+                value = reference.parse_value(form.columns[0], line.encode(), ())
+                row = (
+                    reference.Row(None, [value], []) if role == "dense" else reference.Row(None, [], [value])
+                )
+                expected.append(with_keys(row))
+            except reference.Bad:
+                bad.append(number)
+        if role == "sparse" and text_kind == "string":
+            assert not bad
+        assert rejected == bad
+        if role == "sparse":
+            assert rows == expected
+        else:
+            assert [row.dense[0] for row in rows] == [
+                None if r.dense[0] is None else float(r.dense[0]) for r in expected
+            ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(TEXTS),
+    st.sampled_from(
+        [
+            ("sparse", "string"),
+            ("sparse", "hex"),
+            ("sparse", "integer"),
+            ("dense", "float"),
+            ("dense", "integer"),
+        ]
+    ),
+    st.lists(
+        st.none() | st.text(max_size=5) | st.integers().map(str) | st.floats().map(str) | st.just("NULL"),
+        min_size=1,
+    ),
+)
+def test_a_string_is_a_field_of_text(
+    kind: pa.DataType, role: tuple[str, str], values: list[str | None]
+) -> None:
+    values = [None if value is None else value.encode("utf-8", "ignore").decode() for value in values]
+    form = Spec("of a test", "\t", None, False, (Column("x", *role),), null_values=("NULL",))
+    rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
+    expected, bad = [], []
+    for number, value in enumerate(values):
+        try:
+            parsed = reference.parse_value(form.columns[0], (value or "").encode(), ("NULL",))
+            row = (
+                reference.Row(None, [parsed], []) if role[0] == "dense" else reference.Row(None, [], [parsed])
+            )
+            expected.append(with_keys(row))
+        except reference.Bad:
+            bad.append(number)
+    assert rejected == bad
+    assert len(rows) == len(expected)
+    assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([pa.list_, pa.large_list]),
+    st.lists(st.none() | st.lists(st.none() | st.integers(-(2**62), 2**62), max_size=4), min_size=1),
+    st.booleans(),
+)
+def test_nulls_inside_lists_are_left_out_and_counted(
+    make: object, values: list[list[int | None] | None], as_text: bool
+) -> None:
+    items = [None if row is None else [None if v is None else str(v) for v in row] for row in values]
+    array = pa.array(items, make(pa.string())) if as_text else pa.array(values, make(pa.int64()))
+    form = spec(Column("x", "sparse", "integer", "|"))
+    unit = unit_of(x=array)
+    rows, rejected, _ = read(unit, form)
+    assert not rejected
+    assert [row.sparse[0] for row in rows] == [
+        [v & reference.MASK for v in row or [] if v is not None] for row in values
+    ]
+    assert ArrowCursor(unit, form).nulls_in_lists == sum(v is None for row in values for v in row or [])
+
+
+def test_a_text_with_separators_is_a_list() -> None:
+    form = spec(Column("x", "sparse", "string", "|"))
+    rows, _, _ = read(unit_of(x=pa.array(["a|b", "", None, "c"])), form)
+    expected = [["a", "b"], [], [], ["c"]]
+    assert [row.sparse[0] for row in rows] == [[reference.key_of(v) for v in row] for row in expected]
+
+
+def test_whole_floats_are_integers_and_nan_is_missing() -> None:
+    form = spec(
+        Column("x", "sparse", "integer"), Column("y", "sparse", "string"), Column("z", "dense", "integer")
+    )
+    values = [801608186555.0, math.nan, None, 2.5, -3.0]
+    array = pa.array(values, pa.float64())
+    rows, rejected, reasons = read(unit_of(x=array, y=array, z=array), form)
+    assert rejected == [3]
+    assert "2.5" in reasons[0]
+    whole = [801608186555, None, None, -3]
+    assert [row.sparse[0] for row in rows] == [None if v is None else v & reference.MASK for v in whole]
+    assert [row.sparse[1] for row in rows] == [None if v is None else reference.key_of(str(v)) for v in whole]
+    assert [row.dense[0] for row in rows] == [None if v is None else float(v) for v in whole]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_time_is_seconds_or_days_since_1970(unit: str) -> None:
+    times = [datetime.datetime(2026, 11, 22, 23, 59, 59), datetime.datetime(1969, 12, 31, 1), None]
+    array = pa.array(times, pa.timestamp(unit))
+    form = spec(Column("day", "sparse", "integer"), Column("seconds", "dense", "float"))
+    rows, _, _ = read(unit_of(day=array, seconds=array), form)
+    epoch = datetime.datetime(1970, 1, 1)
+    seconds = [None if time is None else (time - epoch).total_seconds() for time in times]
+    assert [row.dense[0] for row in rows] == seconds
+    days = [None if s is None else math.floor(s / 86400) & reference.MASK for s in seconds]
+    assert [row.sparse[0] for row in rows] == days
+    dates = array.cast(pa.date32(), safe=False)
+    assert [row.sparse[0] for row in read(unit_of(day=dates, seconds=dates), form)[0]] == days
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pa.array([1, 0, 2, None]),
+        pa.array([True, False, None, None]),
+        pa.array(["1", "false", "x", ""]),
+        pa.array([1.0, 0.0, 0.5, math.nan]),
+    ],
+)
+def test_a_label_is_0_or_1(labels: pa.Array) -> None:
+    form = spec(Column("y", "label"), Column("x", "sparse", "integer"))
+    rows, rejected, _ = read(unit_of(y=labels, x=pa.array([1, 2, 3, 4])), form)
+    assert [row.label for row in rows] == [1, 0]
+    assert rejected == [2, 3]
+
+
+def test_spans_are_where_the_strings_lie() -> None:
+    words = ["", "bb", None, "ä", "bb", "dddd"]
+    array = pa.chunked_array(
+        [pa.array(words[:4]).dictionary_encode(), pa.array(words[4:]).dictionary_encode()]
+    )
+    form = spec(
+        Column("x", "sparse", "string"),
+        Column("n", "sparse", "integer"),
+        Column("l", "sparse", "string", "|"),
+    )
+    unit = ParquetUnit(0, 0, pa.table({"x": array, "n": range(6), "l": [["p", None, "qq"]] * 6}), 0, True)
+    cursor = open_cursor(unit, form, keeps_spans=True)
+    texts, found, items = cursor.texts().tobytes(), [], []
+    for raw in cursor.rows(4, None):
+        (_, spans), _, (_, item_spans) = raw.sparse_keys(form)
+        found += [texts[start:stop].decode() for start, stop in spans]
+        items += [texts[start:stop].decode() for start, stop in item_spans]
+    assert [text for text, word in zip(found, words, strict=True) if word] == [word for word in words if word]
+    assert items == ["p", "qq"] * 6
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.none() | st.integers(0, 9), min_size=0, max_size=60),
+    st.integers(1, 60),
+    st.integers(1, 700),
+    st.randoms(use_true_random=False),
+)
+def test_units_hold_every_row_once_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory,
+    values: list[int | None],
+    group_rows: int,
+    unit_bytes: int,
+    random: object,
+) -> None:
+    path = tmp_path_factory.mktemp("units") / "clicks.parquet"
+    texts = [None if value is None else str(value) for value in values]
+    table = pa.table({"a": pa.array(values, pa.int64()), "b": pa.array(texts, pa.string())})
+    pq.write_table(table, path, row_group_size=group_rows)
+    (source,) = find_files("input", str(path))
+    units = units_of(source, 2, unit_bytes)
+    numbers = list(range(len(units)))
+    wanted = sorted(random.sample(numbers, random.randint(0, len(numbers))))
+    shared: dict[range, list[int]] = {}
+    for number in wanted:
+        shared.setdefault(units[number].groups, []).append(number)
+    columns = {"a": "a", "second": "b"}
+    got = {
+        unit.unit: unit
+        for its in shared.values()
+        for unit in ParquetFeed(source, columns, unit_bytes, tuple(its)).items()
+    }
+    assert sorted(got) == wanted
+    starts = np.cumsum([0, *(unit.stop - unit.start for unit in units)])
+    assert starts[-1] == len(values)
+    for number, unit in got.items():
+        rows = slice(starts[number], starts[number + 1])
+        assert unit.table.to_pydict() == {"a": values[rows], "second": texts[rows]}
+        assert unit.finish().is_last == (number == len(units) - 1)
+
+
+def test_keys_of_folders_are_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "dt=2026-11-22" / "country=c%C3%B4te" / "shop=__HIVE_DEFAULT_PARTITION__"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1, 2]}), folder / "part-0.parquet")
+    (source,) = find_files("input", str(folder / "part-0.parquet"))
+    columns = {"day": "dt", "country": "country", "shop": "shop", "a": "a"}
+    (unit,) = ParquetFeed(source, columns, 1 << 20, (0,)).items()
+    assert unit.table.to_pylist() == [
+        {"day": "2026-11-22", "country": "côte", "shop": None, "a": a} for a in (1, 2)
+    ]
