@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.scoring import EvaluateConfig
-from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
+from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import DataError, DlrmError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.importance import ShareOfRows, measure_importance, sample_rows
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
@@ -64,7 +65,9 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
         data_path = Path(config.data.path or models[0].data_path)
         manifest = runtime.together(lambda: open_rows(data_path, models, config))
-        measured = [measure(trained, manifest, config, runtime) for trained in models]
+        measured = [measure_on_same(trained, manifest, config, runtime) for trained in models]
+        for other in measured[1:]:
+            refuse_other_labels(other, measured[0], runtime)
         intervals, comparison = find_intervals(measured, config.confidence)
         result = EvaluationResult(
             dataset=str(data_path),
@@ -107,8 +110,8 @@ def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, 
         for name, path in others:
             try:
                 trained = open_trained(path, runtime, config.which)
-                check_columns(trained, manifest)
-                measured = measure(trained, manifest, config, runtime)
+                measured = measure_on_same(trained, manifest, config, runtime)
+                refuse_other_labels(measured, baseline, runtime)
             except DlrmError as error:
                 logger.warning("%s is not tested against %s: %s", name, first, error)
                 results[name] = str(error)
@@ -127,12 +130,56 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     if config.data.path is None:
         refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
+    check_columns(models[0], manifest)
     for trained in models:
-        check_columns(trained, manifest)
         problem = group_problem(manifest, trained.features, config.group_by)
         refuse_if([problem] if problem else [])
     verify_shards(manifest, checksums=config.data.verify)
     return manifest
+
+
+def measure_on_same(
+    trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime
+) -> Measured:
+    """Measures on ``manifest``, or on the model's own dataset of the same files where that is encoded in another way."""
+    return measure(trained, runtime.together(lambda: same_rows(trained, manifest, config)), config, runtime)
+
+
+def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
+    """``manifest``, or the model's own dataset. Raises DataError where that was not made of the same files."""
+    try:
+        check_columns(trained, manifest)
+        return manifest
+    except DataError as error:
+        if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
+            raise
+        own = read_manifest(Path(trained.data_path))
+        check_columns(trained, own)
+        files = _files(own, config.split)
+        if not files or files != _files(manifest, config.split):
+            raise DataError(
+                f"{error}; nor was {own.path} made of the same files: preprocess these"
+            ) from error
+    verify_shards(own, checksums=config.data.verify)
+    logger.info("%s is measured on its own dataset %s, made of the same files", trained.name, own.path)
+    return own
+
+
+def _files(manifest: Manifest, split: str) -> list[str]:
+    """Checksums of the files that ``split`` was made of: its own, else those of train, of which it is a share."""
+    files = {
+        name: [each.checksum for each in manifest.sources if each.split == name] for name in (split, "train")
+    }
+    return files[split] or files["train"]
+
+
+def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> None:
+    """Raises DataError, on every rank, unless both models were measured on rows of the same labels in the same order."""
+    if not all(all_gather_objects(torch.equal(first.labels, second.labels))):
+        raise DataError(
+            f"{first.trained.name} and {second.trained.name} cannot be compared: the labels of their datasets' rows are not "
+            "the same in the same order; preprocess both alike, but for the encoding"
+        )
 
 
 def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:

@@ -1,7 +1,8 @@
 """Evaluations during a run, and of its checkpoints by dlrm-evaluate."""
 
 import json
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from dlrm_app.cli.commands import report_runs
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig, ReportConfig
+from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from tests.commands import command, succeed
@@ -153,3 +155,41 @@ def test_a_plateau_lowers_the_rate_after_the_evaluation_and_a_stop_changes_nothi
         event["lr"] for event in events(tmp_path / "whole", "train")
     ]
     assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
+
+
+def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other") -> Path:
+    """A copy whose ids are said to mean something else, made of a file with that checksum."""
+    copy = Path(shutil.copytree(dataset, folder))
+    manifest = read_manifest(copy)
+    encoded = [replace(each, encoding={"kind": kind}) for each in manifest.sparse]
+    sources = [Source("clicks.tsv", "train", 1, checksum, 1)]
+    write_manifest(copy, replace(manifest, sparse=encoded, sources=sources))
+    return copy
+
+
+def test_models_of_one_logs_rows_are_compared_each_on_its_own_dataset(tmp_path: Path) -> None:
+    """Encoded in another way: the same files and the same labels, or nothing is tested."""
+    write_dataset(tmp_path / "rows", rows={"train": 512, "val": 300})
+    write_dataset(tmp_path / "others", rows={"train": 512, "val": 300}, seed=1)
+    for name, rows, file in (
+        ("a", "rows", "x"),
+        ("b", "rows", "x"),
+        ("c", "others", "x"),
+        ("d", "rows", "y"),
+    ):
+        data = copy_encoded(tmp_path / f"of {name}", tmp_path / rows, file, kind=name)
+        train_here(
+            tmp_path / name, f"data.path={data}", "trainer.seed=1" if name == "b" else "trainer.seed=0"
+        )
+    found = evaluated(f"checkpoint={tmp_path}/a", f"against={tmp_path}/b", "split=val")
+    for model, name in zip(found["models"], "ab", strict=True):
+        assert model["metrics"]["auc"] == evals(tmp_path / name)[4]["auc"]
+    assert 0 < found["comparison"]["p_value"] < 1
+    with pytest.raises(
+        DataError, match="the labels of their datasets' rows are not the same in the same order"
+    ):
+        evaluated(f"checkpoint={tmp_path}/a", f"against={tmp_path}/c", "split=val")
+    with pytest.raises(
+        DataError, match=r"c0: encoding is .*\n(.*\n)*.*nor was .*of d made of the same files"
+    ):
+        evaluated(f"checkpoint={tmp_path}/a", f"against={tmp_path}/d", "split=val")

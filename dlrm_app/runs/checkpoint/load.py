@@ -1,10 +1,18 @@
 """Opening a checkpoint, verifying its files and loading its tensors, on all ranks together."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+import torch
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.state_dict_loader import load
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
@@ -28,9 +36,10 @@ from dlrm_app.runs.checkpoint.marker import (
 )
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
-from dlrm_app.runs.checkpoint.tensors import Tensors, collect_weights
+from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces
 from dlrm_app.sharding.planner import plan_model
 from dlrm_app.sharding.sharded_model import shard_model
+from dlrm_app.tables.specs import table_of
 from dlrm_app.text import bullets
 
 logger = logging.getLogger(__name__)
@@ -51,16 +60,19 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
 def load_tensors(folder: Path, tensors: Tensors) -> None:
     """Fills ``tensors`` in place from ``folder``, whatever plan and number of ranks wrote it.
 
-    Raises DataError naming every tensor that it lacks or holds in another size.
+    Numbers of one a row belong to columns: of a table that is cut into other columns each part takes the mean, by width,
+    of those of its columns. A mean of squared gradients is then what the joined columns' own would be; where columns are
+    parted, all begin with the row's. Raises DataError naming every tensor that it lacks or holds in another size.
     """
     reader = TensorReader(folder)
     stored = reader.read_metadata().state_dict_metadata
-    problems = []
+    pieces, cuts, problems = local_pieces(tensors), _cuts(stored, tensors), []
+    mixes = [mix for name, cut in cuts.items() for mix in _mixed(pieces, name, *cut)]
     for name, tensor in tensors.items():
         entry = stored.get(name)
         if not isinstance(entry, TensorStorageMetadata):
             problems.append(f"{name} is not in it")
-        elif entry.size != tensor.size():
+        elif entry.size != tensor.size() and name not in cuts:
             problems.append(
                 f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
             )
@@ -69,7 +81,71 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
             f"checkpoint {folder} is of another model or optimizer: give the settings that it was "
             f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
         )
-    load(tensors, storage_reader=reader)
+    load(tensors, storage_reader=reader, planner=PiecesPlanner(pieces))
+    for target, parts in mixes:
+        target.copy_(torch.stack([share * values for share, values in parts]).sum(0))
+
+
+Cut = tuple[int, list[int], list[int]]
+"""A table's rows, and where its columns are cut, 0 and their number included: in a checkpoint, and now."""
+
+
+def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, Cut]:
+    """Those of ``tensors`` that hold one number a row of a table whose columns were cut elsewhere."""
+    cuts = {}
+    weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
+    for name, tensor in tensors.items():
+        weight = weights.get(name.rpartition("/")[0])
+        if weight is None or len(tensor.size()) != 1 or not {name, weight} <= stored.keys():
+            continue
+        now, (rows, dim) = tensors[weight], tensors[weight].size()
+        shards = now.metadata().shards_metadata if isinstance(now, ShardedTensor) else []
+        after = sorted({0, dim, *(shard.shard_offsets[1] for shard in shards)})
+        before = sorted({0, dim, *(chunk.offsets[1] for chunk in stored[weight].chunks)})
+        if before != after and stored[name].size[0] == rows * (len(before) - 1):
+            cuts[name] = rows, before, after
+    return cuts
+
+
+def _mixed(
+    pieces: Pieces, name: str, rows: int, before: list[int], after: list[int]
+) -> list[tuple[torch.Tensor, list[tuple[float, torch.Tensor]]]]:
+    """Puts room for the numbers of ``name`` as they were saved into ``pieces``: (this rank's numbers, shares of those)."""
+    own = [(pieces.pop(place), *divmod(place[1][0], rows)) for place in [*pieces] if place[0] == name]
+    mixes = []
+    for target, part, first in own:
+        start, end = after[part : part + 2]
+        parts = [
+            (
+                overlap / (end - start),
+                pieces.setdefault((name, (number * rows + first,)), torch.empty_like(target)),
+            )
+            for number, (low, high) in enumerate(pairwise(before))
+            if (overlap := min(end, high) - max(start, low)) > 0
+        ]
+        mixes.append((target, parts))
+    return mixes
+
+
+class PiecesPlanner(DefaultLoadPlanner):
+    """Loads into given pieces; the tensors tell only the names."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        items: list[ReadItem] = []
+        for (name, offsets), values in self._pieces.items():
+            chunk = ChunkStorageMetadata(torch.Size(offsets), values.size())
+            entry = self.metadata.state_dict_metadata[name]
+            assert isinstance(entry, TensorStorageMetadata)
+            items += create_read_items_for_chunk_list(name, entry, [chunk])
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        return self._pieces[index.fqn, tuple(index.offset or ())]
 
 
 def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkpoint | None:

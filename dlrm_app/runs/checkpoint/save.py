@@ -7,7 +7,7 @@ and the deletion of older checkpoints come after that; its copies are of whole t
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex
@@ -39,17 +38,10 @@ from dlrm_app.runs.checkpoint.names import (
     resume_hint,
 )
 from dlrm_app.runs.checkpoint.storage import INDEX, TensorWriter
-from dlrm_app.runs.checkpoint.tensors import Tensors
+from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, local_pieces
 from dlrm_app.text import bytes_text, listed
 
 COUNTABLE = 1 << 30
-Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
-"""(tensor's name, where the piece begins in it) → values."""
-
-
-def local_pieces(tensors: Tensors) -> Pieces:
-    """Views of what this rank holds."""
-    return {(name, offsets): values for name, offsets, values in _iterate(tensors)}
 
 
 def copy_pieces(tensors: Tensors) -> Pieces:
@@ -57,18 +49,8 @@ def copy_pieces(tensors: Tensors) -> Pieces:
 
     Not in page-locked memory: torch rounds each piece of that up to a power of two, and keeps it for the run's life.
     """
-    return {
-        (name, offsets): values.detach().to("cpu", copy=True) for name, offsets, values in _iterate(tensors)
-    }
-
-
-def _iterate(tensors: Tensors) -> Iterator[tuple[str, tuple[int, ...], torch.Tensor]]:
-    for name, value in tensors.items():
-        if isinstance(value, ShardedTensor):
-            for shard in value.local_shards():
-                yield name, tuple(shard.metadata.shard_offsets), shard.tensor
-        else:
-            yield name, (0,) * value.dim(), value
+    pieces = local_pieces(tensors)
+    return {place: values.detach().to("cpu", copy=True) for place, values in pieces.items()}
 
 
 def not_finite(pieces: Pieces) -> list[str]:

@@ -26,6 +26,20 @@ from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import table_of
 
 Tensors = dict[str, Any]
+Pieces = dict[tuple[str, tuple[int, ...]], torch.Tensor]
+"""(tensor's name, where the piece begins in it) → values."""
+
+
+def local_pieces(tensors: Tensors) -> Pieces:
+    """Views of what this rank holds."""
+    pieces = {}
+    for name, value in tensors.items():
+        if isinstance(value, ShardedTensor):
+            for shard in value.local_shards():
+                pieces[name, tuple(shard.metadata.shard_offsets)] = shard.tensor
+        else:
+            pieces[name, (0,) * value.dim()] = value
+    return pieces
 
 
 def collect_tensors(
@@ -66,20 +80,22 @@ def _states(optimizer: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
 
 
 def _like_weight(state: Any, weight: Any) -> Any:
-    """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1]."""
-    if isinstance(state, ShardedTensor):
-        return state
-    is_per_row = state.shape[1:] == (1,)
-    if is_per_row:
-        state = state.view(-1)
+    """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1].
+
+    torchrec's own places of such numbers overlap where rows are cut too, and unevenly.
+    """
+    is_sharded = isinstance(state, ShardedTensor)
+    is_per_row = state.size()[1:] in ((), (1,))
     if not isinstance(weight, ShardedTensor):
-        return state
+        return state.view(-1) if is_per_row and not is_sharded else state
     layout, shards = weight.metadata(), weight.local_shards()
+    # torchrec gives a table one dense-kernel parameter a rank
+    values = [each.tensor for each in state.local_shards()] if is_sharded else [state] * len(shards)
     locate = partial(_locate_rows, layout) if is_per_row else lambda piece: piece
-    local = []
-    if shards:
-        (shard,) = shards  # torchrec gives a table one dense-kernel parameter a rank
-        local = [Shard(state, locate(shard.metadata))]
+    local = [
+        Shard(value.view(-1) if is_per_row else value, locate(shard.metadata))
+        for value, shard in zip(values, shards, strict=True)
+    ]
     pieces = [locate(piece) for piece in layout.shards_metadata]
     num_rows = sum(piece.shard_sizes[0] for piece in pieces)
     properties = TensorProperties(dtype=state.dtype, requires_grad=False)

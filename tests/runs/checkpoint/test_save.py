@@ -21,7 +21,8 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
 from dlrm_app.runs.checkpoint.names import list_checkpoints
-from dlrm_app.runs.checkpoint.save import Writer, copy_pieces, local_pieces, not_finite, save_checkpoint
+from dlrm_app.runs.checkpoint.save import Writer, copy_pieces, not_finite, save_checkpoint
+from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import on_ranks

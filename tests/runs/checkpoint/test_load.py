@@ -1,0 +1,95 @@
+"""Optimizer states of one number a row load under any cut of their table: each part has the mean over its columns."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor.api import ShardedTensor
+from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
+from torch.distributed._shard.sharded_tensor.shard import Shard
+
+from dlrm_app.distributed.runtime import Runtime
+from dlrm_app.runs.checkpoint.load import load_tensors
+from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
+from dlrm_app.runs.checkpoint.save import save_checkpoint
+from dlrm_app.runs.checkpoint.tensors import _like_weight, local_pieces
+from tests.ranks import on_ranks
+
+ROWS, DIM = 5, 12
+WEIGHT, STATE = "model/sparse_arch.embedding_bags.t.weight", "table/t/sum"
+CUTS: dict[str, list[tuple[int, int, int, int, int]]] = {
+    "whole": [(0, 0, 5, 12, 0)],
+    "rows": [(0, 0, 3, 12, 0), (3, 0, 2, 12, 1)],
+    "halves": [(0, 0, 5, 6, 1), (0, 6, 5, 6, 0)],
+    "third first": [(0, 0, 5, 4, 0), (0, 4, 5, 8, 1)],
+    "three on two ranks": [(0, 0, 5, 4, 0), (0, 4, 5, 4, 1), (0, 8, 5, 4, 0)],
+    "grid": [(0, 0, 3, 8, 0), (3, 0, 2, 8, 1), (0, 8, 3, 4, 0), (3, 8, 2, 4, 1)],
+}
+"""Shards: first row, first column, rows, columns, rank."""
+
+
+def make(shards: list[ShardMetadata], size: tuple[int, ...], rank: int) -> ShardedTensor:
+    properties = TensorProperties(dtype=torch.float32, requires_grad=False)
+    local = [Shard(torch.zeros(each.shard_sizes), each) for each in shards if each.placement.rank() == rank]
+    metadata = ShardedTensorMetadata(shards, torch.Size(size), tensor_properties=properties)
+    return ShardedTensor._init_from_local_shards_and_global_metadata(local, metadata)
+
+
+def tensors_of(cut: str, rank: int) -> dict[str, Any]:
+    """A table's weight, and its state as torchrec's fused kernel might place it: its pieces in any order."""
+    places = [
+        ShardMetadata([r, c], [rows, columns], f"rank:{on}/cpu") for r, c, rows, columns, on in CUTS[cut]
+    ]
+    weight = make(places, (ROWS, DIM), rank)
+    sizes = [each.shard_sizes[0] for each in places]
+    flat = [
+        ShardMetadata([sum(sizes[:number])], [sizes[number]], each.placement)
+        for number, each in enumerate(places)
+    ]
+    return {WEIGHT: weight, STATE: _like_weight(make(flat, (sum(sizes),), rank), weight)}
+
+
+def numbers(cut: str) -> torch.Tensor:
+    """Each weight's number, [ROWS, DIM]: that of its row within its piece."""
+    whole = torch.zeros(ROWS, DIM)
+    for place, (r, c, rows, columns, _) in enumerate(CUTS[cut]):
+        column = torch.rand(rows, 1, generator=torch.Generator().manual_seed(place))
+        whole[r : r + rows, c : c + columns] = column
+    return whole
+
+
+def save_and_load(
+    folder: Path, before: str, after: str, runtime: Runtime
+) -> list[tuple[list[float], list[float]]]:
+    saved = tensors_of(before, runtime.rank)
+    for weight, state in zip(saved[WEIGHT].local_shards(), saved[STATE].local_shards(), strict=True):
+        (r, c), (rows, _) = weight.metadata.shard_offsets, weight.metadata.shard_sizes
+        state.tensor.copy_(numbers(before)[r : r + rows, c])
+    marker = Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 2, {}, 0)
+    save_checkpoint(folder, saved, local_pieces(saved), marker, runtime, None)
+    loaded = tensors_of(after, runtime.rank)
+    load_tensors(folder, loaded)
+    compared = []
+    for weight, state in zip(loaded[WEIGHT].local_shards(), loaded[STATE].local_shards(), strict=True):
+        (r, c), (rows, columns) = weight.metadata.shard_offsets, weight.metadata.shard_sizes
+        expected = numbers(before)[r : r + rows, c : c + columns].mean(1)
+        compared.append((state.tensor.tolist(), expected.tolist()))
+    return compared
+
+
+def save_and_load_all(folder: Path, runtime: Runtime) -> dict[tuple[str, str], Any]:
+    pairs = [(before, after) for before in CUTS for after in CUTS]
+    return {
+        pair: save_and_load(folder / f"step-{number:09d}", *pair, runtime)
+        for number, pair in enumerate(pairs)
+    }
+
+
+def test_a_part_has_the_mean_by_width_of_what_its_columns_had(tmp_path: Path) -> None:
+    for found in on_ranks(partial(save_and_load_all, tmp_path), 2):
+        for pair, parts in found.items():
+            for values, expected in parts:
+                assert values == pytest.approx(expected, rel=1e-6), pair
