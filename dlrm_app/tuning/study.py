@@ -27,12 +27,10 @@ from dlrm_app.files import explained_disk_errors, held_lock
 from dlrm_app.table import Cell, Column, Rows, text_table
 from dlrm_app.text import NONE, count, fixed
 from dlrm_app.tuning.trial import (
-    NO_RECIPE,
     TRAIN,
     common_settings,
     distribution,
     final_command,
-    has_no_recipe,
     known_values,
     refuse_another_study,
     run_trial,
@@ -67,8 +65,6 @@ def tune(config: TuneConfig, typed: Sequence[str], train: Sequence[str] = TRAIN)
         (output / "trials").mkdir(parents=True, exist_ok=True)
         study = open_study(output, config.tune)
         common = common_settings(config, typed)
-        if has_no_recipe(study, typed):
-            common.append(NO_RECIPE)
         refuse_another_study(study, output, common, config.tune.space)
         _Work(study, output, config, common, train).run()
         trials = ranked(study)

@@ -1,7 +1,6 @@
 """A trial: the settings that it trains with, its dlrm-train process, and its curve on val, read while it trains."""
 
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -148,26 +147,6 @@ def distribution(entry: Mapping[str, Any]) -> CategoricalDistribution | IntDistr
     if all(isinstance(value, int) for value in (low, high, step or 1)):
         return IntDistribution(low, high, log, step or 1)
     return FloatDistribution(low, high, log, step)
-
-
-NO_RECIPE = "experiment=null"
-_CHOSE = re.compile(
-    r"'?\+*(model|tables|optimizer|schedule|sharding\.plan|data\.lanes|trainer\.(global_batch_size|micro_batches))\b"
-)
-"""Keys that, typed or drawn, kept trials of earlier versions from taking a recipe."""
-
-
-def has_no_recipe(study: optuna.Study, typed: Sequence[str]) -> bool:
-    """True for a study of an earlier version whose trials took no recipe: nor do those that are compared with them."""
-    settings, trials = study.user_attrs.get("settings"), study.get_trials(deepcopy=False)
-    if settings is None:
-        study.set_user_attr("recipe", True)
-        return False
-    words = [*typed, *(key for trial in trials[:1] for key in trial.distributions)]
-    if study.user_attrs.get("recipe") or "experiment=" in str(typed) or not any(map(_CHOSE.match, words)):
-        return False
-    study.set_user_attr("settings", list(dict.fromkeys([*settings, NO_RECIPE])))
-    return True
 
 
 def known_values(config: TuneConfig) -> dict[str, Any]:

@@ -16,8 +16,6 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.reports.study import write_study
 from dlrm_app.tuning.study import open_study, tune
 from dlrm_app.tuning.trial import (
-    LEARNING_CURVE,
-    NO_RECIPE,
     distribution,
     final_command,
     known_values,
@@ -172,19 +170,6 @@ def test_a_first_trial_that_was_interrupted_keeps_its_values(tmp_path: Path, tra
     killed.set_user_attr("folder", "trials/0000")
     tune(config, [], train)
     assert study_of(config).trials[-1].params == killed.params
-
-
-def test_a_study_of_an_earlier_version_goes_on_without_a_recipe(tmp_path: Path, train: list[str]) -> None:
-    """Its trials had none, for their rates were typed."""
-    config = config_of(tmp_path, "tune.trials=1")
-    tune(config, ["data.path=x"], train)
-    study = study_of(config)
-    study.set_user_attr("recipe", None)
-    typed = ["data.path=x"]
-    for trials in (2, 3):
-        tune(config_of(tmp_path, f"tune.trials={trials}"), typed, train)
-        assert study_of(config).user_attrs["settings"] == [*typed, LEARNING_CURVE, NO_RECIPE]
-    assert len(study_of(config).trials) == 3
 
 
 def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
