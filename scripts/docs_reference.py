@@ -17,7 +17,7 @@ OPTIMIZERS = "<!-- sparse optimizers -->"
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the configuration's page, made from the comments in conf/."""
-    content = printed_by("-m", "dlrm_app.cli.commands")
+    content = printed_by("scripts/configuration_reference.py")
     files.append(File.generated(config, "reference/configuration.md", content=content))
     return files
 

@@ -1,7 +1,4 @@
-"""The commands: what each reads, checks and runs, and the page that it leaves. All is imported once it is needed.
-
-``python -m dlrm_app.cli.commands > docs/reference/configuration.md`` writes the reference of all their keys.
-"""
+"""The commands: what each reads, checks and runs, and the page that it leaves. All is imported once it is needed."""
 
 import signal
 import sys
@@ -290,8 +287,3 @@ def _examine_without_hydra(reason: ImportError) -> None:
 preprocess, check, train, evaluate, export, predict, serve, tune, bench, plan, generate, report, doctor = (
     partial(run, name) for name in COMMANDS
 )
-
-if __name__ == "__main__":
-    from dlrm_app.config.reference import markdown
-
-    print(markdown({name: schema_of(name) for name in COMMANDS}))

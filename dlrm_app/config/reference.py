@@ -1,4 +1,4 @@
-"""The meaning of every key, from the comments in conf/: as the text of ``--help``, a page of Markdown, a JSON schema."""
+"""The meaning of every key, from the comments in conf/: as the text of ``--help``, a JSON schema."""
 
 import json
 import re
@@ -204,31 +204,3 @@ def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
     return json.dumps(
         {**head, "description": reference.header, **section(schema, "")}, indent=2, ensure_ascii=False
     )
-
-
-def markdown(schemas: Mapping[str, type[Any]]) -> str:
-    """The reference of all commands, from command → schema."""
-    lines = [
-        "# Configuration",
-        "",
-        "Made from the comments in `conf/` by `python -m dlrm_app.cli.commands`.",
-    ]
-    listed: dict[str, set[str]] = {}
-    for command, schema in schemas.items():
-        reference = Reference(command, schema, [])
-        sections = reference.sections()
-        listed[command] = {entry.key for section in sections for entry in section.entries}
-        known = listed.get(BUILDS_ON.get(command, ""), set())
-        lines += ["", f"## dlrm-{command}", "", reference.header]
-        for group in sorted(reference.choices) if not known else []:
-            lines += ["", f"`{group}=` {', '.join(f'`{choice}`' for choice in reference.choices_of(group))}"]
-        for section in sections:
-            rows = [
-                f"| `{entry.key}` | `{entry.value}` | {entry.comment.replace('|', chr(92) + '|')} |"
-                for entry in section.entries
-                if entry.key not in known
-            ]
-            if rows:
-                title = [f"**`{section.title}`** {section.about}".strip(), ""] if section.title else []
-                lines += ["", *title, "| key | value | |", "|---|---|---|", *rows]
-    return "\n".join(lines)

@@ -2,13 +2,15 @@
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 from dlrm_app.cli.commands import COMMANDS, schema_of
-from dlrm_app.config.reference import Reference, help_text, json_schema, markdown, read_comments
+from dlrm_app.config.reference import Reference, help_text, json_schema, read_comments
 from dlrm_app.errors import ConfigError
+from tests.pages import ROOT
 
 FILE = """# What the file is,
 # in two lines.
@@ -58,8 +60,10 @@ def test_only_the_groups_of_the_command_are_listed() -> None:
     assert "== Groups" not in help_text("doctor", schema_of("doctor"), [])
 
 
-def test_the_page_has_every_key_of_every_command_in_whole_rows() -> None:
-    page = markdown({name: schema_of(name) for name in COMMANDS})
+def test_the_page_has_every_key_of_every_command_in_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "scripts/configuration_reference.py"), run_name="__main__")
+    page = capsys.readouterr().out
+    assert page == (ROOT / "docs/reference/configuration.md").read_text()
     for key in ("input.train", "trainer.epochs", "group_by", "smallest", "zipf", "timeout"):
         assert f"\n| `{key}` |" in page
     assert "\n| `trainer.epochs` |" not in page.split("## dlrm-plan")[1]
