@@ -5,6 +5,8 @@
     python benchmarks/preprocess.py rows=2_000_000 rounds=5 folder=/scratch/benchmark
     python benchmarks/preprocess.py memory=true            # peak memory of 2 and 20 million rows as well
     python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 engines=ours,polars
+    python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 \\
+        engines=ours,ours-parquet,polars,polars-parquet  # the same rows as Parquet, which polars has written
 
 Every engine gets a Criteo-shaped file and does the same job: numbers to float32 by log1p, hexadecimal ids to numbers,
 hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the
@@ -37,6 +39,7 @@ from preprocess_engines import (
     ENGINES,
     NUM_EMBEDDINGS,
     SPARSE,
+    parquet_of,
     preprocess_overrides,
 )
 
@@ -79,8 +82,9 @@ def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: 
     output = folder / "output"
     shutil.rmtree(output, ignore_errors=True)
     command = [sys.executable, __file__, f"engine={engine}", f"folder={folder}", f"cold={cold}"]
-    if cold and engine == "ours":
-        return measure_command(inputs, rows, folder)
+    if cold and engine.startswith("ours"):
+        files = [parquet_of(path) for path in inputs] if engine == "ours-parquet" else inputs
+        return measure_command(files, rows, folder)
     start = time.perf_counter()
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
@@ -101,7 +105,10 @@ def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: 
 def settle(inputs: Sequence[Path]) -> None:
     """The input into the page cache, the last engine's output out to the disk: no engine waits for what is not its own."""
     os.sync()
-    for path in inputs:
+    for path in [
+        *inputs,
+        *(path.with_suffix(".parquet") for path in inputs if path.with_suffix(".parquet").exists()),
+    ]:
         with path.open("rb", buffering=0) as file:
             while file.read(1 << 24):
                 pass
@@ -181,7 +188,7 @@ def check_same_job(folder: Path) -> None:
     for name in ENGINES:
         output = folder / f"same-{name}"
         shutil.rmtree(output, ignore_errors=True)
-        if name != "ours":
+        if not name.startswith("ours"):
             output.mkdir()
         ENGINES[name].prepare([folder / "warm.tsv"], output)()
         path = next(path for path in sorted(output.rglob("*.parquet")))

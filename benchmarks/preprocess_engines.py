@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import PreprocessConfig
@@ -26,6 +27,18 @@ def preprocess_overrides(inputs: Sequence[Path], output: Path) -> list[str]:
     return [*overrides, f"encoding.num_embeddings={NUM_EMBEDDINGS}"]
 
 
+def parquet_of(path: Path) -> Path:
+    """The Parquet file beside a Criteo file, with the same rows: integers, and strings of hex digits."""
+    parquet = path.with_suffix(".parquet")
+    if not parquet.exists():
+        _frame([path]).sink_parquet(parquet)
+    return parquet
+
+
+def from_parquet(inputs: Sequence[Path], output: Path) -> Job:
+    return this_project([parquet_of(path) for path in inputs], output)
+
+
 def this_project(inputs: Sequence[Path], output: Path) -> Job:
     from dlrm_app.preprocess.preprocess import preprocess
 
@@ -33,10 +46,17 @@ def this_project(inputs: Sequence[Path], output: Path) -> Job:
     return partial(preprocess, compose_config("preprocess", PreprocessConfig, overrides))
 
 
-def polars(inputs: Sequence[Path], output: Path) -> None:
+def _frame(inputs: Sequence[Path]) -> Any:
+    """polars' lazy frame of Criteo files."""
     import polars as pl
 
     schema = {"label": pl.UInt8, **dict.fromkeys(DENSE, pl.Int64), **dict.fromkeys(SPARSE, pl.String)}
+    return pl.scan_csv(list(inputs), separator="\t", has_header=False, schema=schema, quote_char=None)
+
+
+def polars(inputs: Sequence[Path], output: Path, is_parquet: bool = False) -> None:
+    import polars as pl
+
     dense = [
         pl.col(name).fill_null(0).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32)
         for name in DENSE
@@ -47,7 +67,7 @@ def polars(inputs: Sequence[Path], output: Path) -> None:
         for number in numbers
     ]
     sparse = [column.alias(name) for column, name in zip(sparse, SPARSE, strict=True)]
-    frame = pl.scan_csv(list(inputs), separator="\t", has_header=False, schema=schema, quote_char=None)
+    frame = pl.scan_parquet([parquet_of(path) for path in inputs]) if is_parquet else _frame(inputs)
     frame.select("label", *dense, *sparse).sink_parquet(
         output / "train.parquet", compression="zstd", compression_level=1
     )
@@ -82,6 +102,8 @@ class Engine:
 
 ENGINES = {
     "ours": Engine("this project", this_project),
+    "ours-parquet": Engine("this project, from Parquet", from_parquet),
     "polars": Engine("polars", partial(partial, polars)),
+    "polars-parquet": Engine("polars, from Parquet", partial(partial, polars, is_parquet=True)),
     "duckdb": Engine("duckdb", partial(partial, duckdb)),
 }
