@@ -41,6 +41,8 @@ class DatasetConfig(Section):
     quote: str | None = None
     header: bool = False
     null_values: list[str | None] | None = None
+    label: str | None = None
+    published_rows: dict[str, Whole] | None = None
     columns: list[Any] = REQUIRED
 
 

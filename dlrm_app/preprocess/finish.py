@@ -236,6 +236,7 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
         lines.append(f"{rows:,} rows; the rest of them took {seconds:.1f} s")
     elif seconds is not None:
         lines.append(f"{rows:,} rows in {seconds:.1f} s: {rows / seconds:,.0f} rows/s")
+    lines += _shortfalls(manifest)
     if any(split.rejects for split in manifest.splits.values()):
         lines.append(f"rejected lines: {manifest.path}/{REJECTS}")
     if manifest.best is not None:
@@ -246,6 +247,17 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
         lines += notes_on_known(manifest)
     lines.append(next_command(manifest))
     logger.info("\n".join(lines))
+
+
+def _shortfalls(manifest: Manifest) -> list[str]:
+    """A warning for each source that has fewer rows than were published of a file of its name; .gz and the like don't count."""
+    published = manifest.config["dataset"].get("published_rows") or {}
+    rejects = sum(split.rejects for split in manifest.splits.values())
+    return [
+        f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, or was its copy cut short?"
+        for source in manifest.sources
+        if (expected := published.get(Path(source.path).name.partition(".")[0], 0)) > source.rows + rejects
+    ]
 
 
 def next_command(manifest: Manifest) -> str:

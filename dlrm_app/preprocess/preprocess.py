@@ -57,6 +57,8 @@ MAX_DIFFERENCES, MAX_VALUE = 8, 60
 """Settings of another run that a refusal names, and characters of each."""
 CONTINUE = "then run the same command again; it continues where it stopped"
 _NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
+_FREE = ["rejects.max_fraction", "dataset.published_rows"]
+"""Settings that a finished dataset's may differ from."""
 
 
 def preprocess(config: PreprocessConfig) -> Manifest:
@@ -136,7 +138,7 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
         return None
     manifest = read_manifest(output)
     state = "a finished dataset"
-    _refuse_other_config(manifest.config, identity, output, state, ["rejects.max_fraction"])
+    _refuse_other_config(manifest.config, identity, output, state, _FREE)
     known = {source.path: (source.bytes, source.modified_ns) for source in manifest.sources}
     refuse_other_input(known, plan.sources, output, state)
     try:

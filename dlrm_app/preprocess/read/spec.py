@@ -64,8 +64,8 @@ class Spec:
         return [column for column in self.columns if column.role == "sparse"]
 
     def without_label(self) -> "Spec":
-        """The format of files that lack the label column."""
-        return replace(self, columns=tuple(column for column in self.columns if column.role != "label"))
+        """The format of files that lack the label column, and the other labels that are described."""
+        return replace(self, columns=tuple(c for c in self.columns if "label" not in (c.role, c.kind)))
 
     def in_columns(self, names: Sequence[str], labels: bool | None, file: str, cure: str) -> "Spec":
         """The format of ``file`` whose columns are ``names``: others than those described are ignored.
@@ -102,7 +102,10 @@ def read_spec(config: DatasetConfig) -> Spec:
             continue
         problems += _column_faults(index, entry, config)
         columns.append(Column(**{key: entry.get(key) for key in KEYS}))  # type: ignore[arg-type]  # checked above
-    problems += _whole_faults(columns)
+    problems += _whole_faults(columns, config.label)
+    if config.label is not None:
+        others = {c.name for c in columns if c.role == "label" and c.name != config.label}
+        columns = [Column(c.name, "ignore", "label") if c.name in others else c for c in columns]
     # YAML reads NULL and null, without quotes, as nothing
     given = [
         text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
@@ -154,15 +157,20 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
     return faults
 
 
-def _whole_faults(columns: list[Column]) -> list[str]:
+def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
     names = [column.name for column in columns if column.role != "ignore"]
     faults = [
         f"dataset.columns: two columns are named {name}"
         for name in sorted(set(names))
         if names.count(name) > 1
     ]
-    if sum(column.role == "label" for column in columns) > 1:
-        faults.append("dataset.columns: only one column can have the role label")
+    labels = [column.name for column in columns if column.role == "label"]
+    if label is None and len(labels) > 1:
+        faults.append(
+            f"dataset.columns: {' and '.join(labels)} have the role label: say dataset.label=NAME of the one to learn"
+        )
+    if label is not None and label not in labels:
+        faults.append(f"dataset.label must be a column with the role label, {listed(labels)}, got {label!r}")
     if not any(column.role == "sparse" for column in columns):
         faults.append("dataset.columns: at least one column must have the role sparse")
     for name in names:

@@ -45,7 +45,8 @@ def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
         ),
         ([*GOOD, {"name": "b", "role": "ignore", "knd": 1}], {}, "knd is not a key of a column"),
         ([*GOOD, GOOD[1]], {}, "two columns are named a"),
-        ([*GOOD, {"name": "z", "role": "label"}], {}, "only one column can have the role label"),
+        ([*GOOD, {"name": "z", "role": "label"}], {}, "y and z have the role label: say dataset.label"),
+        (GOOD, {"label": "a"}, "dataset.label must be a column with the role label, y, got 'a'"),
         (GOOD[:1], {}, "at least one column must have the role sparse"),
         ([{"name": "../a", "role": "sparse", "kind": "hex"}], {}, "'../a' cannot name a column"),
         ([{**GOOD[1], "separator": ","}], {}, "separator must be one ASCII character that nothing else uses"),
@@ -66,3 +67,9 @@ def test_every_fault_comes_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         read_spec(config_of([{"name": "a", "role": "x"}, {"name": "b", "role": "y"}], delimiter=""))
     assert len(caught.value.problems) == 4
+
+
+def test_of_several_labels_the_chosen_one_is_read_and_a_file_may_lack_them_all() -> None:
+    spec = read_spec(config_of([*GOOD, {"name": "z", "role": "label"}], label="z"))
+    assert (spec.label, [column.role for column in spec.columns]) == ("z", ["ignore", "sparse", "label"])
+    assert [column.name for column in spec.without_label().columns] == ["a"]
