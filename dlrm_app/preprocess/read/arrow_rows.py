@@ -42,7 +42,6 @@ from dlrm_app.preprocess.read.parser import (
     RejectedLine,
     bad_value,
     column_codes,
-    list_slots,
 )
 from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
@@ -75,10 +74,6 @@ class _Lists(NamedTuple):
     ends: NDArray[np.int64]
     items: _Values
 
-    def part(self, start: int, stop: int) -> "_Lists":
-        ends = self.ends[start : stop + 1]
-        return _Lists(ends - ends[0], self.items.take(np.arange(ends[0], ends[-1])))
-
     def take(self, rows: NDArray[np.int64]) -> "_Lists":
         sizes = np.diff(self.ends)
         is_taken = np.zeros(len(sizes), bool)
@@ -89,7 +84,7 @@ class _Lists(NamedTuple):
 class ArrowCursor:
     """A position in the rows of a unit: ``line`` rows behind the first.
 
-    ``keeps_spans``: spans of strings in ``texts()`` are wanted.
+    ``keeps_spans``: positions of strings in ``texts()`` are wanted.
     """
 
     def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
@@ -97,110 +92,98 @@ class ArrowCursor:
         self.line = 0
         self.nulls_in_lists = 0
         """Left out so far."""
-        self._keeps_spans, self._nulls = keeps_spans, column_codes(spec)[0]
-        self._texts: list[NDArray[np.uint8]] = []
-        self._texts_size = 0
-        self._faults: list[tuple[Column, NDArray[np.bool_]]] = []
+        self._spec, self._keeps_spans, self._nulls = spec, keeps_spans, column_codes(spec)[0]
+        self._one_hot = [column for column in spec.sparse if column.separator is None]
         self._rejects: list[RejectedLine] = []
-        one_hot = [column for column in spec.sparse if column.separator is None]
-        num_rows = len(unit.table)
-        self._values = _thread_room(len(spec.dense) + len(one_hot), num_rows)
-        self._dense, self._keys = (
-            self._values[: len(spec.dense)].view(np.float64),
-            self._values[len(spec.dense) :],
-        )
-        self._spans = np.zeros((len(one_hot), num_rows if keeps_spans else 0, 2), np.int64)
-        self._labels = np.zeros(num_rows, np.uint8)
-        self._lists: list[_Lists] = []
-        no_spans = np.zeros((0, 2), np.int64)
-        slots = list_slots(spec)
-        dense = {column.name: slot for slot, column in enumerate(spec.dense)}
-        for column in spec.columns:
-            if column.role == "label" and column.name in unit.table.column_names:
-                labels = np.empty(num_rows)
-                self._read(column, labels, no_spans)
-                self._labels = (labels == 1).view(np.uint8)
-            elif column.role == "dense":
-                self._read(column, self._dense[dense[column.name]], no_spans)
-            elif column.separator is not None:
-                self._lists.append(self._read_lists(column))
-            elif column.role == "sparse":
-                slot = slots[column.name][1]
-                self._read(column, self._keys[slot], self._spans[slot])
-        self._keep = ~np.any([bad for _, bad in self._faults], axis=0) if self._faults else None
+        self._distinct: dict[tuple[str, int], tuple[Any, _Values]] = {}
+        """(column, address) → dictionary of Arrow, its values: row groups share one, and it is read once."""
+        self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
+        """Address → bytes of strings, their place in ``texts()``."""
+        self._texts_size = 0
 
     def texts(self) -> NDArray[np.uint8]:
-        """The bytes of all strings, in which spans are positions."""
-        return np.concatenate([*self._texts, np.zeros(1, np.uint8)])
+        """The bytes of all strings read so far, in which spans are positions."""
+        return np.concatenate([*(data for data, _ in self._texts.values()), np.zeros(1, np.uint8)])
 
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
-        """The rows before number ``until``, up to ``capacity`` at a time; bad ones are left out."""
-        stop = len(self._labels) if until is None else min(until, len(self._labels))
+        """The rows before number ``until``, up to ``capacity`` at a time, good until the next are asked for.
+
+        Bad ones are left out.
+        """
+        stop = len(self.text.table) if until is None else min(until, len(self.text.table))
         while self.line < stop:
             start, self.line = self.line, min(self.line + capacity, stop)
-            keep = None if self._keep is None else self._keep[start : self.line]
-            if keep is None or keep.all():
-                yield self._whole_rows(start, self.line)
-            else:
-                self._reject(start, keep)
-                yield self._kept_rows(start + np.flatnonzero(keep))
+            yield self._read(start, self.text.table.slice(start, self.line - start))
 
     def take_rejects(self) -> list[RejectedLine]:
         """The rows rejected since the last call."""
         rejects, self._rejects = self._rejects, []
         return rejects
 
-    def _whole_rows(self, start: int, stop: int) -> RawColumns:
-        begins = np.arange(len(self._values)) * self._values.shape[1] + start
-        return RawColumns(
-            self._labels[start:stop],
-            self._dense[:, start:stop],
-            self._keys[:, start:stop],
-            Columns(self._values.reshape(-1), begins, begins + (stop - start)),
-            self._spans[:, start:stop],
-            *_joined([lists.part(start, stop) for lists in self._lists], stop - start),
-        )
+    def _read(self, start: int, table: pa.Table) -> RawColumns:
+        """The rows of ``table``, the first of which is number ``start`` of the unit."""
+        spec, count, num_dense = self._spec, len(table), len(self._spec.dense)
+        values = _thread_room(num_dense + len(self._one_hot), count)
+        dense, keys = values[:num_dense].view(np.float64), values[num_dense:]
+        labels, no_spans = np.zeros(count), np.zeros((0, 2), np.int64)
+        spans = np.zeros((len(self._one_hot), count if self._keeps_spans else 0, 2), np.int64)
+        faults: list[tuple[Column, NDArray[np.bool_]]] = []
+        if spec.label in table.column_names:
+            column = next(column for column in spec.columns if column.role == "label")
+            faults.append((column, self._fill_column(table, column, labels, no_spans)))
+        for column, out in zip(spec.dense, dense, strict=True):
+            faults.append((column, self._fill_column(table, column, out, no_spans)))
+        for column, out, its_spans in zip(self._one_hot, keys, spans, strict=True):
+            faults.append((column, self._fill_column(table, column, out, its_spans)))
+        lists = []
+        for column in spec.sparse:
+            if column.separator is not None:
+                its_lists, bad = self._read_lists(table, column)
+                lists.append(its_lists)
+                faults.append((column, bad))
+        faults = [(column, bad) for column, bad in faults if bad.any()]
+        if faults:
+            rows = self._reject(start, table, faults)
+            values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
+            lists = [each.take(rows) for each in lists]
+            dense, keys, count = values[:num_dense].view(np.float64), values[num_dense:], len(rows)
+        begins = np.arange(len(values)) * count
+        one_hot = Columns(values.reshape(-1), begins, begins + count)
+        return RawColumns((labels == 1).view(np.uint8), dense, keys, one_hot, spans, *_joined(lists, count))
 
-    def _kept_rows(self, rows: NDArray[np.int64]) -> RawColumns:
-        values = self._values[:, rows]
-        begins = np.arange(len(values)) * len(rows)
-        num_dense = len(self._dense)
-        return RawColumns(
-            self._labels[rows],
-            values[:num_dense].view(np.float64),
-            values[num_dense:],
-            Columns(values.reshape(-1), begins, begins + len(rows)),
-            self._spans[:, rows[: self._spans.shape[1]]],
-            *_joined([lists.take(rows) for lists in self._lists], len(rows)),
-        )
-
-    def _reject(self, start: int, keep: NDArray[np.bool_]) -> None:
-        """Notes every row that is not to ``keep``, by the first column at fault."""
-        for row in (start + np.flatnonzero(~keep)).tolist():
-            column = next(column for column, bad in self._faults if bad[row])
-            values = {name: self.text.table[name][row].as_py() for name in self.text.table.column_names}
+    def _reject(
+        self, start: int, table: pa.Table, faults: Sequence[tuple[Column, NDArray[np.bool_]]]
+    ) -> NDArray[np.int64]:
+        """Notes every row with a bad value, by its first column at fault; gives the other rows."""
+        keep = ~np.any([bad for _, bad in faults], axis=0)
+        for row in np.flatnonzero(~keep).tolist():
+            column = next(
+                column for column in self._spec.columns if any(c == column and b[row] for c, b in faults)
+            )
+            values = {name: table[name][row].as_py() for name in table.column_names}
             excerpt = "\t".join("" if value is None else str(value) for value in values.values())
             reason = bad_value(column, str(values[column.name]))
-            self._rejects.append(RejectedLine(None, row, reason, column.name, excerpt[:EXCERPT_BYTES]))
+            self._rejects.append(
+                RejectedLine(None, start + row, reason, column.name, excerpt[:EXCERPT_BYTES])
+            )
+        return np.flatnonzero(keep)
 
-    def _read(self, column: Column, values: NDArray[Any], spans: NDArray[np.int64]) -> None:
-        """Fills ``values`` [R] with the numbers or keys of all rows, and ``spans``, if there is room, with their places."""
+    def _fill_column(
+        self, table: pa.Table, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives which rows are bad."""
         states, at = np.empty(len(values), np.uint8), 0
-        for array in self.text.table[column.name].chunks:
+        for array in table[column.name].chunks:
             to = slice(at, at + len(array))
             self._fill(array, column, _Values(values[to], states[to], spans[to]))
             at += len(array)
         if column.role == "label":
             states[(states != PRESENT) | ((values != 0) & (values != 1))] = BAD
-        self._note(column, states == BAD)
+        return states == BAD
 
-    def _note(self, column: Column, bad: NDArray[np.bool_]) -> None:
-        if bad.any():
-            self._faults.append((column, bad))
-
-    def _read_lists(self, column: Column) -> _Lists:
-        """The lists of all rows; nulls inside are left out."""
-        arrays = [_as_lists(chunk, column) for chunk in self.text.table[column.name].chunks]
+    def _read_lists(self, table: pa.Table, column: Column) -> tuple[_Lists, NDArray[np.bool_]]:
+        """(the lists, nulls inside left out; which rows are bad)"""
+        arrays = [_as_lists(chunk, column) for chunk in table[column.name].chunks]
         sizes = [numbers_of(pc.fill_null(pc.list_value_length(array), 0)) for array in arrays]
         ends, parts = _ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), []
         for array in arrays:
@@ -213,8 +196,7 @@ class ArrowCursor:
             self.nulls_in_lists += int(absent.sum())
             ends, items = _ends_of(~absent)[ends], items.take(np.flatnonzero(~absent))
         num_bad = _ends_of(items.states == BAD)
-        self._note(column, num_bad[ends[1:]] > num_bad[ends[:-1]])
-        return _Lists(ends, items)
+        return _Lists(ends, items), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
     def _fill(self, array: Any, column: Column, out: _Values) -> None:
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
@@ -223,8 +205,7 @@ class ArrowCursor:
         if pa.types.is_null(kind):
             out.values[:], out.states[:] = missing, NULL
         elif pa.types.is_dictionary(kind):
-            distinct = _empty(len(array.dictionary), column, len(out.spans) > 0)
-            self._fill(array.dictionary, column, distinct)
+            distinct = self._values_of(array.dictionary, column)
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
             _spread(*distinct, *_numbers_and_nulls(indices), missing, *out)
         elif _is_text(kind):
@@ -241,6 +222,15 @@ class ArrowCursor:
             parts = *_numbers_and_nulls(numbers), _is_float(numbers)
             _convert_numbers(*parts, column.kind == "integer", out.values, out.states)
 
+    def _values_of(self, dictionary: Any, column: Column) -> _Values:
+        """The values of a column's dictionary."""
+        key = column.name, dictionary.buffers()[-1].address if len(dictionary) else 0
+        if key not in self._distinct:
+            values = _empty(len(dictionary), column, self._keeps_spans)
+            self._fill(dictionary, column, values)
+            self._distinct[key] = dictionary, values
+        return self._distinct[key][1]
+
     def _parse(self, array: Any, column: Column, out: _Values) -> None:
         """Reads strings by the rules for text."""
         data, ends, nulls, offset = _texts_and_nulls(array)
@@ -250,9 +240,9 @@ class ArrowCursor:
             return
         _parse_keys(data, ends, nulls, offset, self._nulls, _KEYS[column.kind or ""], out.values, out.states)
         if len(out.spans) and column.kind == "string":
-            out.spans[:, 0], out.spans[:, 1] = ends[:-1] + self._texts_size, ends[1:] + self._texts_size
-            self._texts.append(data)
-            self._texts_size += len(data)
+            place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
+            self._texts_size = max(self._texts_size, place + len(data))
+            out.spans[:, 0], out.spans[:, 1] = ends[:-1] + place, ends[1:] + place
 
 
 def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:

@@ -143,7 +143,9 @@ def test_nulls_inside_lists_are_left_out_and_counted(
     assert [row.sparse[0] for row in rows] == [
         [v & reference.MASK for v in row or [] if v is not None] for row in values
     ]
-    assert ArrowCursor(unit, form).nulls_in_lists == sum(v is None for row in values for v in row or [])
+    cursor = ArrowCursor(unit, form)
+    list(cursor.rows(2, None))
+    assert cursor.nulls_in_lists == sum(v is None for row in values for v in row or [])
 
 
 def test_a_text_with_separators_is_a_list() -> None:
@@ -211,11 +213,14 @@ def test_spans_are_where_the_strings_lie() -> None:
     )
     unit = ParquetUnit(0, 0, pa.table({"x": array, "n": range(6), "l": [["p", None, "qq"]] * 6}), 0, True)
     cursor = open_cursor(unit, form, keeps_spans=True)
-    texts, found, items = cursor.texts().tobytes(), [], []
+    places, item_places = [], []
     for raw in cursor.rows(4, None):
         (_, spans), _, (_, item_spans) = raw.sparse_keys(form)
-        found += [texts[start:stop].decode() for start, stop in spans]
-        items += [texts[start:stop].decode() for start, stop in item_spans]
+        places += spans.tolist()
+        item_places += item_spans.tolist()
+    texts = cursor.texts().tobytes()
+    found = [texts[start:stop].decode() for start, stop in places]
+    items = [texts[start:stop].decode() for start, stop in item_places]
     assert [text for text, word in zip(found, words, strict=True) if word] == [word for word in words if word]
     assert items == ["p", "qq"] * 6
 
