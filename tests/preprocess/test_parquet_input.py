@@ -167,7 +167,8 @@ def run_small(folder: Path, *files: str, separator: str = "") -> Any:
     return run(folder / "out", f"dataset={folder}/small.yaml", f"input.train=[{names}]", "encoding=vocab")
 
 
-def test_lists_of_every_kind_are_read(tmp_path: Path) -> None:
+def test_lists_of_every_kind_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     for number, kind in enumerate(
         [pa.list_(pa.string()), pa.large_list(pa.string()), pa.list_(pa.string(), 2)]
     ):
@@ -178,6 +179,7 @@ def test_lists_of_every_kind_are_read(tmp_path: Path) -> None:
         values = pq.read_table(tmp_path / "out" / "vocab" / "x.parquet")
         ids = dict(zip(values["value"].to_pylist(), values["id"].to_pylist(), strict=True))
         assert table_of(manifest)["x"].to_pylist() == [[ids["a"], ids["b"]], [ids["b"]]]
+        assert "1 nulls inside lists are left out" in caplog.text
 
 
 def test_numbers_in_one_file_and_strings_in_another_are_refused(tmp_path: Path) -> None:

@@ -40,11 +40,12 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class EncodedUnit:
-    """``lines``: of the unit, rejected ones too; ``splits`` by name."""
+    """``lines``: of the unit, rejected ones too; ``splits`` by name; ``nulls_in_lists`` are left out."""
 
     text: TextRange
     lines: int
     splits: dict[str, EncodedSplit]
+    nulls_in_lists: int = 0
 
     @property
     def rows(self) -> int:
@@ -100,7 +101,7 @@ class EncodeUnits:
         if self.wants_sketch:
             with unit.write(".sketch") as temporary:
                 sketches.write(temporary)
-        return unit.finish(EncodedUnit(text_range, cursor.line, splits))
+        return unit.finish(EncodedUnit(text_range, cursor.line, splits, cursor.nulls_in_lists))
 
     def _encode(
         self,

@@ -245,6 +245,8 @@ class Cursor:
     ``keeps_spans``: positions of strings in ``texts()`` are wanted.
     """
 
+    nulls_in_lists = 0  # an empty element of text is a missing value
+
     def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
         if keeps_spans:
             text.load()
