@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +24,15 @@ from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.finish import RejectLimit, finish, refuse_if_many_rejects
 from dlrm_app.preprocess.passes.counting import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
-from dlrm_app.preprocess.passes.plan import CountedUnit, CountLines, Cuts, Plan, cut_lines, refuse_empty_cuts
+from dlrm_app.preprocess.passes.plan import (
+    CountedUnit,
+    CountLines,
+    Cuts,
+    Plan,
+    cut_lines,
+    refuse_empty_cuts,
+    unit_feeds,
+)
 from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
 from dlrm_app.preprocess.passes.targets import (
     AddUpClicks,
@@ -256,21 +263,11 @@ def _landed(sources: Iterable[Source], journal: Journal[U]) -> list[U]:
 
 
 def missing_units(plan: Plan, source: Source, journal: Journal[U]) -> list[TextFeed] | list[ParquetFeed]:
-    """Feeds of the units that have not landed.
-
-    One for each in a plain file, one for all of a compressed file, one for those of Parquet that share a row group.
-    """
+    """Feeds of the units that have not landed."""
     done, unit_bytes = journal.done_units(source.index), plan.unit_bytes
-    if source.format == "parquet":
-        rows = plan.units_of(source)
-        todo = [number for number in range(len(rows)) if number not in done]
-        shared = groupby(todo, lambda number: rows[number].groups)
-        columns = plan.columns_of(source)
-        return [ParquetFeed(source, columns, unit_bytes, tuple(numbers)) for _, numbers in shared]
     if not source.is_compressed:
-        num_units = max(-(-source.bytes // unit_bytes), 1)
-        todo = sorted(set(range(num_units)) - set(done))
-        return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in todo]
+        columns = plan.columns_of(source) if source.format == "parquet" else {}
+        return unit_feeds(source, columns, unit_bytes, lambda unit: unit not in done)
     if done and done == list(range(len(done))) and journal.load(source.index, done[-1]).text.is_last:
         return []
     return [TextFeed(source, unit_bytes, skip=frozenset(done))]

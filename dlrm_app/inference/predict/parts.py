@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features
+from dlrm_app.dataset.arrow import ColumnError, array_of, numbers_of, read_column, read_features
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import DataError
 from dlrm_app.loader.rows import Columns, Rows, arrange
 
-Chunk = tuple[pa.Table, NDArray[np.int64], pa.Table | None]
-"""Encoded rows, with the columns of a dataset, where each stands within the part (its line or row, from 0 on), and the
-columns that go along with the scores."""
+NUMBER, KEPT = "number", "keep:"
+"""The column that says where a row stands within its part (its line or row, from 0 on); what columns that go along begin with."""
+Chunk = tuple[pa.Table, pa.Table]
+"""Encoded rows, with the columns of a dataset, and what goes along with their scores: the number, columns of the input."""
 
 
 @dataclass
@@ -77,8 +78,8 @@ class DatasetParts:
             )
         verify_shards(manifest)
         self._shards = manifest.splits[split].shards
-        self.has_labels = manifest.label is not None and manifest.splits[split].positives is not None
-        self._reader = ShardReader(manifest.folder, reader.columns(self.has_labels))
+        has_labels = manifest.label is not None and manifest.splits[split].positives is not None
+        self._reader = ShardReader(manifest.folder, reader.columns(has_labels))
         self.identity = {"dataset": manifest.fingerprint(), "split": split}
         self.origin_names = ("shard", "row")
 
@@ -94,4 +95,4 @@ class DatasetParts:
 
     def _read(self, shard: Shard, group: int, _: Part) -> Iterator[Chunk]:
         table = self._reader.read(shard, group)
-        yield table, np.arange(len(table)), None
+        yield table, pa.table({NUMBER: array_of(np.arange(len(table)))})

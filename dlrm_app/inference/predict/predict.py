@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from dlrm_app.config.scoring import PredictConfig
-from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
@@ -47,8 +47,8 @@ _PREFETCHED = 1
 
 Scorer = Callable[[Rows], NDArray[np.float32]]
 """Rows → their logits [n]."""
-_ReadChunk = tuple[Rows, NDArray[np.uint8] | None, NDArray[np.int64], pa.Table | None]
-"""Rows in memory, their labels if there are any, where each row stands within its part, columns that go along."""
+_ReadChunk = tuple[Rows, pa.Table]
+"""Rows in memory, and what goes along with their scores: as in a Chunk, and their labels if there are any."""
 
 
 @dataclass(frozen=True)
@@ -180,28 +180,21 @@ def _read(
 ) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
         chunks = []
-        for table, numbers, kept in part.read(part):
-            chunks.append((*reader.rows(table, part.origin), numbers, kept))
+        for table, beside in part.read(part):
+            rows, labels = reader.rows(table, part.origin)
+            if labels is not None:
+                beside = beside.append_column("label", array_of(labels))
+            chunks.append((rows, beside))
             if own is not None:
                 own.add(table)
         yield part, chunks
 
 
 def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: ScoresFile) -> None:
-    logits = [np.empty(0, np.float32), *(score(rows) for rows, _, _, _ in chunks)]
-    numbers = [np.empty(0, np.int64), *(its_numbers for _, _, its_numbers, _ in chunks)]
-    labels = [its_labels for _, its_labels, _, _ in chunks if its_labels is not None]
-    kept = [its_kept for _, _, _, its_kept in chunks if its_kept is not None]
-    scores.write(
-        part.name,
-        np.concatenate(logits),
-        np.concatenate(numbers),
-        np.concatenate([np.empty(0, np.uint8), *labels]) if len(labels) == len(chunks) else None,
-        pa.concat_tables(kept) if kept else None,
-        Tally(
-            part.origin, part.first_number, part.num_lines, len(part.rejects), part.rejects[:_KEPT_REJECTS]
-        ),
-    )
+    scored = [beside.append_column("logit", array_of(score(rows))) for rows, beside in chunks]
+    rejects = part.rejects[:_KEPT_REJECTS]
+    tally = Tally(part.origin, part.first_number, part.num_lines, len(part.rejects), rejects)
+    scores.write(part.name, scored, tally)
 
 
 def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
@@ -226,8 +219,9 @@ def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
     metrics.update(torch.empty(0), torch.empty(0))
     has_labels = True
     for number, path in enumerate(scores.paths()):
-        has_labels = has_labels and "label" in pq.read_schema(path).names
-        if has_labels and number % runtime.world_size == runtime.rank:
+        footer = pq.read_metadata(path)
+        has_labels = has_labels and ("label" in footer.schema.names or not footer.num_rows)
+        if has_labels and footer.num_rows and number % runtime.world_size == runtime.rank:
             table = pq.read_table(path)
             labels = torch.from_numpy(numbers_of(table.column("label")).astype(np.float32))
             metrics.update(torch.from_numpy(numbers_of(table.column("logit")).copy()), labels)

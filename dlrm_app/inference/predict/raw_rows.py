@@ -1,16 +1,12 @@
-"""Raw rows, encoded as those of training were: units of files as preprocessing cuts them, and lines of requests.
-
-Rows of requests become lines, with separators that no value has, so that one parser reads them and text.
-"""
+"""Raw rows, encoded as those of training were: units of files as preprocessing cuts them."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import DatasetConfig
@@ -18,22 +14,17 @@ from dlrm_app.config.scoring import STANDARD_INPUT
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
-from dlrm_app.inference.predict.parts import Chunk, Part, ReadPart
-from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.inference.predict.parts import KEPT, NUMBER, Chunk, Part
+from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.passes.plan import unit_feeds
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.beginning import file_spec, source_spec
 from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
-from dlrm_app.preprocess.read.parser import Parser, RejectedLine
-from dlrm_app.preprocess.read.spec import Column, Spec, read_spec
-from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, UnitRows, units_of
+from dlrm_app.preprocess.read.spec import Spec, read_spec
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.source import Source, find_files
-from dlrm_app.preprocess.units.unit_text import PADDING, TextFeed, UnitText, pipe_units
+from dlrm_app.preprocess.units.unit_text import UnitText, pipe_units
 from dlrm_app.text import listed
-
-FIELD, ITEM = "\x1f", "\x1e"
-"""Separators of the fields of a row, and of the items of a list."""
-BREAKING = frozenset("\x1e\x1f\n\r")
-"""Characters that a value cannot hold, in text as here. An item of a list cannot hold the separator of its column either."""
 
 
 def raw_spec(manifest: Manifest) -> Spec:
@@ -45,43 +36,6 @@ def raw_spec(manifest: Manifest) -> Spec:
     return read_spec(DatasetConfig(**manifest.config["dataset"]))
 
 
-def read_columns(spec: Spec) -> list[Column]:
-    """The columns that a TextEncoder's lines have, as the raw log has them."""
-    return [column for column in spec.columns if column.role != "ignore"]
-
-
-def text_spec(spec: Spec) -> Spec:
-    """``spec`` as a TextEncoder's lines have it: the columns that are read, between separators of their own."""
-    columns = tuple(
-        column if column.separator is None else replace(column, separator=ITEM)
-        for column in read_columns(spec)
-    )
-    return replace(spec, delimiter=FIELD, quote=None, header=False, columns=columns, order=())
-
-
-class TextEncoder:
-    """Encodes lines of ``spec``, which is one of ``text_spec``, as ``manifest`` says; up to ``capacity`` at a time."""
-
-    def __init__(self, spec: Spec, manifest: Manifest, capacity: int) -> None:
-        self._parser = Parser(spec, capacity)
-        self._encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder)
-        self._capacity = capacity
-        self.schema = self._encoder.schema
-        """Of the columns that it gives."""
-
-    def encode(self, lines: Sequence[str]) -> tuple[Encoded, NDArray[np.int64], list[RejectedLine]]:
-        """(the rows of the well-formed ``lines``, the number of each from 0 on, the lines left out and why)."""
-        text = np.frombuffer("\n".join([*lines, ""]).encode("utf-8") + bytes(PADDING), np.uint8)
-        stop, at, count = len(text) - PADDING, 0, 0
-        rejects: list[RejectedLine] = []
-        while at < stop:
-            at, num_lines, its_rejects = self._parser.parse(text, at, stop, self._capacity)
-            rejects += [reject._replace(line=count + reject.line) for reject in its_rejects]
-            count += num_lines
-        numbers = without(0, count, [reject.line for reject in rejects])
-        return self._encoder.encode(self._parser.take()), numbers, rejects
-
-
 def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
     """range(start, stop) without the numbers ``left_out``."""
     keep = np.ones(stop - start, bool)
@@ -91,11 +45,6 @@ def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]
 
 _CHUNK_ROWS = 1 << 15
 _UNLABELLED = "labels=false"
-_KEPT = "keep:"
-"""Before the names of columns that go along, which may be read as well."""
-
-
-_File = tuple[Source, Spec]
 
 
 class RawParts:
@@ -112,9 +61,9 @@ class RawParts:
         self._manifest = manifest
         self._unit_bytes = unit_bytes
         self._labels = labels
-        self._keep = {f"{_KEPT}{name}": name for name in keep}
+        self._keep = {f"{KEPT}{name}": name for name in keep}
         self.is_piped = given == STANDARD_INPUT
-        self._files: list[_File] = []
+        self._files: list[tuple[Source, Spec]] = []
         if not self.is_piped:
             refuse_all([], *(partial(self._look_at, source) for source in find_files("input", given)))
             refuse_other_types(*zip(*self._files, strict=True))
@@ -123,13 +72,10 @@ class RawParts:
         mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
             raise ConfigError(["some of the files have a label column and others have not: score them apart"])
-        self.has_labels = mixed == {True} or (
-            self.is_piped and labels is not False and self._spec.label is not None
-        )
         self.identity = {
             "files": [[source.path, source.bytes, source.modified_ns] for source, _ in self._files],
             "columns": manifest.fingerprint(),
-            "labels": self.has_labels,
+            "labels": mixed == {True},
             "unit_bytes": unit_bytes,
             "keep": list(keep),
         }
@@ -160,52 +106,31 @@ class RawParts:
         if self.is_piped:
             yield from self._piped()
             return
-        number = 0
         for source, spec in self._files:
-            if source.format == "parquet":
-                rows = self._rows_of(source, spec)
-                wanted = [unit for unit in range(len(rows)) if is_wanted(_name(source, unit), number + unit)]
-                for unit, read in self._parquet_units(source, spec, wanted):
-                    yield Part(_name(source, unit), source.path, read, 1)
-                number += len(rows)
-                continue
-            for unit, read in self._units(source, spec):
-                if is_wanted(_name(source, unit), number):
-                    yield Part(_name(source, unit), source.path, read, self._first_line)
-                number += 1
+            yield from self._parts_of(source, spec, is_wanted)
+
+    def _parts_of(self, source: Source, spec: Spec, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
+        is_parquet = source.format == "parquet"
+        columns = {**names_of(source, spec), **self._keep} if is_parquet else {}
+
+        def is_mine(unit: int) -> bool:
+            return is_wanted(_name(source, unit), source.index + unit)
+
+        for feed in unit_feeds(source, columns, self._unit_bytes, is_mine):
+            for unit in feed.items():
+                if is_mine(unit.unit):
+                    read = partial(self._encode, unit, spec)
+                    first = 1 if is_parquet else self._first_line
+                    yield Part(_name(source, unit.unit), source.path, read, first)
 
     def _piped(self) -> Iterator[Part]:
         for text in pipe_units(sys.stdin.buffer, self._unit_bytes):
             if text.unit == 0:
                 spec = file_spec("standard input", text.load(), self._spec, self._labels, _UNLABELLED)
-                self.has_labels = spec.label is not None
-            read = partial(self._encode, iter([text]), spec)
+            read = partial(self._encode, text, spec)
             yield Part(f"00000-{text.unit:07d}", "standard input", read, self._first_line)
 
-    def _units(self, source: Source, spec: Spec) -> Iterator[tuple[int, ReadPart]]:
-        feed = TextFeed(source, self._unit_bytes)
-        if source.is_compressed:
-            for text in feed.items():
-                yield text.unit, partial(self._encode, iter([text]), spec)
-            return
-        for unit in range(max(1, -(-source.bytes // self._unit_bytes))):
-            texts = replace(feed, first=unit, last=unit + 1).items()
-            yield unit, partial(self._encode, texts, spec)
-
-    def _rows_of(self, source: Source, spec: Spec) -> list[UnitRows]:
-        return units_of(source, len(names_of(source, spec)) + len(self._keep), self._unit_bytes)
-
-    def _parquet_units(
-        self, source: Source, spec: Spec, wanted: Sequence[int]
-    ) -> Iterator[tuple[int, ReadPart]]:
-        rows, columns = self._rows_of(source, spec), {**names_of(source, spec), **self._keep}
-        for _, numbers in groupby(wanted, lambda number: rows[number].groups):
-            for unit in ParquetFeed(source, columns, self._unit_bytes, tuple(numbers)).items():
-                yield unit.unit, partial(self._encode, iter([unit]), spec)
-
-    def _encode(self, units: Iterator[UnitText | ParquetUnit], spec: Spec, part: Part) -> Iterator[Chunk]:
-        """The rows of the first of ``units``, which keeps its file open."""
-        unit = next(units)
+    def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, part: Part) -> Iterator[Chunk]:
         cursor, before = open_cursor(unit, spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
         for raw in cursor.rows(_CHUNK_ROWS, None):
@@ -213,14 +138,12 @@ class RawParts:
             lines = without(before, cursor.line, [reject.line for reject in rejects])
             part.rejects += [(reject.line, reject.reason) for reject in rejects]
             before = cursor.line
-            kept = None
-            if self._keep and isinstance(unit, ParquetUnit):
-                kept = (
-                    unit.table.select([*self._keep])
-                    .rename_columns([*self._keep.values()])
-                    .take(array_of(lines))
-                )
-            yield encoder.encode(raw).table, lines, kept
+            beside = pa.table({NUMBER: array_of(lines)})
+            if isinstance(unit, ParquetUnit):
+                kept = unit.table.select([*self._keep]).take(beside[NUMBER])
+                for name in self._keep:
+                    beside = beside.append_column(name, kept[name])
+            yield encoder.encode(raw).table, beside
         part.rejects += [(reject.line, reject.reason) for reject in cursor.take_rejects()]
         part.num_lines = cursor.line
 

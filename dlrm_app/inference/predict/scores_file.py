@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import held_lock, output_problems, write_json, written_whole
+from dlrm_app.inference.predict.parts import KEPT, NUMBER
 
 _RUN = "run.json"
 _TALLY = b"tally"
-_KEPT = "keep:"
+_NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
 
 
 @dataclass(frozen=True)
@@ -95,22 +96,10 @@ class ScoresFile:
         """True if the part ``name`` is written."""
         return self._path(name).is_file()
 
-    def write(
-        self,
-        name: str,
-        logits: NDArray[np.float32],
-        numbers: NDArray[np.int64],
-        labels: Any,
-        kept: pa.Table | None,
-        tally: Tally,
-    ) -> None:
-        """Writes a part: logits, where each row stands in it, its labels and columns that go along (None: it has none)."""
-        columns = {"logit": array_of(logits), "number": array_of(numbers)}
-        if labels is not None:
-            columns["label"] = array_of(labels)
-        if kept is not None:
-            columns |= {f"{_KEPT}{column}": kept[column] for column in kept.column_names}
-        table = pa.table(columns).replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
+    def write(self, name: str, chunks: Sequence[pa.Table], tally: Tally) -> None:
+        """Writes a part: the logits, numbers, labels if there are any, and columns that go along."""
+        table = pa.concat_tables(chunks or [_NO_ROWS])
+        table = table.replace_schema_metadata({_TALLY: json.dumps(asdict(tally))})
         with written_whole(self._path(name)) as temporary:
             pq.write_table(table, temporary)
 
@@ -131,13 +120,12 @@ class ScoresFile:
         with written_whole(self.output) as temporary:
             for path, start, tally in self._numbered():
                 table = self._final(pq.read_table(path), start, tally.origin)
-                writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
                 if len(table):
+                    writer = writer or pq.ParquetWriter(temporary, table.schema, compression="zstd")
                     writer.write_table(table)
                 rows += len(table)
-            if writer is None:  # of files without any row group
-                none = pa.table({"logit": pa.array([], pa.float32()), "number": pa.array([], pa.int64())})
-                pq.write_table(self._final(none, 0, ""), temporary)
+            if writer is None:
+                pq.write_table(self._final(_NO_ROWS, 0, ""), temporary)
             else:
                 writer.close()
         shutil.rmtree(self._folder)
@@ -159,10 +147,9 @@ class ScoresFile:
             columns["label"] = part.column("label")
         codes = array_of(np.zeros(len(part), np.int32))
         columns[self._origin_names[0]] = pa.DictionaryArray.from_arrays(codes, pa.array([origin]))
-        columns[self._origin_names[1]] = array_of(numbers_of(part.column("number")) + start)
-        for name in part.column_names:
-            if name.startswith(_KEPT):
-                columns[name.removeprefix(_KEPT)] = part.column(name)
+        columns[self._origin_names[1]] = array_of(numbers_of(part.column(NUMBER)) + start)
+        kept = [name for name in part.column_names if name.startswith(KEPT)]
+        columns |= {name.removeprefix(KEPT): part.column(name) for name in kept}
         return pa.table(columns)
 
     def _path(self, name: str) -> Path:

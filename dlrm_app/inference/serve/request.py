@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlrm_app.inference.predict.raw_rows import BREAKING, FIELD, ITEM, read_columns, text_spec
 from dlrm_app.preprocess.read.spec import Column, Spec
 
+_FIELD, _ITEM = "\x1f", "\x1e"
+"""Separators of the fields of a line, and of the items of a list: no value may hold them, nor a line end."""
+_BREAKING = frozenset(f"{_FIELD}{_ITEM}\n\r")
 MAX_PROBLEMS = 8
 """Bad rows that an answer names."""
 _SHOWN = 60
@@ -92,11 +94,17 @@ class JsonRows:
 
     def __init__(self, spec: Spec) -> None:
         unlabelled = spec.without_label()
-        read, columns = text_spec(unlabelled), read_columns(unlabelled)
+        columns = [column for column in unlabelled.columns if column.role != "ignore"]
         self._columns = {c.name: (number, c, _plain_types(c)) for number, c in enumerate(columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
+        fields = [
+            column if column.separator is None else replace(column, separator=_ITEM) for column in columns
+        ]
         # one more, so that no line is ever blank, which the parser rejects
-        self.line_spec = replace(read, columns=(*read.columns, Column("", "ignore")))
+        fields.append(Column("", "ignore"))
+        self.line_spec = replace(
+            unlabelled, delimiter=_FIELD, quote=None, header=False, columns=tuple(fields), order=()
+        )
 
     def lines(self, rows: list[dict[str, object]]) -> list[str]:
         """A line for each of ``rows``. Raises RequestError with the first bad value of every bad row."""
@@ -127,9 +135,9 @@ class JsonRows:
                     fields[at] = _text(value, column)
             except ValueError as error:
                 return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
-        line = FIELD.join(fields)
+        line = _FIELD.join(fields)
         # all at once: looking at every value takes longer than all else here
-        is_plain = line.isascii() and line.count(FIELD) == len(self._columns)
+        is_plain = line.isascii() and line.count(_FIELD) == len(self._columns)
         if is_plain and "\n" not in line and "\r" not in line:
             return line
         return self._bad_text(number, row) or line
@@ -160,7 +168,7 @@ def _text(value: Any, column: Column) -> str:
         return _scalar(value, column)
     if not isinstance(value, list):
         raise ValueError("holds lists: put the value in [ ]")
-    text = ITEM.join("" if item is None else _scalar(item, column) for item in value)
+    text = _ITEM.join("" if item is None else _scalar(item, column) for item in value)
     if value and not text:
         raise ValueError("is a list of one missing value, which no raw log holds: give [], or leave it out")
     return text
@@ -176,7 +184,7 @@ def _scalar(value: Any, column: Column) -> str:
 
 
 def _check_text(value: str, column: Column) -> None:
-    if not BREAKING.isdisjoint(value):
+    if not _BREAKING.isdisjoint(value):
         raise ValueError("may not hold line ends or separators of records")
     if column.separator is not None and column.separator in value:
         raise ValueError(f"holds an item with {column.separator!r}, which separates items in the raw log")

@@ -14,11 +14,13 @@ import torch
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
-from dlrm_app.inference.predict.raw_rows import TextEncoder, raw_spec
+from dlrm_app.inference.predict.raw_rows import raw_spec, without
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
-from dlrm_app.preprocess.encode.encoder import Encoded
+from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
+from dlrm_app.preprocess.read.parser import Parser, RejectedLine
+from dlrm_app.preprocess.units.unit_text import PADDING
 
 Answer = list[float] | RequestError
 """A probability for every row of a request, or why it has none."""
@@ -39,8 +41,11 @@ class ServedExport:
         self.identity = checksum(export.folder / RECORD).removeprefix("sha256:")[:12]
         self.rows = JsonRows(self.spec)
         """Makes the lines of a request."""
-        self._text = TextEncoder(self.rows.line_spec, export.encoding, capacity)
-        position = self._text.schema.get_field_index
+        spec, manifest = self.rows.line_spec, export.encoding
+        self._capacity = capacity
+        self._parser = Parser(spec, capacity)
+        self._encoder = Encoder(spec, manifest.dense, manifest.sparse, manifest.folder)
+        position = self._encoder.schema.get_field_index
         self._dense = [position(name) for name in export.record.dense]
         self._features = [position(name) for name in export.features]
 
@@ -48,8 +53,10 @@ class ServedExport:
         """An answer to each of ``requests``, in order; a bad line spoils its own request alone."""
         lines = [line for request in requests for line in request]
         scores = np.zeros(len(lines), np.float64)
-        encoded, numbers, rejects = self._text.encode(lines)
-        if len(numbers):
+        rejects = self._parse(lines)
+        encoded = self._encoder.encode(self._parser.take())
+        if len(encoded):
+            numbers = without(0, len(lines), [reject.line for reject in rejects])
             scores[numbers] = probabilities(self.export.score(self._inputs(encoded))[1].numpy())
         answers: list[Answer] = []
         begin = 0
@@ -59,6 +66,17 @@ class ServedExport:
             answers.append(bad_rows(wrong) if wrong else scores[begin:end].tolist())
             begin = end
         return answers
+
+    def _parse(self, lines: Sequence[str]) -> list[RejectedLine]:
+        """Reads ``lines`` into the parser; gives those left out, numbered from 0 on."""
+        text = np.frombuffer("\n".join([*lines, ""]).encode("utf-8") + bytes(PADDING), np.uint8)
+        at = count = 0
+        rejects: list[RejectedLine] = []
+        while at < len(text) - PADDING:  # it stops to make room
+            at, num_lines, its_rejects = self._parser.parse(text, at, len(text) - PADDING, self._capacity)
+            rejects += [reject._replace(line=count + reject.line) for reject in its_rejects]
+            count += num_lines
+        return rejects
 
     def _inputs(self, encoded: Encoded) -> Inputs:
         dense = np.empty((len(encoded), len(self._dense)), np.float32)

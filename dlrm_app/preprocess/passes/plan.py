@@ -1,7 +1,8 @@
 """The plan of a run, made before it begins, and the cuts of the training input: plain values, sent to any process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,9 +14,9 @@ from dlrm_app.preprocess.read.parser import body
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.parquet_units import ParquetUnit, UnitRows, units_of
+from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, UnitRows, units_of
 from dlrm_app.preprocess.units.source import Source
-from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
+from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange, UnitText
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,25 @@ class Plan:
 
     def has_label(self, split: str) -> bool:
         return self.spec.label is not None and split not in self.unlabelled
+
+
+def unit_feeds(
+    source: Source, columns: Mapping[str, str], unit_bytes: int, is_wanted: Callable[[int], bool]
+) -> list[TextFeed] | list[ParquetFeed]:
+    """Feeds of the units that are wanted, by their numbers.
+
+    One for each in a plain file, one for all of a compressed file, wanted or not, one for those of Parquet that share a
+    row group. ``columns``: those of a ParquetFeed.
+    """
+    if source.format == "parquet":
+        rows = units_of(source, len(columns), unit_bytes)
+        wanted = filter(is_wanted, range(len(rows)))
+        shared = groupby(wanted, lambda number: rows[number].groups)
+        return [ParquetFeed(source, columns, unit_bytes, tuple(numbers)) for _, numbers in shared]
+    if source.is_compressed:
+        return [TextFeed(source, unit_bytes)]
+    num_units = max(-(-source.bytes // unit_bytes), 1)
+    return [TextFeed(source, unit_bytes, unit, unit + 1) for unit in filter(is_wanted, range(num_units))]
 
 
 @dataclass(frozen=True, slots=True)
