@@ -26,8 +26,7 @@ from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
-from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
-from dlrm_app.sharding.plan import to_assignment
+from dlrm_app.sharding.placement import Assignment, Placed, imbalance, rank_loads
 from dlrm_app.sharding.planner import make_workload
 from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
@@ -109,7 +108,14 @@ def plan_theirs(work: Workload, cluster: Cluster) -> Judged:
     started = time.process_time()
     plan = planner.plan(model, [AnyShardingSharder()])
     seconds = time.process_time() - started
-    return judge(to_assignment(plan, estimate_options(work, cluster)), cluster, seconds)
+    options = estimate_options(work, cluster)
+    assignment = {
+        name: Placed(option, tuple(placed.ranks))
+        for name, placed in plan.plan["bags"].items()
+        for option in options[name]
+        if (option.sharding_type, option.kernel) == (placed.sharding_type, placed.compute_kernel)
+    }
+    return judge(assignment, cluster, seconds)
 
 
 def plan_theirs_within(model: str, ranks: int, limit: int) -> str:

@@ -105,7 +105,6 @@ RUNS = {  # folder: (ranks, settings)
         "sharding.tables={t_shop:{types:[data_parallel]}}"]),
     "two_lamb": (2, ["data.path=full", *MLP, "optimizer=lamb", "schedule=step", "schedule.sparse.milestones=[50]",
         "schedule.dense.milestones=[40]"]),
-    "two_torchrec_planner": (2, ["data.path=hash", *MLP, "sharding.planner=torchrec"]),
     "two_bf16": (2, ["data.path=gzip", *DCN, "trainer.precision=bf16",
         "sharding.collectives.forward=fp16", "sharding.collectives.backward=bf16"]),
     "two_ensemble": (2, ["data.path=multi_hot", *MLP, *ENSEMBLE]),
@@ -120,7 +119,7 @@ EVALUATIONS = {
 PLANS = {
     "plan_medium": ["tables=merlin_medium", "topology=a100_80g", "topology.nodes=2"],
     "plan_dcnv2": ["experiment=mlperf_dcnv2", "topology=a100_40g_8"],
-    "plan_own": ["tables=own.yaml", "model=concat", "topology=cpu_2", "sharding.planner=torchrec"],
+    "plan_own": ["tables=own.yaml", "model=concat", "topology=cpu_2"],
 }
 OWN = """
 specs:

@@ -65,7 +65,6 @@ class ShardingConfig(Section):
     kernels: list[str] | None = None
     tables: dict[str, Any] = field(default_factory=dict)
     collectives: CollectivesConfig = field(default_factory=CollectivesConfig)
-    planner: Literal["fast", "torchrec"] = "fast"
     plan: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import nn
-
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
@@ -18,7 +16,6 @@ from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.suggestions import smallest_cluster
-from dlrm_app.tables.bags import attach_fused_optimizers, meta_bags
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import count, next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
@@ -37,7 +34,7 @@ def plan_cluster(config: PlanConfig, write_page: PageWriter | None = None) -> Es
         tables = with_pooling_factors(tables, manifest)
     work = plan_workload(config, tables, cluster.device)
     started = time.perf_counter()
-    assignment, options = find_assignment(work, cluster, lambda: _on_paper(config, tables))
+    assignment, options = find_assignment(work, cluster)
     seconds = time.perf_counter() - started
     plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
     print(plan_text(plan))
@@ -78,14 +75,6 @@ def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, c
     print(needed)
     if problem := shortage(needed, cluster):
         print(f"warning: {problem}")
-
-
-def _on_paper(config: PlanConfig, tables: list[Table]) -> nn.Module:
-    """The tables as torchrec's planner reads them, without weights."""
-    model = nn.Module()
-    model.sparse = meta_bags(tables)
-    attach_fused_optimizers(model, tables, config.optimizer.sparse)
-    return model
 
 
 def _print_smallest(work: Workload, cluster: Cluster) -> None:

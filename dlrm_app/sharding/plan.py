@@ -93,21 +93,6 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
     )
 
 
-def to_assignment(plan: ShardingPlan, options: Options) -> Assignment:
-    """The assignment of a ShardingPlan by torchrec's planner, in terms of ``options``."""
-    assignment: dict[str, Placed] = {}
-    for module_plan in plan.plan.values():
-        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        for name, sharding in module_plan.items():
-            option = next(
-                o
-                for o in options[name]
-                if (o.sharding_type, o.kernel) == (sharding.sharding_type, sharding.compute_kernel)
-            )
-            assignment[name] = Placed(option, tuple(sharding.ranks or ()))
-    return assignment
-
-
 MAX_TABLE_ROWS = 12
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""

@@ -1,15 +1,9 @@
-"""Finds which rank holds which part of which table: from a file, by our own planner, or by torchrec's."""
+"""Finds which rank holds which part of which table: from a file, or by the planner."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from torch import nn
-from torchrec.distributed.planner import EmbeddingShardingPlanner
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerError
-from torchrec.distributed.types import EmbeddingModuleShardingPlan
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
@@ -21,11 +15,10 @@ from dlrm_app.sharding.cluster import Cluster, running_cluster
 from dlrm_app.sharding.constraints import dense_kernel_tables
 from dlrm_app.sharding.cost import Options, Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
-from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_assignment, to_plan
+from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
 from dlrm_app.sharding.plan_file import load_plan
 from dlrm_app.sharding.search import search
-from dlrm_app.sharding.sharder import AnyShardingSharder
-from dlrm_app.sharding.suggestions import can_fit, explain_misfit
+from dlrm_app.sharding.suggestions import explain_misfit
 from dlrm_app.tables.bags import attach_fused_optimizers
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
@@ -51,9 +44,7 @@ def plan_model(
     attach_fused_optimizers(task.model, tables, sparse)
     cluster = _least_of_all(running_cluster(topology, runtime))
     work = make_workload(tables, sparse, sharding, batch_size, cluster.device)
-    found = runtime.together(
-        lambda: find_assignment(work, cluster, lambda: task) if runtime.is_first else None
-    )
+    found = runtime.together(lambda: find_assignment(work, cluster) if runtime.is_first else None)
     found = broadcast_from_first(found)  # sums of another order would give another plan
     assert found is not None
     assignment, options = found
@@ -77,12 +68,9 @@ def make_workload(
     )
 
 
-def find_assignment(
-    work: Workload, cluster: Cluster, model: Callable[[], nn.Module]
-) -> tuple[Assignment, Options]:
+def find_assignment(work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
     """The assignment of ``sharding.plan``'s file, or else the planner's, and the options that it chose from (none for a file).
 
-    ``model`` makes the tables that torchrec's planner reads: on the meta device, their optimizers attached.
     Raises DlrmError if there is no plan, or the file's is for something else or for more memory.
     """
     sharding = work.sharding
@@ -90,8 +78,6 @@ def find_assignment(
         loaded = load_plan(Path(sharding.plan), work, cluster)
         refuse_if(_overfull(loaded, sharding.plan, cluster))
         return loaded, {}
-    if sharding.planner == "torchrec":
-        return _ask_torchrec(model(), work, cluster)
     options = estimate_options(work, cluster)
     assignment = search(options, cluster)
     if assignment is None:
@@ -114,39 +100,6 @@ def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:
                 "the rest): plan again for ranks like these, or leave sharding.plan out"
             ]
     return []
-
-
-def _ask_torchrec(model: nn.Module, work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
-    planner = EmbeddingShardingPlanner(
-        topology=cluster.to_torchrec(),
-        batch_size=-(-work.global_batch_size // cluster.num_ranks),
-        constraints=_as_fused(work, cluster),
-        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology is what is left
-    )
-    try:
-        plan = planner.plan(model, [AnyShardingSharder()])
-    except PlannerError as error:
-        words = f"torchrec's planner, in its words: {str(error).strip().splitlines()[0]}"
-        if can_fit(work, cluster):
-            raise DlrmError(
-                f"sharding.planner=torchrec found no plan: use sharding.planner=fast, which finds one; {words}"
-            ) from error
-        raise DlrmError(f"{explain_misfit(work, cluster)}\n  {words}") from error
-    for module_plan in plan.plan.values():
-        assert isinstance(module_plan, EmbeddingModuleShardingPlan)
-        for name in module_plan.keys() & work.dense_kernel:
-            module_plan[name].compute_kernel = "dense"
-    options = estimate_options(work, cluster)
-    return to_assignment(plan, options), options
-
-
-def _as_fused(work: Workload, cluster: Cluster) -> dict[str, ParameterConstraints]:
-    """The constraints with fused in place of dense, which torchrec's planner refuses for all but data_parallel."""
-    constraints = work.constraints(cluster)
-    for name in work.dense_kernel:
-        is_replicable = "data_parallel" in (constraints[name].sharding_types or ())
-        constraints[name].compute_kernels = ["fused", "dense"] if is_replicable else ["fused"]
-    return constraints
 
 
 def _least_of_all(cluster: Cluster) -> Cluster:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from torchrec.distributed.planner import EmbeddingShardingPlanner
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.like_train import PlanConfig
@@ -133,26 +132,6 @@ def test_the_next_step_says_what_training_on_so_many_ranks_wants(
     assert "128 ranks do not divide data.lanes (64)" in capsys.readouterr().out
     plan_cluster(compose_config("plan", PlanConfig, overrides))
     assert "data.lanes" not in capsys.readouterr().out
-
-
-def test_torchrecs_planner_can_be_asked_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def spy(planner: EmbeddingShardingPlanner, *arguments: object) -> object:
-        asked.append(planner)
-        return find(planner, *arguments)
-
-    find = EmbeddingShardingPlanner.plan
-    monkeypatch.setattr(EmbeddingShardingPlanner, "plan", spy)
-    overrides = [
-        "tables=criteo_kaggle",
-        "tables.embedding_dim=16",
-        "smallest=false",
-        "sharding.planner=torchrec",
-    ]
-    found = plan_cluster(compose_config("plan", PlanConfig, overrides))
-    assert len(asked) == 1
-    assert len(found.assignment) == 26
 
 
 def test_a_model_that_cannot_be_built_is_planned_without_an_estimate(

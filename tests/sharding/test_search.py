@@ -18,8 +18,7 @@ from torchrec.optim.optimizers import Adagrad
 from dlrm_app.config.sharding import SHARDING_TYPES
 from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.cost import estimate_options
-from dlrm_app.sharding.placement import Assignment, imbalance, rank_loads
-from dlrm_app.sharding.plan import to_assignment
+from dlrm_app.sharding.placement import Assignment, Placed, imbalance, rank_loads
 from dlrm_app.sharding.search import fits, search
 from dlrm_app.sharding.sharder import AnyShardingSharder
 from dlrm_app.tables.bags import meta_bags
@@ -226,7 +225,13 @@ def torchrecs_plan(tables: list[Table], where: Cluster, batch: int) -> Assignmen
         constraints=work.constraints(where),
         storage_reservation=FixedPercentageStorageReservation(0.0),
     )
-    return to_assignment(planner.plan(model, [AnyShardingSharder()]), estimate_options(work, where))
+    options, found = estimate_options(work, where), planner.plan(model, [AnyShardingSharder()])
+    return {
+        name: Placed(option, tuple(placed.ranks))
+        for name, placed in found.plan["bags"].items()
+        for option in options[name]
+        if (option.sharding_type, option.kernel) == (placed.sharding_type, placed.compute_kernel)
+    }
 
 
 @pytest.mark.parametrize(
