@@ -35,6 +35,7 @@ GONE: dict[str, str] = {
     "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
     "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
     "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
+    "logging.mlflow": "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
     "sharding.planner": "leave it out: dlrm-plan and dlrm-train plan alike (docs/adr/0009)",
     "watch_seconds": "restart dlrm-serve to serve another export",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",

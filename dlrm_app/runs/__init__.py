@@ -1,1 +1,1 @@
-"""The files that a run leaves: folder, events, loggers, checkpoints."""
+"""The files that a run leaves: folder, events, TensorBoard's scalars, checkpoints."""

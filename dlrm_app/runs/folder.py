@@ -185,8 +185,8 @@ def _values_in(path: Path) -> dict[str, Any]:
         return {}
 
 
-ENDED = ("result.json", "curves.json", "report.html", "mlflow_run_id")
-"""Files that tell how far the run had come, or where its events go: the resumed run begins without."""
+ENDED = ("result.json", "curves.json", "report.html")
+"""Files that tell how far the run had come: the resumed run begins without."""
 
 
 def set_aside_after(run: Path, step: int) -> Path | None:

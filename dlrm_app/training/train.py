@@ -20,7 +20,7 @@ from dlrm_app.runs.checkpoint.names import checkpoint_name
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import RunEnd, RunResult, RunStart
 from dlrm_app.runs.folder import RunFolder, open_run_folder
-from dlrm_app.runs.loggers import open_logs
+from dlrm_app.runs.tensorboard import TensorBoard
 from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
@@ -176,10 +176,13 @@ def begin(run: TrainingRun, checkpoints: Checkpoints, mlperf: MlperfLog | None) 
 
 
 def observe(run: TrainingRun, mlperf: MlperfLog | None) -> None:
-    """Gives ``run`` its observers, on the first rank. Raises DlrmError if a log cannot be opened."""
+    """Gives ``run`` its observers, on the first rank."""
     if run.runtime.is_first:
-        logs = open_logs(run.config.logging, run.folder.path, run.progress.step, asdict(run.config))
-        run.observers.extend([run.folder, logs, *([mlperf] if mlperf else [])])
+        run.observers.append(run.folder)
+        if run.config.logging.tensorboard:
+            run.observers.append(TensorBoard(run.folder.path / "tensorboard", run.progress.step))
+        if mlperf is not None:
+            run.observers.append(mlperf)
 
 
 def write_unfinished(folder: Path, write_page: PageWriter) -> None:

@@ -1,0 +1,53 @@
+"""A run's events for TensorBoard, besides metrics.jsonl, which is what counts."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dlrm_app.records import leaves
+from dlrm_app.runs.events import Happening, RunEnd, event_to_json, logged
+
+logger = logging.getLogger(__name__)
+
+NO_METRICS = ("epoch", "step")
+"""Numbers that place an event rather than measure something."""
+
+
+class TensorBoard:
+    """Scalars in ``folder``, on disk after every event; if that fails, it ends with a warning, and the run goes on.
+
+    ``first_step``: steps that the run had taken when it began; later ones that it takes again are hidden.
+    """
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
+        self._has_failed = False
+
+    def tell(self, happening: Happening) -> None:
+        """Adds a scalar for each number of an event; closes the file at the run's end."""
+        if self._has_failed:
+            return
+        try:
+            if event := logged(happening):
+                values = event_to_json(event)
+                for name, value in scalars(values):
+                    self._writer.add_scalar(name, value, values["step"], time.time())
+                self._writer.flush()
+            elif isinstance(happening, RunEnd):
+                self._writer.close()
+        except Exception as error:  # whatever the library raises
+            self._has_failed = True
+            logger.warning("TensorBoard failed and gets no more events (metrics.jsonl does): %s", error)
+
+
+def scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """(name, number) of every number of a line of metrics.jsonl: ``train/lr/sparse``, ``eval/val/auc``."""
+    prefix = "/".join(values[key] for key in ("event", "split") if key in values)
+    measured = {key: value for key, value in values.items() if key not in NO_METRICS}
+    for name, value in leaves(measured, "/"):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}/{name}", float(value)
