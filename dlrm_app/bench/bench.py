@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.bench.machine import measure_machine, measure_topology, shape_of, write_inputs
-from dlrm_app.bench.result import BenchResult, Section
+from dlrm_app.bench.result import BenchResult, Section, bench_text
 from dlrm_app.bench.sections import measure_loader, measure_model, measure_whole
 from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
@@ -27,7 +27,7 @@ MIN_ROWS, MIN_BATCHES = 100_000, 8
 
 
 def bench(config: BenchConfig) -> BenchResult | None:
-    """Measures what ``config.measure`` names, and writes bench.json if ``output`` names a folder; None on other ranks.
+    """Measures and prints what ``config.measure`` names, and writes bench.json if ``output`` names a folder; None on other ranks.
 
     If ``output`` names a YAML file, measures this machine for that file instead, and gives None. Raises DlrmError.
     """
@@ -47,12 +47,18 @@ def bench(config: BenchConfig) -> BenchResult | None:
                     )
                 return None
             result = _measure(config, runtime, scratch)
-        if runtime.is_first and config.output is not None:
+        if not runtime.is_first:
+            return None
+        print(f"\n{bench_text(result)}\n")
+        if config.output is None:
+            print("next: add output=FOLDER for bench.json")
+        else:
             folder = Path(config.output)
             with explained_disk_errors(folder, "then measure again"):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / "bench.json", asdict(result))
-        return result if runtime.is_first else None
+            print(f"wrote {folder / 'bench.json'}")
+        return result
 
 
 def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResult:

@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -147,10 +147,7 @@ def _bench(config: Any) -> None:
     with loading():
         from dlrm_app.bench.bench import bench
 
-    if result := bench(config):
-        from dlrm_app.reports.bench import show_bench
-
-        show_bench(result, config.output, asdict(config))
+    bench(config)
 
 
 def _check_bench(config: Any) -> None:
