@@ -16,11 +16,26 @@ from dlrm_app.errors import DlrmError, refuse_if
 Job = Callable[[Any], Any]
 
 
-def _preprocess(config: Any) -> None:
-    with loading():
-        from dlrm_app.preprocess.preprocess import preprocess
+def _find(place: str) -> Any:
+    """What is called ``folder.module.name``, imported now."""
+    module, _, name = place.rpartition(".")
+    return getattr(import_module(f"dlrm_app.{module}"), name)
 
-    preprocess(config)
+
+def _job(place: str) -> Job:
+    """The job at ``place``, which is loaded once it is to run."""
+
+    def run(config: Any) -> None:
+        with loading():
+            work = _find(place)
+        work(config)
+
+    return run
+
+
+def _lazily(place: str, *more: Callable[[], Any]) -> Job:
+    """Calls what is at ``place`` with the configuration and what ``more`` give; imported then."""
+    return lambda config: _find(place)(config, *(each() for each in more))
 
 
 def _check(config: Any) -> None:
@@ -34,18 +49,6 @@ def _check(config: Any) -> None:
     conclude(findings)
 
 
-def _generate(config: Any) -> None:
-    from dlrm_app.synthetic import generate
-
-    generate(config)
-
-
-def _check_generate(config: Any) -> None:
-    from dlrm_app.config.datasets import generate_problems
-
-    refuse_if(generate_problems(config))
-
-
 def _train(config: Any) -> float | None:
     """The best AUC on val; None without a labelled val split."""
     with loading():
@@ -53,19 +56,6 @@ def _train(config: Any) -> float | None:
         from dlrm_app.training.train import train
 
     return train(config, write_report).best_val_auc
-
-
-def _check_train(config: Any) -> None:
-    # all ranks check it once more together, after they have joined
-    from dlrm_app.training.validation import check_training
-
-    check_training(config, started_ranks(), starts_run=True)
-
-
-def _with_recipe(overrides: list[str]) -> list[str]:
-    from dlrm_app.cli.auto_recipe import with_recipe
-
-    return with_recipe(overrides)
 
 
 def _evaluate(config: Any) -> None:
@@ -76,51 +66,6 @@ def _evaluate(config: Any) -> None:
     result = evaluate_checkpoints(config)
     if config.report and started_ranks().is_first:
         write_evaluation(result, Path(config.report), config.ema)
-
-
-def _check_evaluate(config: Any) -> None:
-    from dlrm_app.evaluation.problems import check_paths
-
-    check_paths(config, started_ranks().is_first)
-
-
-def _export(config: Any) -> None:
-    with loading():
-        from dlrm_app.inference.export import export_model
-
-    export_model(config)
-
-
-def _check_export(config: Any) -> None:
-    from dlrm_app.inference.problems import check_export
-
-    check_export(config)
-
-
-def _predict(config: Any) -> None:
-    with loading():
-        from dlrm_app.inference.predict.predict import predict
-
-    predict(config)
-
-
-def _check_predict(config: Any) -> None:
-    from dlrm_app.inference.problems import check_predict
-
-    check_predict(config)
-
-
-def _serve(config: Any) -> None:
-    with loading():
-        from dlrm_app.inference.serve.server import serve
-
-    serve(config)
-
-
-def _check_serve(config: Any) -> None:
-    from dlrm_app.inference.problems import check_serve
-
-    check_serve(config)
 
 
 def _tune(config: Any) -> None:
@@ -137,36 +82,11 @@ def _tune(config: Any) -> None:
             print(f"page: {page}")
 
 
-def _check_tune(config: Any) -> None:
-    from dlrm_app.training.validation import check_tuning
-
-    check_tuning(config, started_ranks())
-
-
-def _bench(config: Any) -> None:
-    with loading():
-        from dlrm_app.bench.bench import bench
-
-    bench(config)
-
-
-def _check_bench(config: Any) -> None:
-    from dlrm_app.training.validation import check_bench
-
-    check_bench(config, started_ranks())
-
-
 def _plan(config: Any) -> None:
     from dlrm_app.planning.plan_cluster import plan_cluster
     from dlrm_app.reports.plan import write_plan_page
 
     plan_cluster(config, write_plan_page)
-
-
-def _check_plan(config: Any) -> None:
-    from dlrm_app.training.validation import check_plan
-
-    check_plan(config)
 
 
 def report_runs(config: Any) -> None:
@@ -195,12 +115,6 @@ def _paired_tests(config: Any, split: str, runs: Mapping[str, Path]) -> Mapping[
     return paired_tests(evaluation, runs)
 
 
-def _check_report(config: Any) -> None:
-    from dlrm_app.reports.comparison import check_runs
-
-    check_runs(config)
-
-
 def _doctor(config: Any) -> None:
     from dlrm_app.doctor.examine import examine
     from dlrm_app.doctor.report import report
@@ -226,27 +140,61 @@ class Command:
     complete: Callable[[list[str]], list[str]] = list
 
 
+_with_recipe = _lazily("cli.auto_recipe.with_recipe")
 COMMANDS = {
-    "preprocess": Command("datasets.PreprocessConfig", _preprocess),
+    "preprocess": Command("datasets.PreprocessConfig", _job("preprocess.preprocess.preprocess")),
     "check": Command("datasets.CheckConfig", _check),
-    "train": Command("train.TrainConfig", _train, _check_train, _with_recipe),
-    "evaluate": Command("scoring.EvaluateConfig", _evaluate, _check_evaluate),
-    "export": Command("scoring.ExportConfig", _export, _check_export),
-    "predict": Command("scoring.PredictConfig", _predict, _check_predict),
-    "serve": Command("scoring.ServeConfig", _serve, _check_serve),
-    "tune": Command("like_train.TuneConfig", _tune, _check_tune, _with_recipe),
-    "bench": Command("like_train.BenchConfig", _bench, _check_bench, _with_recipe),
-    "plan": Command("like_train.PlanConfig", _plan, _check_plan),
-    "generate": Command("datasets.GenerateConfig", _generate, _check_generate),
-    "report": Command("scoring.ReportConfig", report_runs, _check_report),
+    "train": Command(
+        "train.TrainConfig",
+        _train,
+        # all ranks check it once more together, after they have joined
+        lambda config: _find("training.validation.check_training")(config, started_ranks(), starts_run=True),
+        _with_recipe,
+    ),
+    "evaluate": Command(
+        "scoring.EvaluateConfig",
+        _evaluate,
+        _lazily("evaluation.problems.check_paths", lambda: started_ranks().is_first),
+    ),
+    "export": Command(
+        "scoring.ExportConfig",
+        _job("inference.export.export_model"),
+        _lazily("inference.problems.check_export"),
+    ),
+    "predict": Command(
+        "scoring.PredictConfig",
+        _job("inference.predict.predict.predict"),
+        _lazily("inference.problems.check_predict"),
+    ),
+    "serve": Command(
+        "scoring.ServeConfig", _job("inference.serve.server.serve"), _lazily("inference.problems.check_serve")
+    ),
+    "tune": Command(
+        "like_train.TuneConfig",
+        _tune,
+        _lazily("training.validation.check_tuning", started_ranks),
+        _with_recipe,
+    ),
+    "bench": Command(
+        "like_train.BenchConfig",
+        _job("bench.bench.bench"),
+        _lazily("training.validation.check_bench", started_ranks),
+        _with_recipe,
+    ),
+    "plan": Command("like_train.PlanConfig", _plan, _lazily("training.validation.check_plan")),
+    "generate": Command(
+        "datasets.GenerateConfig",
+        _job("synthetic.generate"),
+        lambda config: refuse_if(_find("config.datasets.generate_problems")(config)),
+    ),
+    "report": Command("scoring.ReportConfig", report_runs, _lazily("reports.comparison.check_runs")),
     "doctor": Command("doctor.DoctorConfig", _doctor),
 }
 
 
 def schema_of(name: str) -> type[Any]:
     """The schema of ``dlrm-<name>``."""
-    module, _, schema = COMMANDS[name].schema.partition(".")
-    found: type[Any] = getattr(import_module(f"dlrm_app.config.{module}"), schema)
+    found: type[Any] = _find(f"config.{COMMANDS[name].schema}")
     return found
 
 
