@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 def listed(names: Sequence[object], most: int = 3) -> str:
@@ -124,6 +124,19 @@ def quoted(text: str) -> str:
     # a backslash means something only before a quote, the closing one too
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
     return '"' + re.sub(r"(\\+)$", r"\1\1", escaped) + '"'
+
+
+def as_typed(value: object, write: Callable[[str], str] = quoted) -> str:
+    """``value``, of whatever type, as it is typed behind ``key=``; ``write`` says how texts are."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{as_typed(each, write)}' for key, each in value.items())}}}"
+    if isinstance(value, str):
+        return write(value)
+    if isinstance(value, Sequence):
+        return f"[{','.join(as_typed(each, write) for each in value)}]"
+    return str(value)
 
 
 def typed_settings(*without: str) -> list[str]:

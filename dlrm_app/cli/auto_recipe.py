@@ -11,12 +11,11 @@ from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import compose_config, conf_dir
 from dlrm_app.config.overrides import plain_values
-from dlrm_app.config.reference import as_typed
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DlrmError
 from dlrm_app.records import leaves
-from dlrm_app.text import count
+from dlrm_app.text import as_typed, count
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ def _is_other_choice(key: str, value: object, recipe: Mapping[str, Any]) -> bool
 
 
 def _words(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={as_typed(value)}" for key, value in values.items())
+    return " ".join(f"{key}={as_typed(value, str)}" for key, value in values.items())
 
 
 def _composed(name: str) -> TrainConfig:

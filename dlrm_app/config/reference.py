@@ -15,6 +15,7 @@ from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.overrides import choices_of
 from dlrm_app.config.schema import is_free_form, is_section, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
+from dlrm_app.text import as_typed
 
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
@@ -131,23 +132,18 @@ class Reference:
             else:
                 # a setting that tables and dense weights share is explained once
                 comment = self._comments.get(key) or self._comments.get(key.replace(".dense.", ".sparse."))
-                entries.append(Entry(key, as_typed(value), comment or ""))
+                entries.append(Entry(key, _shown(value), comment or ""))
 
     def _file(self, group: str, choice: str) -> Comments:
         folder, _ = choices_of(group, self._conf, self._command)
         return read_comments(self._conf / group / folder / f"{choice}.yaml")
 
 
-def as_typed(value: Any) -> str:
+def _shown(value: Any) -> str:
     """``value`` as it would be given on the command line; of a long list, how many entries it has."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        text = f"[{','.join(map(as_typed, value))}]"
-        return text if len(text) <= _LONGEST_VALUE else f"[… {len(value)} entries]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{name}:{as_typed(entry)}' for name, entry in value.items())}}}"
-    return value if isinstance(value, str) and value.isprintable() and value else repr(value)
+    text = as_typed(value, lambda text: text if text.isprintable() and text else repr(text))
+    is_long = isinstance(value, list) and len(text) > _LONGEST_VALUE
+    return f"[… {len(value)} entries]" if is_long else text
 
 
 def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequence[str] = ()) -> str:

@@ -4,13 +4,14 @@ Nothing here waits for torch: a run that does not fit is refused before any work
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.schema import is_section, known_keys, type_of
 from dlrm_app.config.train import ModelConfig, TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_if
@@ -25,15 +26,15 @@ from dlrm_app.runs.checkpoint.marker import (
 from dlrm_app.runs.checkpoint.names import choose_checkpoint
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
-from dlrm_app.text import listed, quoted
+from dlrm_app.text import as_typed, listed
 
 logger = logging.getLogger(__name__)
 FIXED_KEYS = (
-    ("data", "lanes"),
-    ("data", "shuffle"),
-    ("trainer", "seed"),
-    ("trainer", "global_batch_size"),
-    *(("model", field.name) for field in fields(ModelConfig)),
+    "data.lanes",
+    "data.shuffle",
+    "trainer.seed",
+    "trainer.global_batch_size",
+    *(f"model.{field.name}" for field in fields(ModelConfig)),
 )
 """Keys that decide which rows make which batch, and what the model computes: a resumed run keeps them."""
 
@@ -77,15 +78,14 @@ def check_resumable(
     keys = list(FIXED_KEYS)
     begun, typed = (each.warm_start.checkpoint for each in (saved, config))
     if typed is not None and (begun is None or Path(typed).resolve() != Path(begun).resolve()):
-        keys.append(("warm_start", "checkpoint"))
+        keys.append("warm_start.checkpoint")
     problems = [*_other_values(keys, config, saved, folder), *_table_problems(former, tables)]
     refuse_if([f"{problem}, or start a new run" for problem in problems])
     return former, saved
 
 
-_SECTIONS = ("model", "tables", "optimizer", "schedule")
-_TRAINER_KEYS = ("global_batch_size", "calibrate")
-"""Keys that a recipe sets: where none is typed, those of the run whose weights a run begins with."""
+_CHOSEN = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
+"""Keys that a recipe sets, or how they begin: where none is typed, those of the run whose weights a run begins with."""
 _RULE = "warm_start.checkpoint: a run begins with the weights of its own model alone; what is not typed of model, tables and optimizer is that run's"
 _FREE = ("initial_bias", "dropout", "bottom_dropout")
 """Keys of the model that its weights do not depend on."""
@@ -103,7 +103,7 @@ def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[T
     assert config.warm_start.checkpoint is not None
     former, then = read_former(config.warm_start.checkpoint)
     check_columns(former, manifest)  # first: other ids mean tables of other sizes too
-    keys = [("model", each.name) for each in fields(ModelConfig) if each.name not in _FREE]
+    keys = [f"model.{each.name}" for each in fields(ModelConfig) if each.name not in _FREE]
     problems = [*_other_values(keys, config, then, former.folder), *_table_problems(former, tables)]
     if config.warm_start.optimizer and not problems:
         problems = _optimizer_problems(former, then.optimizer, config.optimizer, tables)
@@ -112,18 +112,12 @@ def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[T
     return former
 
 
-def _other_values(
-    keys: Sequence[tuple[str, str]], config: TrainConfig, saved: TrainConfig, folder: Path
-) -> list[str]:
-    """The (section, key) in which ``config`` is not as ``saved``, the configuration of the checkpoint ``folder``."""
-    values = [
-        (f"{section}.{key}", getattr(getattr(config, section), key), getattr(getattr(saved, section), key))
-        for section, key in keys
-    ]
+def _other_values(keys: Sequence[str], config: TrainConfig, saved: TrainConfig, folder: Path) -> list[str]:
+    """The keys in which ``config`` is not as ``saved``, the configuration of the checkpoint ``folder``."""
     return [
-        f"{key} is {now}, in {folder} {then}: give {key}={_typed(then)}"
-        for key, now, then in values
-        if now != then
+        f"{key} is {now}, in {folder} {then}: give {key}={as_typed(then)}"
+        for key in keys
+        if (now := attrgetter(key)(config)) != (then := attrgetter(key)(saved))
     ]
 
 
@@ -133,15 +127,12 @@ def _table_problems(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
     if lone := sorted(known.keys() ^ given.keys()):
         return [f"tables: {listed(lone)} are not in both, this run and {former.folder}"]
     return [
-        f"tables: {key} of {name} is {_plain(now)}, in {former.folder} {_plain(then)}: give {key}={_plain(then)}"
+        f"tables: {key} of {name} is {as_typed(now, str)}, in {former.folder} {as_typed(then, str)}: "
+        f"give {key}={as_typed(then, str)}"
         for key in ("rows", "dim", "pooling", "features")
         for name in given
         if (now := getattr(given[name], key)) != (then := getattr(known[name], key))
     ]
-
-
-def _plain(value: Any) -> str:
-    return str(value) if isinstance(value, str | int) else f"[{', '.join(value)}]"
 
 
 def _optimizer_problems(
@@ -162,36 +153,9 @@ def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]
 
     ``exclude``: groups and keys that are chosen again.
     """
-    leaves = [
-        (key, value)
-        for section in _SECTIONS
-        for key, value in _leaves(config, section)
-        if not {section, key} & {*exclude}
+    keys = [key for key in known_keys(TrainConfig) if key.startswith(_CHOSEN)]
+    return [
+        f"{key}={as_typed(attrgetter(key)(config))}"
+        for key in keys
+        if not is_section(type_of(key, TrainConfig)) and not {key.partition(".")[0], key} & {*exclude}
     ]
-    leaves += [(f"trainer.{key}", getattr(config.trainer, key)) for key in _TRAINER_KEYS]
-    return [f"{key}={_typed(value)}" for key, value in leaves]
-
-
-def _leaves(section: Any, name: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, value) of everything below ``section.name``."""
-    value = getattr(section, name)
-    if not is_dataclass(value):
-        yield prefix + name, value
-        return
-    for each in fields(value):
-        yield from _leaves(value, each.name, f"{prefix}{name}.")
-
-
-def _typed(value: Any) -> str:
-    """A value as it is typed."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_typed(each)}' for key, each in value.items())}}}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(map(_typed, value))}]"
-    return str(value)
