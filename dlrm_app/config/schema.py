@@ -36,7 +36,7 @@ GONE: dict[str, str] = {
     "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
     "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
     "logging.mlflow": "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
-    "sharding.planner": "leave it out: dlrm-plan and dlrm-train plan alike (docs/adr/0009)",
+    "sharding.planner": "leave it out, there is one planner (docs/adr/0009)",
     "watch_seconds": "restart dlrm-serve to serve another export",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
 }
