@@ -16,7 +16,7 @@ from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder, written_whole
-from dlrm_app.preprocess.known_encoding import notes_on_known
+from dlrm_app.preprocess.known_encoding import notes_on_rows
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.parser import REJECTS, RejectedLine, read_rejects, write_rejects
@@ -245,8 +245,7 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
         lines.append(
             f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         )
-    if manifest.config["encoding"]["kind"] == "from_dataset":
-        lines += notes_on_known(manifest)
+    lines += notes_on_rows(manifest)
     lines.append(next_command(manifest))
     logger.info("\n".join(lines))
 

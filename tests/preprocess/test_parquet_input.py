@@ -136,6 +136,14 @@ def test_other_names_are_taken_by_position(
     assert content(tmp_path / "out", ["manifest.json"]) == content(expected, ["manifest.json"])
 
 
+def test_names_of_other_case_are_refused_not_taken_by_position(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"X": ["1"], "LABEL": ["0"]}), tmp_path / "a.parquet"
+    )  # each could be read as the other
+    with pytest.raises(ConfigError, match=r"'LABEL' is not 'label'.*case"):
+        run_small(tmp_path, "a.parquet")
+
+
 ITEMS = pa.array([["a"], ["b", None]])
 
 

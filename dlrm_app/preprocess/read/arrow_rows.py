@@ -160,9 +160,8 @@ class ArrowCursor:
             column = next(
                 column for column in self._spec.columns if any(c == column and b[row] for c, b in faults)
             )
-            values = {name: table[name][row].as_py() for name in table.column_names}
-            excerpt = "\t".join("" if value is None else str(value) for value in values.values())
-            reason = bad_value(column, str(values[column.name]))
+            values = {name: _shown(table[name][row]) for name in table.column_names}
+            excerpt, reason = "\t".join(values.values()), bad_value(column, values[column.name])
             self._rejects.append(
                 RejectedLine(None, start + row, reason, column.name, excerpt[:EXCERPT_BYTES])
             )
@@ -243,6 +242,19 @@ class ArrowCursor:
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
             out.spans[:, 0], out.spans[:, 1] = ends[:-1] + place, ends[1:] + place
+
+
+def _shown(value: Any) -> str:
+    """A value as text; of a time that no calendar has, and of a list with bytes that are no text, its type."""
+    value = value.value if isinstance(value, pa.DictionaryScalar) else value
+    if value is None or not value.is_valid:
+        return ""
+    if _is_text(value.type):
+        return str(value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace"))
+    try:
+        return str(value.as_py())
+    except (ValueError, OverflowError):
+        return str(value.type)
 
 
 def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:

@@ -34,7 +34,8 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: st
     stored = footer_of(source).schema.to_arrow_schema()
     names = shown = names_in(source)
     bare = spec.without_label()
-    if not {column.name for column in spec.columns} & {*names}:
+    alike = {name.strip().casefold() for name in names}
+    if not {column.name.casefold() for column in spec.columns} & alike:
         for described in (spec.columns, bare.columns):
             if len(described) == len(stored.names):
                 logger.info(

@@ -174,7 +174,7 @@ def open_parquet(source: Source) -> Iterator[pq.ParquetFile]:
             source.path,
             metadata=footer_of(source),
             read_dictionary=repeated_texts(footer_of(source)),
-            memory_map=True,
+            buffer_size=1 << 18,  # mapped into memory, a file that becomes shorter would end the process
             pre_buffer=False,
         )
     with file:

@@ -100,16 +100,17 @@ def _named_twice(sources: Sequence[Source]) -> list[str]:
 
 def _copies(sources: Sequence[Source]) -> list[str]:
     """A problem for each file whose text is that of another of them, plain or compressed, as far as a look can tell."""
-    first: dict[tuple[int, bytes], Source] = {}
+    seen: dict[bytes, list[tuple[int | None, Source]]] = {}
     problems = []
     for source in sources:
-        text = _first_text(source)
-        known = first.setdefault((_text_bytes(source), text), source) if len(text) == _LOOK else source
-        if known is not source:
+        text, size = _first_text(source), _text_bytes(source)
+        alike = seen.setdefault(text, []) if len(text) == _LOOK else []
+        if known := next((other for its, other in alike if None in (its, size) or its == size), None):
             problems.append(
                 f"input.{known.split}={known.path} and input.{source.split}={source.path} hold the same text "
-                f"(as many bytes, and the same first {_LOOK:,}): its rows would count twice, so name one of them"
+                f"(the same first {_LOOK:,} bytes, and no other size): its rows would count twice, so name one of them"
             )
+        alike.append((size, source))
     return problems
 
 
@@ -121,11 +122,10 @@ def _first_text(source: Source) -> bytes:
             return b""
 
 
-def _text_bytes(source: Source) -> int:
-    """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone.
-
-    Of zstd the file's, as it need not note any.
-    """
+def _text_bytes(source: Source) -> int | None:
+    """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone; None: zstd's."""
+    if source.format == "zstd":
+        return None
     with Path(source.path).open("rb") as file:
         if source.format != "gzip":
             return source.bytes % 2**32

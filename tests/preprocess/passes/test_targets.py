@@ -181,7 +181,15 @@ def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_poin
         run(tmp_path / "new", f"input.train={tmp_path}/first.tsv", *known)
         assert "own clicks" not in caplog.text
         run(tmp_path / "old", f"input.train={tmp_path}/less", *known)
-    assert "of the training rows seem to be rows of" in caplog.text
+        assert "of the train rows seem to be rows of" in caplog.text
+        caplog.clear()
+        run(tmp_path / "val", f"input.val={tmp_path}/less", *known)
+        assert "of the val rows seem to be rows of" in caplog.text
+        caplog.clear()
+        run(tmp_path / "new_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/first.tsv", *keys)
+        assert "own clicks" not in caplog.text
+        run(tmp_path / "old_val", f"input.train={tmp_path}/copy", f"input.val={tmp_path}/less", *keys)
+        assert "of the val rows seem to be training rows" in caplog.text
 
 
 def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(

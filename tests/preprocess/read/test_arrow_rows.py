@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import os
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed, ParquetUnit, units_of
-from dlrm_app.preprocess.units.source import find_files
+from dlrm_app.preprocess.units.source import DamagedFileError, find_files
 from tests.preprocess import reference
 from tests.preprocess.read.test_lines import rows_of, same, with_keys
 
@@ -275,3 +276,34 @@ def test_keys_of_folders_are_columns(tmp_path: Path) -> None:
     assert unit.table.to_pylist() == [
         {"day": "2026-11-22", "country": "côte", "shop": None, "a": a} for a in (1, 2)
     ]
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.parquet"
+    pq.write_table(pa.table({"a": np.random.default_rng(0).random(500_000)}), path, row_group_size=500_000)
+    (source,) = find_files("input", str(path))
+    units = iter(ParquetFeed(source, {"a": "a"}, 1 << 20, tuple(range(4))).items())
+    next(units)
+    os.truncate(path, 1 << 16)
+    with pytest.raises(DamagedFileError, match="cannot be read as Parquet"):
+        list(units)
+
+
+BAD_TEXT = pa.array([b"\xff", None], pa.binary())
+SHOWN = [
+    (pa.StringArray.from_buffers(2, BAD_TEXT.buffers()[1], BAD_TEXT.buffers()[2]), "\\xff\t7\t"),
+    (BAD_TEXT, "\\xff\t7\t"),
+    (BAD_TEXT.dictionary_encode(), "\\xff\t7\t"),
+    (pa.array([2**60, 0], pa.timestamp("us")), "timestamp[us]\t7\t"),
+    (pa.array([2_000_000_000, 0], pa.date32()), "date32[day]\t7\t"),
+    (pa.array([1, 0], pa.timestamp("us")), "1970-01-01 00:00:00.000001\t7\t"),
+]
+
+
+@pytest.mark.parametrize(("beside", "excerpt"), SHOWN)
+def test_a_reject_shows_its_row_whatever_stands_beside(beside: pa.Array, excerpt: str) -> None:
+    form = spec(Column("x", "ignore"), Column("label", "label"), Column("y", "sparse", "string"))
+    columns = {"x": beside, "label": pa.array([7, 1]), "y": pa.array([None, "a"], pa.string())}
+    cursor = ArrowCursor(ParquetUnit(0, 0, pa.table(columns), 0, True), form)
+    assert sum(len(raw.labels) for raw in cursor.rows(10, None)) == 1
+    assert [reject.excerpt for reject in cursor.take_rejects()] == [excerpt]

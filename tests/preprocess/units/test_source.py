@@ -4,6 +4,7 @@ import gzip
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dlrm_app.config.datasets import InputConfig
@@ -93,13 +94,24 @@ def test_a_pipe_is_refused_at_once() -> None:
         os.close(writing)
 
 
-@pytest.mark.parametrize("pair", [("plain", "packed.gz"), ("packed.gz", "again.gz"), ("plain", "copy")])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("plain", "packed.gz"),
+        ("packed.gz", "again.gz"),
+        ("plain", "copy"),
+        ("plain", "packed.zst"),
+        ("packed.zst", "again.gz"),
+    ],
+)
 def test_a_copy_of_a_file_is_refused_plain_or_compressed(pair: tuple[str, str]) -> None:
     text = b"".join(b"%d\t%d\n" % (row, row * row) for row in range(4000))
     for name in ("plain", "copy"):
         Path(name).write_bytes(text)
     Path("packed.gz").write_bytes(gzip.compress(text, 1))
     Path("again.gz").write_bytes(gzip.compress(text, 9))
+    with pa.CompressedOutputStream("packed.zst", "zstd") as file:  # which does not note its size
+        file.write(text)
     with pytest.raises(
         ConfigError, match=f"input.train={pair[0]} and input.val={pair[1]} hold the same text"
     ):
