@@ -1,16 +1,14 @@
 """Estimated steps beside measured ones on this machine; every ratio is printed.
 
     python benchmarks/estimates.py                           # measures the machine and four models, on 1, 2 and 4 ranks
-    python benchmarks/estimates.py --ranks 2 --models multi-hot --parts --folder FOLDER
+    python benchmarks/estimates.py --ranks 2 --models multi-hot --folder FOLDER
 
 dlrm-bench output=machine.yaml, dlrm-plan for each model with that file, and dlrm-bench's whole step from disk, of more row
-groups than the reader has lanes, so that it decodes beside the steps; means, for it reads in bursts. On stderr how fast
-matrix products were both times, for a machine changes.
+groups than the reader has lanes, so that it decodes beside the steps; means, for it reads in bursts.
 """
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -36,20 +34,19 @@ def call(name: str, keys: list[str], ranks: int = 1) -> str:
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     )
     command = [sys.executable, *start, "-m", "dlrm_app.cli", name, *keys]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return done.stdout
 
 
-def estimated_ms(printed: str) -> dict[str, float]:
-    """Part → milliseconds, "all" too, of dlrm-plan's table."""
+def estimated_ms(printed: str) -> float:
+    """A whole step by dlrm-plan's table."""
     _, found, table = printed.partition("a whole step, estimated")
     if not found:
         sys.exit(f"no estimate in:\n{printed[-1500:]}")
-    rows = re.findall(r"^(\w[\w ]*?) {2,}([\d.,]+)(?:  |$)", table, flags=re.MULTILINE)
-    return {part: float(ms.replace(",", "")) for part, ms in rows}
+    row = re.search(r"^all {2,}([\d.,]+)(?:  |$)", table, flags=re.MULTILINE)
+    return float(str(row and row[1]).replace(",", ""))
 
 
 def make_data(names: list[str], folder: Path) -> None:
@@ -68,7 +65,7 @@ def make_data(names: list[str], folder: Path) -> None:
             call("generate", [*keys, f"rows={num_rows}", f"output={dataset}"])
 
 
-def measured(ranks: int, names: list[str], parts: bool, data: Path, folder: Path) -> None:
+def measured(ranks: int, names: list[str], data: Path, folder: Path) -> None:
     topology = folder / "machine.yaml"
     call("bench", [f"output={topology}"], ranks)
     for name in names:
@@ -79,16 +76,9 @@ def measured(ranks: int, names: list[str], parts: bool, data: Path, folder: Path
         rows = f"data.path={data / name}-dataset"
         call("bench", [*keys, rows, "measure=[step]", "steps=40", f"output={folder / name}"], ranks)
         bench = json.loads((folder / name / "bench.json").read_text())
-        section = bench["sections"][0]
-        taken = {line["name"]: line["mean"] for line in [*section["parts"], section["all"]]}
-        cells = [f"{1000 * batch / each:,.0f}" for each in (planned["all"], taken["all"])]
-        print(f"| {name} | {ranks} | {' | '.join(cells)} | {taken['all'] / planned['all']:.2f} |", flush=True)
-        then = yaml.safe_load(topology.read_text())["fp32_tflops"]
-        now = bench["machine"]["matrix products"]
-        print(f"    products at {1000 * then:,.0f} GFLOP/s at first, then {now}", file=sys.stderr)
-        if parts:
-            pairs = (f"{part} {planned.get(part, 0):.2f}/{ms:.2f}" for part, ms in taken.items())
-            print(f"    ms, estimated/measured: {', '.join(pairs)}", flush=True)
+        taken = bench["sections"][0]["all"]["mean"]
+        cells = [f"{1000 * batch / each:,.0f}" for each in (planned, taken)]
+        print(f"| {name} | {ranks} | {' | '.join(cells)} | {taken / planned:.2f} |", flush=True)
 
 
 def main() -> None:
@@ -97,7 +87,6 @@ def main() -> None:
     )
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--parts", action="store_true", help="also by part of the step")
     parser.add_argument("--folder", type=Path, help="keeps the rows for the next time")
     options = parser.parse_args()
     names = options.models.split(",")
@@ -110,7 +99,7 @@ def main() -> None:
         )
         for ranks in map(int, options.ranks.split(",")):
             with tempfile.TemporaryDirectory() as folder:
-                measured(ranks, names, options.parts, data, Path(folder))
+                measured(ranks, names, data, Path(folder))
 
 
 if __name__ == "__main__":

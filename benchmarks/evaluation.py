@@ -2,28 +2,20 @@
 
 Without keys: 26 tables × 10,000 × 32, MLPs 512-256-32 and 512-256-1, batch 2,048, fp32, on 100,000 synthetic rows.
 Training steps and evaluations with exact metrics take turns; medians over rounds, and of the ratios to the round's training:
-by batch size, one batch after the other (as before there was a pipeline), and with the tables' lookups counted. Under
-torchrun on several ranks. What metrics cost of many more rows: benchmarks/exact_metrics.py.
+by batch size. Under torchrun on several ranks. What metrics cost of many more rows: benchmarks/exact_metrics.py.
 """
 
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from unittest import mock
-
-import torch
-from torch import nn
 
 from dlrm_app.bench import machine
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
-from dlrm_app.evaluation import evaluate as module
-from dlrm_app.evaluation.evaluate import Scored, SizedBatches
+from dlrm_app.evaluation.evaluate import evaluate as evaluate_batches
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.folder import open_run_folder
@@ -59,18 +51,14 @@ def write_inputs(scratch: Path, runtime: Runtime) -> BenchConfig:
 
 
 def measure(run: TrainingRun) -> None:
-    works: dict[str, Callable[[], float]] = {
-        f"evaluation, batches of {size:,}": partial(evaluate, run, size) for size in SIZES
-    }
-    works["4,096, one after the other"] = partial(one_by_one, run, 4096)
-    works["4,096, lookups counted"] = partial(evaluate, run, 4096, count=True)
     train(run), evaluate(run, 4096)
     rates, ratios = defaultdict(list), defaultdict(list)
     for _ in range(ROUNDS):
         training = train(run)
         rates["training"].append(training)
-        for name, work in works.items():
-            rates[name].append(work())
+        for size in SIZES:
+            name = f"evaluation, batches of {size:,}"
+            rates[name].append(evaluate(run, size))
             ratios[name].append(rates[name][-1] / training)
     if run.runtime.is_first:
         for name, values in rates.items():
@@ -91,7 +79,7 @@ def train(run: TrainingRun) -> float:
     return steps * run.config.trainer.global_batch_size / (time.perf_counter() - started)
 
 
-def evaluate(run: TrainingRun, size: int, count: bool = False) -> float:
+def evaluate(run: TrainingRun, size: int) -> float:
     """Rows a second of an evaluation of the train split."""
     runtime = run.runtime
     loading = choose_loading(run.config.data.prefetch_batches, run.config.data.decode_workers, runtime)
@@ -104,23 +92,10 @@ def evaluate(run: TrainingRun, size: int, count: bool = False) -> float:
         world_size=runtime.world_size,
         loading=loading,
     )
-    on_batch = run.instruments.health.start_split() if count and run.instruments.health else None
     with batches:
         metrics = ClickMetrics("train")
-        values = module.evaluate(run.trainable.model, batches, metrics, runtime, "train", on_batch)
+        values = evaluate_batches(run.trainable.model, batches, metrics, runtime, "train")
     return values["num_samples"] / values["seconds"]
-
-
-def one_by_one(run: TrainingRun, size: int) -> float:
-    """Without a pipeline."""
-
-    def passes(model: nn.Module, batches: SizedBatches, device: torch.device) -> Iterator[Scored]:
-        for batch in batches:
-            on_device = batch.to(device, non_blocking=True)
-            yield on_device, model(on_device)[1][1]
-
-    with mock.patch.object(module, "forward_passes", passes):
-        return evaluate(run, size)
 
 
 if __name__ == "__main__":

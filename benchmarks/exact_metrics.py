@@ -1,4 +1,4 @@
-"""CPU time and memory of exact metrics: python benchmarks/exact_metrics.py [MILLION_ROWS [NAME,…]]
+"""CPU time and memory of exact metrics: python benchmarks/exact_metrics.py [MILLION_ROWS]
 
 One thread. Memory is what the process grew by at most so far, beyond the rows themselves.
 """
@@ -30,8 +30,8 @@ def main() -> None:
         "DeLong interval": lambda: auc_interval(logits, labels),
         "DeLong, two models": lambda: compare_aucs(logits, logits + groups, labels),
     }
-    for name in sys.argv[2].split(",") if len(sys.argv) > 2 else works:
-        measure(name, works[name], num_rows, before)
+    for name, work in works.items():
+        measure(name, work, num_rows, before)
 
 
 def _all(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:

@@ -4,7 +4,7 @@
     python benchmarks/kaggle_small.py sample.tsv --seeds 5
 
 ``sample.tsv``: 50,000 to 200,000 lines of Criteo's train.txt. Every method learns on the same lines and is measured
-on the same: the last 15%; the 15% before them, after learning on what precedes; and two random 15%. Nothing is
+on the same: the last 15%, and the 15% before them, after learning on what precedes. Nothing is
 chosen by looking at them: no early stop, no best epoch. ``--click-rate 0.03`` makes clicks rare. Prints AUC, log loss and
 calibration, mean ± deviation over the seeds, and how far each method's AUC is ahead of LightGBM's on the same rows (DeLong's
 95% interval, mean over the seeds).
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--click-rate", type=float, help="leave out positives, by chance, down to this share")
     parser.add_argument("--draw", type=int, default=0)
-    parser.add_argument("--splits", nargs="+", default=["last", "rolling", "random 0", "random 1"])
+    parser.add_argument("--splits", nargs="+", default=["last", "rolling"])
     parser.add_argument(
         "--methods", nargs="+", default=[""], help="parts of the names of the methods to compare"
     )
@@ -165,9 +165,6 @@ def make_splits(num_rows: int, draw: int) -> list[Split]:
     for percent in (40, 55):
         start = num_rows * percent // 100
         splits.append(Split(f"rolling {percent}", order[:start], order[start : start + size]))
-    for seed in range(2):
-        mixed = np.random.default_rng(seed).permutation(num_rows)
-        splits.append(Split(f"random {seed}", np.sort(mixed[size:]), np.sort(mixed[:size])))
     folds = np.array_split(np.random.default_rng(draw).permutation(num_rows), FOLDS)
     for number, fold in enumerate(folds):
         others = np.concatenate([each for each in folds if each is not fold])

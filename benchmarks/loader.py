@@ -4,7 +4,7 @@
     dlrm-preprocess dataset=criteo_kaggle input.train=clicks.tsv output=clicks
     python benchmarks/loader.py clicks --cores 1
 
-Prints samples/s and ids/s of each stage (wall clock and per CPU second of all threads), then of the whole loader, shuffled,
+Prints samples/s and ids/s of Parquet decoding alone (wall clock and per CPU second of all threads), then of the whole loader, shuffled,
 KeyedJaggedTensors included. Other work on the machine slows the first and leaves the second. With --passes also how much memory the process holds after each pass over the rows.
 """
 
@@ -20,7 +20,6 @@ from dlrm_app.dataset.arrow import Bags
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.kernels.install import keep_freed_memory
 from dlrm_app.loader.batch import Loading, TrainBatches
-from dlrm_app.loader.batch_order import Order, train_order
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.table import text_table
@@ -49,11 +48,8 @@ def main() -> None:
         f"{rows:,} rows of {num_ids / rows:.4g} ids in {len(reader.group_rows)} row groups, {options.cores} core(s), "
         f"{options.workers} worker(s)\n"
     )
-    order = make_order(reader, options.batch_sizes[0], options.lanes)
     stages: dict[str, Callable[[], object]] = {
-        "Parquet decoding": lambda: read_all(manifest, features, options.workers),
-        "and checks, columns side by side": lambda: decode_all(reader, options.workers),
-        "and rows shuffled": lambda: decode_all(reader, options.workers, order),
+        "Parquet decoding": lambda: read_all(manifest, features, options.workers)
     }
     for size in options.batch_sizes:
         stages[f"whole loader, batch {size:,}"] = lambda size=size: load_all(
@@ -71,10 +67,6 @@ def count_ids(reader: SplitReader) -> int:
     first = reader.decode(0)
     num_ids = sum(len(each.values) if isinstance(each, Bags) else len(each) for each in first.features)
     return round(num_ids / len(first) * sum(reader.group_rows))
-
-
-def make_order(reader: SplitReader, batch_size: int, lanes: int) -> Order:
-    return train_order(reader.group_rows, global_batch_size=batch_size, lanes=lanes, seed=0, epoch=0)
 
 
 def rates(stage: Callable[[], object], epochs: int, rows: int, num_ids: int) -> list[str]:
@@ -101,14 +93,6 @@ def read_all(manifest: Manifest, features: list[str], workers: int) -> None:
             file.read_row_group(place[1], columns=columns, use_threads=False)
 
     for _ in map_in_order(read, groups, workers, 2 * workers):
-        pass
-
-
-def decode_all(reader: SplitReader, workers: int, order: Order | None = None) -> None:
-    def decode(group: int) -> None:
-        reader.decode(group, order.row_order(group, reader.group_rows[group]) if order else None)
-
-    for _ in map_in_order(decode, range(len(reader.group_rows)), workers, 2 * workers):
         pass
 
 

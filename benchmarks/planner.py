@@ -26,7 +26,7 @@ from dlrm_app.config.train import TablesConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.sharding.cluster import Cluster, described_cluster
 from dlrm_app.sharding.cost import Workload, estimate_options
-from dlrm_app.sharding.placement import Assignment, Placed, imbalance, rank_loads
+from dlrm_app.sharding.placement import Assignment, Placed, rank_loads
 from dlrm_app.sharding.planner import make_workload
 from dlrm_app.sharding.search import search
 from dlrm_app.sharding.sharder import AnyShardingSharder
@@ -49,19 +49,13 @@ BATCH = 65_536
 
 @dataclass(frozen=True)
 class Judged:
-    """A plan by the estimates: milliseconds and GiB of the fullest rank, and largest over mean."""
+    """A plan: CPU seconds it took, and milliseconds of its slowest rank by the estimates."""
 
     seconds: float
     slowest: float
-    time_balance: float
-    memory: float
-    memory_balance: float
 
     def cells(self) -> str:
-        return (
-            f"{self.seconds:.1f} s | {self.slowest:.2f} ms | {self.time_balance:.3f} | "
-            f"{self.memory:.1f} GiB | {self.memory_balance:.3f}"
-        )
+        return f"{self.seconds:.1f} s | {self.slowest:.2f} ms"
 
 
 def prepare(model: str, ranks: int) -> tuple[Workload, Cluster]:
@@ -76,13 +70,7 @@ def prepare(model: str, ranks: int) -> tuple[Workload, Cluster]:
 
 def judge(assignment: Assignment, cluster: Cluster, seconds: float) -> Judged:
     loads = rank_loads(assignment, cluster.num_ranks)
-    return Judged(
-        seconds,
-        float(loads.time.max()),
-        imbalance(loads.time),
-        float(loads.device.max()) / 2**30,
-        imbalance(loads.device),
-    )
+    return Judged(seconds, float(loads.time.max()))
 
 
 def plan_ours(work: Workload, cluster: Cluster) -> Judged:
@@ -123,9 +111,9 @@ def plan_theirs_within(model: str, ranks: int, limit: int) -> str:
     command = [sys.executable, __file__, "--only-torchrec", model, str(ranks), "--limit", str(limit)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode < 0:
-        return f"no answer in {limit} s | – | – | – | –"
+        return f"no answer in {limit} s | –"
     if done.returncode > 0:
-        return f"{done.stderr.strip().splitlines()[-1][:80]} | – | – | – | –"
+        return f"{done.stderr.strip().splitlines()[-1][:80]} | –"
     return Judged(**json.loads(done.stdout.splitlines()[-1])).cells()
 
 
@@ -146,9 +134,8 @@ def main() -> None:
         print(json.dumps(plan_theirs(*prepare(model, int(ranks))).__dict__))
         return
     print(
-        "| model | A100-80GB | planner | CPU time | slowest rank | time, max/mean | fullest rank | memory, max/mean | smallest cluster |"
+        "| model | A100-80GB | planner | CPU time | slowest rank | smallest cluster |\n|---|---|---|---|---|---|"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
     for model, ranks in CASES:
         if model not in arguments.models:
             continue

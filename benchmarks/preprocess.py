@@ -20,15 +20,13 @@ there is no first small file, this project's engine is the command dlrm-preproce
 import json
 import os
 import platform
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -61,6 +59,7 @@ class Options:
     command: bool = False
     max_cardinality: int = 1_000_000
     folder: str = ""
+    """Keeps the files for the next time."""
 
 
 # measuring
@@ -81,15 +80,14 @@ def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: 
     """Runs ``engine`` in a new process; ``cold``: as a command that has the job and nothing else to do."""
     output = folder / "output"
     shutil.rmtree(output, ignore_errors=True)
-    command = [sys.executable, __file__, f"engine={engine}", f"folder={folder}", f"cold={cold}"]
-    if cold and engine.startswith("ours"):
+    words = [__file__, f"engine={engine}", f"folder={folder}", f"cold={cold}", *map(str, inputs)]
+    as_command = cold and engine.startswith("ours")
+    if as_command:  # dlrm-preprocess, as it is typed
         files = [parquet_of(path) for path in inputs] if engine == "ours-parquet" else inputs
-        return measure_command(files, rows, folder)
+        words = ["-m", "dlrm_app.cli", "preprocess", *preprocess_overrides(files, output)]
     start = time.perf_counter()
     with (folder / "log").open("w+") as log:
-        process = subprocess.Popen(
-            [*command, *map(str, inputs)], stdout=subprocess.PIPE, stderr=log, text=True
-        )
+        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None
         said = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
@@ -98,38 +96,20 @@ def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: 
             log.seek(0)
             sys.exit(f"{engine} failed:\n{log.read()[-3000:]}")
     shutil.rmtree(output, ignore_errors=True)
-    told = json.loads(said.splitlines()[-1])
+    told = (
+        {"seconds": wall, "peak": usage.ru_maxrss * 1024} if as_command else json.loads(said.splitlines()[-1])
+    )
     return Measured(rows, told["seconds"], wall, usage.ru_utime + usage.ru_stime, told["peak"])
 
 
 def settle(inputs: Sequence[Path]) -> None:
     """The input into the page cache, the last engine's output out to the disk: no engine waits for what is not its own."""
     os.sync()
-    for path in [
-        *inputs,
-        *(path.with_suffix(".parquet") for path in inputs if path.with_suffix(".parquet").exists()),
-    ]:
-        with path.open("rb", buffering=0) as file:
-            while file.read(1 << 24):
-                pass
-
-
-def measure_command(inputs: Sequence[Path], rows: int, folder: Path) -> Measured:
-    """dlrm-preprocess, as it is typed."""
-    overrides = preprocess_overrides(inputs, folder / "output")
-    command = [sys.executable, "-m", "dlrm_app.cli", "preprocess", *overrides]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command's modules are compiled already
-    start = time.perf_counter()
-    with (folder / "log").open("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - start
-        if status:
-            log.seek(0)
-            sys.exit(f"dlrm-preprocess failed:\n{log.read()[-3000:]}")
-    shutil.rmtree(folder / "output", ignore_errors=True)
-    return Measured(rows, wall, wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    for path in inputs:
+        for each in path.parent.glob(f"{path.stem}.*"):
+            with each.open("rb", buffering=0) as file:
+                while file.read(1 << 24):
+                    pass
 
 
 def work_as_engine(name: str, folder: Path, cold: bool, inputs: Sequence[Path]) -> None:
@@ -150,12 +130,9 @@ def work_as_engine(name: str, folder: Path, cold: bool, inputs: Sequence[Path]) 
 
 def peak_bytes() -> int:
     """The most memory that this process has had; rusage would count its parent's as well, whose copy it began as."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 # the data
@@ -215,7 +192,7 @@ def check_same_job(folder: Path) -> None:
 def main_table(measured: dict[str, list[Measured]], of_processes: bool = False) -> str:
     """Medians of all rounds; ratios are of the jobs' speeds, or ``of_processes``."""
     speeds = {
-        name: rate([m.rows / (m.wall if of_processes else m.job) for m in runs])
+        name: statistics.median([m.rows / (m.wall if of_processes else m.job) for m in runs])
         for name, runs in measured.items()
     }
     lines = [
@@ -227,7 +204,7 @@ def main_table(measured: dict[str, list[Measured]], of_processes: bool = False) 
         cells = [
             ENGINES[name].title,
             f"{speeds[name]:,.0f}",
-            f"{rate([m.rows / m.wall for m in runs]):,.0f}",
+            f"{statistics.median(m.rows / m.wall for m in runs):,.0f}",
             f"{statistics.median(m.cpu / m.rows * 1e6 for m in runs):.2f}",
             f"{statistics.median(m.peak for m in runs) / 2**20:,.0f}",
             ratio,
@@ -236,41 +213,23 @@ def main_table(measured: dict[str, list[Measured]], of_processes: bool = False) 
     return "\n".join(lines)
 
 
-def rate(rates: Sequence[float]) -> float:
-    return statistics.median(rates)
-
-
 def memory_table(folder: Path, kept: int) -> str:
     """This project's peak memory for few and for many rows; the file of ``kept`` rows stays."""
     lines = ["| rows | peak MiB | rows/s, job |", "|---:|---:|---:|"]
-    peaks = []
     for rows in MEMORY_ROWS:
         path = write_clicks(folder / f"clicks-{rows}.tsv", rows)
         run = measure("ours", [path], rows, folder)
-        peaks.append(run.peak)
         lines.append(f"| {rows:,} | {run.peak / 2**20:,.0f} | {run.rows / run.job:,.0f} |")
         if rows != kept:
             path.unlink()
-    return "\n".join(
-        [
-            *lines,
-            f"\n{MEMORY_ROWS[1] / MEMORY_ROWS[0]:.0f} times the rows: {peaks[1] / peaks[0]:.3f} times the memory.",
-        ]
-    )
+    return "\n".join(lines)
 
 
 def machine() -> str:
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        model = lines[0].split(": ")[1] if lines else model
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
     packages = ", ".join(f"{name} {version(name)}" for name in ("polars", "duckdb", "pyarrow", "numba"))
-    return f"{model}, {num_cores()} cores, Python {platform.python_version()}, {packages}"
-
-
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, {packages}"
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -285,20 +244,11 @@ def parse(arguments: Sequence[str]) -> Options:
     return Options(**values)
 
 
-@contextmanager
-def workspace(folder: str) -> Iterator[Path]:
-    """``folder``, whose files are kept for the next time, or a temporary one."""
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        yield Path(folder).resolve()
-        return
-    with tempfile.TemporaryDirectory(prefix="preprocess-benchmark-") as temporary:
-        yield Path(temporary)
-
-
 def main(options: Options) -> None:
     names = list(ENGINES) if options.engines == "all" else options.engines.split(",")
-    with workspace(options.folder) as folder:
+    with tempfile.TemporaryDirectory(prefix="preprocess-benchmark-") as temporary:
+        folder = Path(options.folder or temporary).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         clicks = make_input(folder, options)
         check_same_job(folder)
         measured: dict[str, list[Measured]] = {name: [] for name in names}

@@ -2,8 +2,8 @@
 
     python benchmarks/table_updates.py --threads 1
 
-26 features of 10,000 × 32, each with a table of its own or two to a table, and one-hot batches of 2,048, ids uniform and by
-zipf 1.2; medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. --ids:
+26 features of 10,000 × 32, each with a table of its own or two to a table, and one-hot batches of 2,048, ids uniform;
+medians of STEPS. fbgemm's goes first: once its operators are replaced, they are so for the whole process. --ids:
 of a bag; --fp16: the tables' weights.
 """
 
@@ -45,24 +45,15 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as dlrm-train
     torch.manual_seed(0)
-    uniform = torch.ones(ROWS)
-    ids = {
-        "uniform": draw(uniform, options.ids),
-        "zipf 1.2": draw(torch.arange(1.0, ROWS + 1).pow(-1.2), options.ids),
-    }
-    cases = [(kind, shared, name) for kind in (LOOKUP, *KINDS) for shared in (1, 2) for name in ids]
+    ids = [torch.randint(ROWS, (FEATURES * BATCH * options.ids,)) for _ in range(NUM_BATCHES)]
+    cases = [(kind, shared) for kind in (LOOKUP, *KINDS) for shared in (1, 2)]
     precision = SparseType.FP16 if options.fp16 else SparseType.FP32
-    before = [median_ms(kind, shared, ids[name], precision) for kind, shared, name in cases]
+    before = [median_ms(kind, shared, ids, precision) for kind, shared in cases]
     replace_operators()
-    print("| | features a table | ids | fbgemm, ms | compiled, ms |\n|---|---:|---|---:|---:|")
-    for (kind, shared, name), fbgemm in zip(cases, before, strict=True):
-        compiled = median_ms(kind, shared, ids[name], precision)
-        print(f"| {kind} | {shared} | {name} | {fbgemm:.2f} | {compiled:.2f} |")
-
-
-def draw(weights: torch.Tensor, ids: int) -> list[torch.Tensor]:
-    """Batches of bags of ``ids``, drawn by the ``weights`` of rows."""
-    return [torch.multinomial(weights, FEATURES * BATCH * ids, replacement=True) for _ in range(NUM_BATCHES)]
+    print("| | features a table | fbgemm, ms | compiled, ms |\n|---|---:|---:|---:|")
+    for (kind, shared), fbgemm in zip(cases, before, strict=True):
+        compiled = median_ms(kind, shared, ids, precision)
+        print(f"| {kind} | {shared} | {fbgemm:.2f} | {compiled:.2f} |")
 
 
 def median_ms(kind: str, shared: int, batches: list[torch.Tensor], precision: SparseType) -> float:
