@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from dlrm_app.config.datasets import PreprocessConfig, Transform
+from dlrm_app.config.datasets import InputConfig, PreprocessConfig, Transform
+from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.encoding_files import verify_encoding_files
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
@@ -44,6 +45,7 @@ from dlrm_app.preprocess.units.journal import (
     remove_temporary_files,
     write_run,
 )
+from dlrm_app.preprocess.units.lake import with_versions
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
 from dlrm_app.preprocess.units.unit_text import beginning_of
@@ -71,6 +73,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     refuse_if(_column_problems(config, spec, encoding))
     transform = cast(Transform, encoding.transform(config.dense))
     config = replace(config, dense=replace(config.dense, transform=transform))
+    config = replace(config, input=_with_versions(config))
     sources = find_sources(config.input)
     refuse_if(known_click_problems(encoding.known, sources) if encoding.known else [])
     plan = _make_plan(config, spec, sources)
@@ -98,6 +101,22 @@ def _column_problems(config: PreprocessConfig, spec: Spec, encoding: Encoding) -
             "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
         )
     return problems
+
+
+def _with_versions(config: PreprocessConfig) -> InputConfig:
+    """The input, in which lake tables have the version that the dataset in OUTPUT has of them, else the newest."""
+    output = Path(config.output)
+    before: dict[str, Any] = {}
+    try:
+        run = read_manifest(output) if is_file(output / MANIFEST) else read_run(output)
+        before = run.config.get("input", {}) if run else {}
+    except DlrmError:  # told when the output is opened
+        pass
+    names = {split: getattr(config.input, split) for split in SPLITS}
+    return replace(
+        config.input,
+        **{split: with_versions(f"input.{split}", names[split], before.get(split)) for split in SPLITS},
+    )
 
 
 def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -> Plan:

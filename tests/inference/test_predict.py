@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
@@ -225,6 +226,30 @@ def test_an_interrupted_command_goes_on_to_the_same_file(
     assert len(scored) == len(set(scored)) == 6
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
     assert not (tmp_path / "scores.parquet.parts").exists()
+
+
+def test_an_interrupted_command_goes_on_with_the_version_of_a_table(
+    shop: Path, expected: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="deltalake writes and lists Delta tables")
+    monkeypatch.chdir(tmp_path)
+    rows = csv.read_csv(shop / "test.csv")
+    for start in range(0, NUM_TEST, 100):
+        deltalake.write_deltalake("clicks", rows.slice(start, 100), mode="append")
+    keys = [f"model={shop}/export", "input=delta://clicks"]
+    score_part = job._score_part
+
+    def interrupt(part: Any, *rest: Any) -> None:
+        score_part(part, *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "_score_part", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        predicted(tmp_path / "scores.parquet", *keys)
+    monkeypatch.setattr(job, "_score_part", score_part)
+    deltalake.write_deltalake("clicks", rows, mode="append")
+    assert same_scores(predicted(tmp_path / "scores.parquet", *keys), expected)
+    assert len(predicted(tmp_path / "newest.parquet", *keys)) == 2 * NUM_TEST
 
 
 @pytest.mark.long

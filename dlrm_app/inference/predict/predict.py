@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from dlrm_app.config.scoring import PredictConfig
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
@@ -23,7 +25,7 @@ from dlrm_app.files import checksum, explained_disk_errors
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.predict.parts import DatasetParts, Part, TableReader
 from dlrm_app.inference.predict.raw_rows import RawParts
-from dlrm_app.inference.predict.scores_file import ScoresFile, Tally
+from dlrm_app.inference.predict.scores_file import ScoresFile, Tally, begun_tables
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
 from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import table_types
@@ -32,6 +34,7 @@ from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
 from dlrm_app.loader.rows import Ranges, Rows
 from dlrm_app.preprocess.passes.targets import OwnClicks
+from dlrm_app.preprocess.units.lake import with_versions
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.runs.checkpoint.marker import check_columns
 from dlrm_app.text import bullets, percent
@@ -79,7 +82,12 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         model = _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
         manifest = runtime.together(lambda: _columns(config, model))
         reader = TableReader(manifest, model.features)
-        source = runtime.together(lambda: _source(config, manifest, reader))
+        begun = begun_tables(output) if runtime.is_first else []
+        given = runtime.together(
+            lambda: with_versions("input", config.input, begun) if runtime.is_first else None
+        )
+        given = broadcast_from_first(given)  # one version for all ranks
+        source = runtime.together(lambda: _source(config, given, manifest, reader))
         is_piped = isinstance(source, RawParts) and source.is_piped
         scores = ScoresFile(output, source.origin_names)
         runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
@@ -154,10 +162,12 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
     return Model(identity, trained.features, Path(trained.data_path), logits, check)
 
 
-def _source(config: PredictConfig, manifest: Manifest, reader: TableReader) -> DatasetParts | RawParts:
+def _source(
+    config: PredictConfig, given: Any, manifest: Manifest, reader: TableReader
+) -> DatasetParts | RawParts:
     if config.data.path is not None:
         return DatasetParts(manifest, config.split, reader)
-    return RawParts(config.input, config.labels, manifest, config.unit_mib * MIB, config.keep)
+    return RawParts(given, config.labels, manifest, config.unit_mib * MIB, config.keep)
 
 
 def _scorer(model: Model, manifest: Manifest, batch_size: int) -> Scorer:

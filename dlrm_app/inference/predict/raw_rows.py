@@ -21,6 +21,7 @@ from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.beginning import file_spec, source_spec
 from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.spec import Spec, read_spec
+from dlrm_app.preprocess.units.lake import is_table
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.source import Source, find_files
 from dlrm_app.preprocess.units.unit_text import UnitText, pipe_units
@@ -78,6 +79,7 @@ class RawParts:
             "labels": mixed == {True},
             "unit_bytes": unit_bytes,
             "keep": list(keep),
+            "tables": [name for name in ([given] if isinstance(given, str) else given) if is_table(name)],
         }
         self.origin_names = ("file", "line")
         self._first_line = 2 if self._spec.header else 1

@@ -43,6 +43,19 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return scores
 
 
+def begun_tables(output: Path) -> list[str]:
+    """The lake tables, with their versions, of the interrupted command that made ``output``; none where it has none."""
+    try:
+        run = json.loads((_parts_of(output) / _RUN).read_text(encoding="utf-8"))
+        return list(run["input"]["tables"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+
+
+def _parts_of(output: Path) -> Path:
+    return output.with_name(f"{output.name}.parts")
+
+
 class ScoresFile:
     """``output``, and OUTPUT.parts beside it while it is being made.
 
@@ -51,7 +64,7 @@ class ScoresFile:
 
     def __init__(self, output: Path, origin_names: tuple[str, str]) -> None:
         self.output = output
-        self._folder = output.with_name(f"{output.name}.parts")
+        self._folder = _parts_of(output)
         self._origin_names = origin_names
 
     @contextmanager

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dlrm_app.errors import refuse_if
 from dlrm_app.preprocess.read.spec import Column, Spec
-from dlrm_app.preprocess.units.parquet_units import footer_of, partition_of
+from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source
 
 logger = logging.getLogger(__name__)
@@ -59,9 +59,9 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: st
 
 
 def names_in(source: Source) -> list[str]:
-    """The names of the file's columns, then the keys of its folders that it lacks."""
+    """The names of the file's columns, then the keys of its partition that it lacks."""
     names: list[str] = footer_of(source).schema.to_arrow_schema().names
-    return names + [key for key in partition_of(source.path) if key not in names]
+    return names + [key for key in source.partition if key not in names]
 
 
 def names_of(source: Source, spec: Spec) -> dict[str, str]:

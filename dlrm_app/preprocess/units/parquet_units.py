@@ -4,14 +4,12 @@ Units depend only on the file's footer and the size of units, not on threads or 
 group are read in their order, each column through a small buffer, so that a row group of any size needs little memory.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +19,6 @@ from dlrm_app.preprocess.units.unit_text import TextRange
 
 _WIDTH = 8
 """Bytes that a decoded value takes at least."""
-_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 class UnitRows(NamedTuple):
@@ -91,7 +88,7 @@ class ParquetUnit:
 class ParquetFeed:
     """Units ``wanted``, at least one, that lie in the same row groups of a source; ``columns`` are read, in this order.
 
-    ``columns``: name of each column → name in the file, or a key of its path, as ``dt`` of clicks/dt=2026-11-22/part-0.
+    ``columns``: name of each column → name in the file, or a key of its partition.
     """
 
     source: Source
@@ -119,7 +116,7 @@ class ParquetFeed:
                 with readable(self.source):
                     table = rest.take(unit.stop - unit.start)
                 if number in self.wanted:
-                    columns = _with_partition(table, self.source.path, self.columns)
+                    columns = _with_partition(table, self.source.partition, self.columns)
                     is_last = number == len(units) - 1
                     yield ParquetUnit(self.source.index, number, columns, unit.file_bytes, is_last)
 
@@ -144,9 +141,10 @@ class _Rest:
         return pa.Table.from_batches(taken, None if taken else self._schema)
 
 
-def _with_partition(table: pa.Table, path: str, columns: Mapping[str, str]) -> pa.Table:
-    """The ``columns`` under their names; those that ``table`` lacks have the value that their key has in ``path``."""
-    values = partition_of(path)
+def _with_partition(
+    table: pa.Table, values: Mapping[str, str | None], columns: Mapping[str, str]
+) -> pa.Table:
+    """The ``columns`` under their names; those that ``table`` lacks have the value that ``values`` has of their key."""
     arrays = [
         table[name] if name in table.column_names else pa.chunked_array([_repeated(values[name], len(table))])
         for name in columns.values()
@@ -157,13 +155,6 @@ def _with_partition(table: pa.Table, path: str, columns: Mapping[str, str]) -> p
 def _repeated(value: str | None, count: int) -> Any:
     text = pa.array([value], pa.string())
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), text)
-
-
-def partition_of(path: str) -> dict[str, str | None]:
-    """Key → value of the folders of ``path`` that are called key=value, as Hive names partitions."""
-    folders = path.split("/")[:-1]
-    pairs = [folder.partition("=") for folder in folders if re.fullmatch(r"[^=]+=[^=]*", folder)]
-    return {unquote(key): None if value == _NO_PARTITION else unquote(value) for key, _, value in pairs}
 
 
 @contextmanager

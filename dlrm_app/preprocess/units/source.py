@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dlrm_app.config.datasets import InputConfig
 from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, DataError, refuse_if
+from dlrm_app.preprocess.units.lake import NamedFile, is_table, lost_hint, partition_of, table_files
 
 _LOOK = 1 << 14
 """Bytes of text by which copies are recognized; smaller files are not compared."""
@@ -38,6 +39,8 @@ class Source:
     modified_ns: int
     format: str
     """text, gzip, zstd or parquet, by its first bytes."""
+    partition: dict[str, str | None] = field(default_factory=dict, hash=False)
+    """Key → value that all rows have: of the folders, as ``dt`` of clicks/dt=2026-11-22/part-0, or of a lake table."""
 
     @property
     def is_compressed(self) -> bool:
@@ -75,10 +78,13 @@ def _find(given: Mapping[str, Any]) -> list[Source]:
     problems: list[str] = []
     sources: list[Source] = []
     for key, value in given.items():
-        for path in _expand(key, value, problems):
-            source = _look_at(key, path, len(sources), problems)
-            if source is not None:
-                sources.append(source)
+        for name in [value] if isinstance(value, str) else value or []:
+            for file in _named_files(key, name, problems):
+                faults: list[str] = []
+                source = _look_at(key, file.path, len(sources), faults)
+                problems += [f"{fault}{lost_hint(name)}" for fault in faults]
+                if source is not None:
+                    sources.append(replace(source, partition=file.partition))
     refuse_if(problems)
     return sources
 
@@ -150,30 +156,35 @@ def content_checksum(source: Source) -> str:
     return f"crc32:{crc:08x}"
 
 
-def _expand(key: str, value: Any, problems: list[str]) -> Sequence[str]:
-    """The paths behind ``value``: a name, a folder, whose files and folders are all taken, or a glob of these.
+def _named_files(key: str, name: str, problems: list[str]) -> list[NamedFile]:
+    """The files behind ``name``, that of a lake table or of files."""
+    if not is_table(name):
+        return [NamedFile(path, partition_of(path)) for path in _expand(key, name, problems)]
+    try:
+        return table_files(key, name, _natural)
+    except ConfigError as error:
+        problems += error.problems
+        return []
+
+
+def _expand(key: str, name: str, problems: list[str]) -> Sequence[str]:
+    """The paths behind ``name``: a file, a folder, whose files and folders are all taken, or a glob of these.
 
     Those of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty files
     are left out.
     """
-    paths: list[str] = []
-    for name in [value] if isinstance(value, str) else value or []:
-        is_glob = glob.has_magic(name) and not Path(name).exists()
-        if not is_glob and not Path(name).is_dir():
-            paths.append(name)
-            continue
-        found = glob.glob(name, recursive=True) if is_glob else [name]  # noqa: PTH207  # Path.glob refuses absolute patterns
-        below = (
-            Path(*takewhile(lambda part: not glob.has_magic(part), Path(name).parts))
-            if is_glob
-            else Path(name)
-        )
-        files = sorted({file for path in found for file in _files_in(path, below)}, key=_natural)
-        if not files:
-            fault = "matches no file" if is_glob else "is a folder without a file to read"
-            problems.append(f"{key}={name} {fault} (looked in {Path.cwd()})")
-        paths += files
-    return paths
+    is_glob = glob.has_magic(name) and not Path(name).exists()
+    if not is_glob and not Path(name).is_dir():
+        return [name]
+    found = glob.glob(name, recursive=True) if is_glob else [name]  # noqa: PTH207  # Path.glob refuses absolute patterns
+    below = (
+        Path(*takewhile(lambda part: not glob.has_magic(part), Path(name).parts)) if is_glob else Path(name)
+    )
+    files = sorted({file for path in found for file in _files_in(path, below)}, key=_natural)
+    if not files:
+        fault = "matches no file" if is_glob else "is a folder without a file to read"
+        problems.append(f"{key}={name} {fault} (looked in {Path.cwd()})")
+    return files
 
 
 def _files_in(path: str, below: Path) -> list[str]:

@@ -1,0 +1,264 @@
+"""Delta and Iceberg tables as input: ``delta://PATH?version=12``, ``iceberg://CATALOG/NAMESPACE.TABLE?snapshot=34``.
+
+Their libraries only list the files of one version, which are then read as other Parquet files are. Further words behind
+the ``?`` filter by keys of partitions: ``dt=2026-11-22&dt=2026-11-23``, ``dt>=2026-11-22&dt<2026-12-01``.
+"""
+
+import logging
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.text import install_command, listed
+
+logger = logging.getLogger(__name__)
+
+_VERSION = {"delta": "version", "iceberg": "snapshot"}
+_FORM = {"delta": "delta://PATH", "iceberg": "iceberg://CATALOG/NAMESPACE.TABLE"}
+_PACKAGE = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_WORD = re.compile(r"([^<>=]+)(<=|>=|<|>|=)(.*)", re.DOTALL)
+_COMPARE: Any = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+_WRITE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[^/]+$")
+"""Spark's name for one write, which all its files have in theirs; other writers name each file so."""
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class NamedFile(NamedTuple):
+    """A file that a setting names; ``partition``: key → value that all its rows have.
+
+    Of a table, ``written`` is less for what was written before, and ``fault`` says why its rows cannot be read alone.
+    """
+
+    path: str
+    partition: dict[str, str | None]
+    written: int = 0
+    fault: str = ""
+
+
+class _Table(NamedTuple):
+    """A table as it is typed; ``filters``: (key, sign, value)."""
+
+    kind: str
+    place: str
+    version: int | None
+    filters: list[tuple[str, str, str]]
+
+
+def is_table(name: str) -> bool:
+    """True for the name of a lake table, rather than that of files."""
+    return name.partition("://")[0] in _VERSION
+
+
+def partition_of(path: str) -> dict[str, str | None]:
+    """Key → value of the folders of ``path`` that are called key=value, as Hive names partitions."""
+    folders = path.split("/")[:-1]
+    pairs = [folder.partition("=") for folder in folders if re.fullmatch(r"[^=]+=[^=]*", folder)]
+    return {unquote(key): None if value == _NO_PARTITION else unquote(value) for key, _, value in pairs}
+
+
+def with_versions(key: str, given: Any, before: Any) -> Any:
+    """The names ``given`` of setting ``key``, in which every table has a version.
+
+    It is that of ``before``, the names as an earlier run of the same output kept them, else the newest. Raises ConfigError.
+    """
+    if not isinstance(given, str):
+        return given and [with_versions(key, name, before) for name in given]
+    if not is_table(given) or (table := _parsed(key, given)).version is not None:
+        return given
+    start = f"{given}{'&' if '?' in given else '?'}{_VERSION[table.kind]}="
+    kept, origin = [before] if isinstance(before, str) else before or [], "as the output was begun with"
+    known = next((name for name in kept if name.startswith(start)), None)
+    if known is None:
+        with _explained(key, given):
+            known, origin = f"{start}{_open(table)[0]}", "the newest"
+    logger.info(f"{key}={known}, {origin}")
+    return known
+
+
+def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[NamedFile]:
+    """The files of the table ``name`` that its filters leave, by partition, then by time, then by name.
+
+    ``natural``: a sort key of texts in which numbers count as numbers. Raises ConfigError.
+    """
+
+    def order(file: NamedFile) -> Any:
+        return [natural(value or "") for value in file.partition.values()], file.written, natural(file.path)
+
+    table = _parsed(key, name)
+    with _explained(key, name):
+        found = sorted(_open(table)[1], key=order)
+    keys = list(dict.fromkeys(each for file in found for each in file.partition))
+    if unknown := [each for each, _, _ in table.filters if each not in keys]:
+        has = f"{unknown[0]} is no key of its partitions, which are by {listed(keys, 12) or 'none'}"
+        raise ConfigError([f"{key}={name}: {has}"])
+    files = [file for file in found if _is_wanted(file.partition, table.filters)]
+    if not files:
+        texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
+        has = f"no rows of these keys, it has {listed([*texts], 5)}" if table.filters else "no rows"
+        raise ConfigError([f"{key}={name} has {has}"])
+    if faults := [f"{file.path} {file.fault}" for file in files if file.fault]:
+        raise ConfigError([f"{key}={name}: {listed(faults, 1)}"])
+    if older := [
+        file.path for file in files if any(each not in file.partition for each, _, _ in table.filters)
+    ]:
+        raise ConfigError([f"{key}={name}: {older[0]} is older than these keys: run rewrite_data_files"])
+    return files
+
+
+def lost_hint(name: str) -> str:
+    """What to say of a file that ``name`` names and that is not there."""
+    cure = (
+        f"it was vacuumed or expired: give a newer {_VERSION[name.partition('://')[0]]}"
+        if is_table(name)
+        else ""
+    )
+    return f"; {name} lists it, so {cure}" if cure else ""
+
+
+def _parsed(key: str, name: str) -> _Table:
+    kind, _, rest = name.partition("://")
+    place, _, query = rest.partition("?")
+    if find_spec(_PACKAGE[kind]) is None:
+        raise ConfigError([f"{key}={name} needs the package {_PACKAGE[kind]}: {install_command(kind)}"])
+    if not place or (kind == "iceberg" and not all(place.partition("/"))):
+        raise ConfigError([f"{key}={name} names no table: write {_FORM[kind]}"])
+    version, filters = None, []
+    for text in filter(None, query.split("&")):
+        word = _WORD.fullmatch(text)
+        if word is None or (word[1] == _VERSION[kind] and not (word[2] == "=" and word[3].isdecimal())):
+            cure = f"write {_VERSION[kind]}=NUMBER, KEY=VALUE or KEY>=VALUE, with & between"
+            raise ConfigError([f"{key}={name}: {text} is no filter: {cure}"])
+        if word[1] == _VERSION[kind]:
+            version = int(word[3])
+        else:
+            filters.append((unquote(word[1]), word[2], unquote(word[3])))
+    return _Table(kind, place, version, filters)
+
+
+def _is_wanted(partition: Mapping[str, str | None], filters: list[tuple[str, str, str]]) -> bool:
+    """True if ``partition`` has one of the values given for each key, and lies in all ranges; also if it lacks the key."""
+    alternatives: dict[Any, list[bool]] = {}
+    for each in filters:
+        key, sign, text = each
+        value, limit = _rank(partition.get(key)), _rank(text)
+        is_known = value is not None and limit is not None
+        fits = value == limit if sign == "=" else is_known and _COMPARE[sign](value, limit)
+        alternatives.setdefault(key if sign == "=" else each, []).append(fits or key not in partition)
+    return all(map(any, alternatives.values()))
+
+
+def _rank(value: str | None) -> tuple[bool, Decimal, str] | None:
+    """Numbers by their size, then texts, such as dates, by their characters; None of no value."""
+    if not value:
+        return None
+    return (False, Decimal(value), "") if _NUMBER.fullmatch(value) else (True, Decimal(0), value)
+
+
+@contextmanager
+def _explained(key: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # of a library, a file system or a catalog's service
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError([f"{key}={name} cannot be read as a table: {reason}"]) from error
+
+
+def _open(table: _Table) -> tuple[int, Iterator[NamedFile]]:
+    """The version that is read of ``table``, and its files."""
+    if table.kind == "delta":
+        from deltalake import DeltaTable  # an extra
+
+        delta = DeltaTable(table.place, version=table.version)
+        return delta.version(), _delta_files(delta, table.place.rstrip("/"))
+    from pyiceberg.catalog import load_catalog  # an extra
+
+    catalog, _, identifier = table.place.partition("/")
+    iceberg = load_catalog(catalog).load_table(identifier)
+    snapshot = iceberg.current_snapshot() if table.version is None else iceberg.snapshot_by_id(table.version)
+    if snapshot is None:
+        known = [each.snapshot_id for each in reversed(iceberg.snapshots())]
+        raise ValueError(f"it has no such snapshot; the last are: {listed(known, 5) or 'none'}")
+    return snapshot.snapshot_id, _iceberg_files(iceberg, snapshot)
+
+
+def _local(path: str) -> str:
+    """``path``, or that of a file:// URL."""
+    return re.sub("^file:(//)?(?=/)", "", path)
+
+
+def _delta_files(table: Any, place: str) -> Iterator[NamedFile]:
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise ValueError(
+            f"its files have other names of columns (column mapping, mode {mode}): write a copy without it"
+        )
+    deleted: set[str] = set()
+    if "deletionVectors" in (table.protocol().reader_features or []):
+        deleted = {
+            path.as_py().rpartition("/")[2]
+            for batch in table.deletion_vectors()
+            for path in batch["filepath"]
+        }
+    actions = pa.table(table.get_add_actions(flatten=True))
+    keys = {
+        name.removeprefix("partition."): name
+        for name in actions.column_names
+        if name.startswith("partition.")
+    }
+    texts = {key: actions[name].cast(pa.string()).to_pylist() for key, name in keys.items()}
+    paths = [unquote(path) for path in actions["path"].to_pylist()]
+    writes = [found[0] for path in paths if (found := _WRITE.search(path.rpartition("/")[2]))]
+    times: dict[str, int] = {}
+    for write, time in zip(writes, actions["modification_time"].to_pylist(), strict=True):
+        times[write] = min(time, times.get(write, time))
+    for row, (path, write) in enumerate(zip(paths, writes, strict=True)):
+        fault = "has rows deleted by a deletion vector: run REORG TABLE … APPLY (PURGE)"
+        full = path if re.match("/|[a-z0-9]+:/", path) else f"{place}/{path}"
+        partition = {key: values[row] for key, values in texts.items()}
+        yield NamedFile(_local(full), partition, times[write], fault * (path.rpartition("/")[2] in deleted))
+
+
+def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
+    schema = table.schemas().get(snapshot.schema_id, table.schema())
+    ids: dict[str, set[int]] = {}
+    for field in (field for each in table.schemas().values() for field in each.fields):
+        ids.setdefault(field.name, set()).add(field.field_id)
+    reused = {field.name: field.field_id for field in schema.fields if len(ids[field.name]) > 1}
+    for manifest in snapshot.manifests(table.io):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            file, fault = entry.data_file, ""
+            partition: dict[str, str | None] = {}
+            for value, field in zip(file.partition, table.specs()[file.spec_id].fields, strict=True):
+                name, kind = schema.find_column_name(field.source_id), schema.find_type(field.source_id)
+                text = None if value is None else field.transform.to_human_string(kind, value)
+                partition |= {field.name: text} | ({name: text} if str(field.transform) == "identity" else {})
+            if file.content.name != "DATA":
+                fault = (
+                    f"deletes rows ({file.content.name.lower().replace('_', ' ')}): run rewrite_data_files"
+                )
+            elif file.file_format.name != "PARQUET":
+                fault = (
+                    f"is {file.file_format.name}: set write.format.default=parquet and run rewrite_data_files"
+                )
+            elif reused and (names := _other_columns(table.io, file.file_path, reused)):
+                fault = f"has other columns as {', '.join(names)}, since renamed or dropped: run rewrite_data_files"
+            yield NamedFile(_local(file.file_path), partition, entry.sequence_number or 0, fault)
+
+
+def _other_columns(io: Any, path: str, ids: dict[str, int]) -> list[str]:
+    """Names that in a file mean another column than number ``ids[name]`` of the table."""
+    with io.new_input(path).open() as file:
+        stored = {
+            field.name: (field.metadata or {}).get(b"PARQUET:field_id") for field in pq.read_schema(file)
+        }
+    return [name for name, number in ids.items() if stored.get(name) not in (None, b"%d" % number)]

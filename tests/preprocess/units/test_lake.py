@@ -1,0 +1,394 @@
+"""Delta and Iceberg tables as input: the files of one version, with the values of their partitions."""
+
+import json
+import string
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from dlrm_app.config.datasets import InputConfig
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.preprocess.units.lake import with_versions
+from dlrm_app.preprocess.units.source import find_files, find_sources
+from tests.preprocess.running import content, run, table_of
+
+deltalake = pytest.importorskip("deltalake", reason="deltalake writes and lists Delta tables")
+pytest.importorskip("pyiceberg", reason="pyiceberg writes and lists Iceberg tables")
+pyroaring = pytest.importorskip("pyroaring", reason="pyiceberg brings it")
+Config = pytest.importorskip("pyiceberg.utils.config").Config
+pytest.importorskip("sqlalchemy", reason="pyiceberg's catalog in a file needs SQLAlchemy")
+
+DAYS = ["2026-11-9", "2026-11-10", "2026-11-23"]
+LOG = "_delta_log/{:020}.json"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prefix = "PYICEBERG_CATALOG__LOCAL__"
+    monkeypatch.setenv(f"{prefix}TYPE", "sql")
+    monkeypatch.setenv(f"{prefix}URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv(f"{prefix}WAREHOUSE", f"file://{tmp_path}/warehouse")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # which is read once, on import
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    """A row for each number: it, a label, a day, and an hour that is a number."""
+    numbers = list(range(start, stop))
+    return pa.table(
+        {
+            "x": numbers,
+            "label": [number * number % 7 % 2 for number in numbers],
+            "dt": [DAYS[number % 3] for number in numbers],
+            "hour": pa.array([None if number % 5 == 4 else number % 5 + 7 for number in numbers]),
+        }
+    )
+
+
+def write_delta(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> str:
+    for table in tables:
+        deltalake.write_deltalake("clicks", table, partition_by=list(keys), mode="append")
+    return "delta://clicks"
+
+
+def write_iceberg(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> str:
+    from pyiceberg.transforms import IdentityTransform
+
+    table = iceberg_table("clicks", tables[0].schema)
+    with table.update_spec() as spec:
+        for key in keys:
+            spec.add_field(key, IdentityTransform(), key)
+    for each in tables:
+        table.append(each)
+    return "iceberg://local/db.clicks"
+
+
+def iceberg_table(name: str, schema: Any = None) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("local")
+    catalog.create_namespace_if_not_exists("db")
+    return catalog.load_table(f"db.{name}") if schema is None else catalog.create_table(f"db.{name}", schema)
+
+
+def numbers_of(name: str) -> list[int]:
+    """The numbers of the rows that ``name`` gives, in order, each with the values that it was written with."""
+    numbers = []
+    for source in find_files("input", name):
+        table = pq.ParquetFile(source.path).read()
+        for number in table["x"].to_pylist():
+            (row,) = rows(number, number + 1).to_pylist()
+            assert source.partition == {"dt": row["dt"], "hour": row["hour"] and str(row["hour"])}
+            numbers.append(number)
+    return numbers
+
+
+@pytest.mark.parametrize("write", [write_delta, write_iceberg])
+def test_a_table_gives_its_files_by_partition_then_by_time(write: Callable[..., str]) -> None:
+    name = write(rows(0, 15), rows(15, 60), rows(60, 90))
+    numbers = numbers_of(name)
+    assert sorted(numbers) == [*range(90)]
+    assert numbers == sorted(
+        numbers,
+        key=lambda n: (n % 3, (n % 5 + 1) % 5, n),  # days as numbers count; missing before others
+    )
+
+
+@pytest.mark.parametrize("write", [write_delta, write_iceberg])
+@pytest.mark.parametrize(
+    ("query", "is_wanted"),
+    [
+        ("dt=2026-11-23", lambda row: row["dt"] == DAYS[2]),
+        ("dt=2026-11-23&dt=2026-11-10", lambda row: row["dt"] in DAYS[1:]),
+        ("dt=2026%2D11-9&hour=07", lambda row: row["dt"] == DAYS[0] and row["hour"] == 7),
+        ("hour=", lambda row: row["hour"] is None),
+        ("hour>=8&hour<10", lambda row: row["hour"] in (8, 9)),
+        ("dt>2026-11-10&dt<=2026-11-23", lambda row: row["dt"] == DAYS[2]),
+    ],
+)
+def test_filters_leave_the_files_of_partitions(
+    write: Callable[..., str], query: str, is_wanted: Callable[[dict[str, Any]], bool]
+) -> None:
+    name = write(rows(0, 30))
+    expected = [row["x"] for row in rows(0, 30).to_pylist() if is_wanted(row)]
+    assert sorted(numbers_of(f"{name}?{query}")) == expected
+
+
+def test_values_of_partitions_come_from_the_log_rather_than_from_the_path() -> None:
+    table = pa.table({"x": [1, 2, 3], "kind": ["a b", "é/=?%&", "a=b"]})
+    deltalake.write_deltalake("clicks", table, partition_by=["kind"])
+    found = {
+        pq.ParquetFile(s.path).read()["x"][0].as_py(): s.partition
+        for s in find_files("input", "delta://clicks")
+    }
+    assert found == {1: {"kind": "a b"}, 2: {"kind": "é/=?%&"}, 3: {"kind": "a=b"}}
+    (source,) = find_files("input", "delta://clicks?kind=é/%3D?%25%26")
+    assert source.partition == {"kind": "é/=?%&"}
+
+
+@pytest.mark.parametrize(("write", "word"), [(write_delta, "version"), (write_iceberg, "snapshot")])
+def test_a_version_stays_as_it_was_begun_with(write: Callable[..., str], word: str) -> None:
+    name = write(rows(0, 10))
+    first = with_versions("input.train", [name, "other.tsv"], None)
+    assert first[1] == "other.tsv"
+    assert first[0].startswith(f"{name}?{word}=")
+    if word == "version":
+        deltalake.write_deltalake("clicks", rows(10, 20), mode="append")
+    else:
+        iceberg_table("clicks").append(rows(10, 20))
+    assert sorted(numbers_of(first[0])) == [*range(10)]
+    assert sorted(numbers_of(name)) == [*range(20)]
+    assert with_versions("input.train", name, first) == first[0]
+    assert with_versions("input.train", first[0], None) == first[0]
+    newest = with_versions("input.train", name, None)
+    assert newest != first[0]
+    assert sorted(numbers_of(newest)) == [*range(20)]
+    filtered = with_versions("input.train", f"{name}?dt=2026-11-23", first)
+    assert filtered == newest.replace("?", "?dt=2026-11-23&")  # begun with other names
+    assert with_versions("input.train", None, first) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("delta://clicks?version=7", "cannot be read as a table"),
+        ("delta://none", "cannot be read as a table"),
+        ("delta://", "names no table: write delta://PATH"),
+        ("delta://clicks?version=new", "version=new is no filter: write version=NUMBER, KEY=VALUE"),
+        ("delta://clicks?version>=1", "version>=1 is no filter"),
+        ("delta://clicks?dt", "dt is no filter"),
+        ("delta://clicks?day=1", "day is no key of its partitions, which are by dt, hour"),
+        (
+            "delta://clicks?dt=2026-11-1",
+            "has no rows of these keys, it has dt=2026-11-9/hour=, dt=2026-11-9/hour=7, ",
+        ),
+        ("iceberg://local/db.clicks?snapshot=7", "it has no such snapshot; the last are: [0-9]{9}"),
+        ("iceberg://local/db.none", "cannot be read as a table: Table does not exist"),
+        ("iceberg://other/db.clicks", "cannot be read as a table"),
+        ("iceberg://clicks", "names no table: write iceberg://CATALOG/NAMESPACE.TABLE"),
+    ],
+)
+def test_what_names_no_rows_is_refused(name: str, fault: str) -> None:
+    (write_delta if name.startswith("delta") else write_iceberg)(rows(0, 10))
+    with pytest.raises(ConfigError, match=fault) as caught:
+        find_files("input", name)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"input={name}")
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [("deltalake", "delta://clicks"), ("pyiceberg", "iceberg://local/db.clicks")]
+)
+def test_a_package_that_is_missing_is_named(module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlrm_app.preprocess.units.lake.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=f"input={name} needs the package {module}: pip install"):
+        find_files("input", name)
+
+
+def test_files_that_were_vacuumed_are_named() -> None:
+    write_delta(rows(0, 6))
+    deltalake.write_deltalake("clicks", rows(6, 9), mode="overwrite")
+    deltalake.DeltaTable("clicks").vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert sorted(numbers_of("delta://clicks")) == [6, 7, 8]
+    with pytest.raises(
+        ConfigError, match=r"no such file .*; delta://clicks\?version=0 lists it, so it was vacuumed"
+    ):
+        find_files("input", "delta://clicks?version=0")
+
+
+def append_to_log(folder: str, version: int, *actions: dict[str, Any]) -> None:
+    Path(folder, LOG.format(version)).write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+
+
+def z85(data: bytes) -> str:
+    """The text that Delta has of bytes within its log: five characters for each four bytes."""
+    digits = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+    words = struct.unpack(f">{len(data) // 4}I", data)
+    return "".join(digits[word // 85**place % 85] for word in words for place in (4, 3, 2, 1, 0))
+
+
+def test_rows_deleted_by_vectors_are_refused_only_where_they_are_read() -> None:
+    write_delta(rows(0, 6), keys=("dt",))
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    append_to_log("clicks", 1, {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}})
+    assert len(find_files("input", "delta://clicks")) == 3  # the feature alone deletes nothing
+    lines = Path("clicks", LOG.format(0)).read_text().splitlines()
+    add = next(json.loads(line)["add"] for line in lines if f'"dt":"{DAYS[2]}"' in line)
+    bitmap = struct.pack("<IQI", 1681511377, 1, 0) + pyroaring.BitMap([0, 1]).serialize()
+    vector = {"storageType": "i", "pathOrInlineDv": z85(bitmap), "sizeInBytes": len(bitmap), "cardinality": 2}
+    remove = {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}
+    append_to_log("clicks", 2, {"remove": remove}, {"add": {**add, "deletionVector": vector}})
+    with pytest.raises(ConfigError, match="has rows deleted by a deletion vector: run REORG TABLE") as caught:
+        find_files("input", "delta://clicks")
+    assert f"dt={DAYS[2]}/" in str(caught.value)
+    assert len(find_files("input", "delta://clicks?dt<2026-11-2")) == 1
+    append_to_log(
+        "clicks", 3, {"remove": remove}, {"add": {**add, "deletionVector": vector | {"storageType": "u"}}}
+    )
+    with pytest.raises(ConfigError, match="cannot be read as a table"):
+        find_files("input", "delta://clicks")
+
+
+def test_mapped_columns_of_delta_are_refused() -> None:
+    write_delta(rows(0, 3), keys=())
+    path = Path("clicks", LOG.format(0))
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"]):
+                field["metadata"] = {
+                    "delta.columnMapping.id": number,
+                    "delta.columnMapping.physicalName": f"col-{number}",
+                }
+            action["metaData"] |= {
+                "schemaString": json.dumps(schema),
+                "configuration": {"delta.columnMapping.mode": "name"},
+            }
+    append_to_log("clicks", 0, *actions)
+    with pytest.raises(
+        ConfigError, match=r"other names of columns \(column mapping, mode name\): write a copy"
+    ):
+        find_files("input", "delta://clicks")
+
+
+def test_delete_files_of_iceberg_are_refused_only_where_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """pyiceberg writes none: a delete file is put into a manifest of deletes as another engine would do."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriterV2
+    from pyiceberg.typedef import Record
+
+    name = write_iceberg(rows(0, 6), keys=("dt",))
+    table = iceberg_table("clicks")
+    deletes = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path="file:///somewhere/deletes.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(DAYS[2]),
+        record_count=1,
+        file_size_in_bytes=1,
+    )
+    deletes.spec_id = table.spec().spec_id
+    with (
+        monkeypatch.context() as context,
+        table.transaction() as transaction,
+        transaction.update_snapshot().fast_append() as update,
+    ):
+        context.setattr(ManifestWriterV2, "content", lambda self: ManifestContent.DELETES)
+        update.append_data_file(deletes)
+    assert len(find_files("input", f"{name}?dt=2026-11-9&dt=2026-11-10")) == 2
+    with pytest.raises(
+        ConfigError, match=r"/somewhere/deletes.parquet deletes rows \(position deletes\): run rewrite"
+    ):
+        find_files("input", f"{name}?dt=2026-11-23")
+
+
+def test_an_iceberg_column_that_took_the_name_of_another_is_refused() -> None:
+    write_iceberg(rows(0, 6), keys=())
+    from pyiceberg.types import LongType
+
+    table = iceberg_table("clicks")
+    with table.update_schema() as update:
+        update.rename_column("x", "y")
+    with table.update_schema() as update:
+        update.add_column("x", LongType())
+    table.append(pa.table({"y": [1], "label": [0], "dt": ["a"], "hour": [1], "x": [5]}))
+    with pytest.raises(ConfigError, match="has other columns as x, since renamed or dropped"):
+        find_files("input", "iceberg://local/db.clicks")
+    table.overwrite(pa.table({"y": [1], "label": [0], "dt": ["a"], "hour": [1], "x": [5]}))
+    assert len(find_files("input", "iceberg://local/db.clicks")) == 1
+
+
+def test_files_older_than_a_key_are_refused_by_its_filter() -> None:
+    from pyiceberg.transforms import IdentityTransform
+
+    name = write_iceberg(rows(0, 6), keys=())
+    table = iceberg_table("clicks")
+    with table.update_spec() as spec:
+        spec.add_field("dt", IdentityTransform(), "dt")
+    table.append(rows(6, 9))
+    assert len(find_files("input", name)) == 4
+    with pytest.raises(ConfigError, match="is older than these keys: run rewrite"):
+        find_files("input", f"{name}?dt=2026-11-9")
+
+
+def test_one_table_in_two_splits_is_two_inputs_where_their_partitions_differ() -> None:
+    name = write_delta(rows(0, 9), keys=("dt",))
+    given = InputConfig(train=f"{name}?dt<2026-11-2", val=f"{name}?dt=2026-11-23")
+    assert [source.split for source in find_sources(given)] == ["train", "val"]
+    with pytest.raises(ConfigError, match="are the same file"):
+        find_sources(InputConfig(train=name, val=f"{name}?dt=2026-11-23"))
+
+
+DATASET = """name: small
+columns:
+- {name: x, role: dense, kind: integer}
+- {name: label, role: label}
+- {name: dt, role: sparse, kind: string}
+- {name: hour, role: sparse, kind: integer}
+"""
+
+
+def dataset_of(output: str, given: str, *options: str) -> Manifest:
+    Path("small.yaml").write_text(DATASET, encoding="utf-8")
+    quoted = f'input.train="{given}"'
+    return run(Path(output), "dataset=small.yaml", "encoding=vocab", "split.val=0.2", quoted, *options)
+
+
+def test_the_same_rows_give_the_same_dataset_whatever_holds_them() -> None:
+    table = rows(0, 600).filter(pc.field("dt") != DAYS[0])
+    in_order = sorted(table.to_pylist(), key=lambda row: (row["dt"], row["hour"] or 0, row["x"]))
+    table = pa.Table.from_pylist(in_order, table.schema)
+    lines = ("\t".join("" if v is None else str(v) for v in row.values()) for row in table.to_pylist())
+    Path("clicks.tsv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    pq.write_table(table, "clicks.parquet")
+    given = ["clicks.parquet", write_delta(rows(0, 600)), write_iceberg(rows(0, 600))]
+    expected = dataset_of("text", "clicks.tsv")
+    assert expected.splits["val"].rows == 80
+    for number, name in enumerate(given):
+        manifest = dataset_of(f"out{number}", f"{name}?dt>2026-11-0&dt<2026-11-3" if "://" in name else name)
+        for split in ("train", "val"):
+            assert table_of(manifest, split).equals(table_of(expected, split)), name
+        assert content(Path(f"out{number}", "vocab")) == content(Path("text", "vocab"))
+
+
+def test_a_dataset_is_continued_with_the_version_that_it_was_begun_with(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = write_delta(rows(0, 60), keys=())
+    bad = pa.table({"x": [0], "label": [7], "dt": ["a"], "hour": [1]})
+    deltalake.write_deltalake("clicks", bad, mode="append")
+    with pytest.raises(DataError, match=r"rejects\.max_fraction"):
+        dataset_of("out", name)
+    deltalake.write_deltalake("clicks", rows(60, 90), mode="append")
+    with caplog.at_level("INFO"):
+        manifest = dataset_of("out", name, "rejects.max_fraction=0.5")
+    assert "continuing where it stopped" in caplog.text
+    assert manifest.config["input"]["train"] == f"{name}?version=1"
+    assert sum(split.rows for split in manifest.splits.values()) == 60
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        again = dataset_of("out", name, "rejects.max_fraction=0.5")
+    assert "nothing to do" in caplog.text
+    assert again.fingerprint() == manifest.fingerprint()
+    with pytest.raises(ConfigError, match=r"version=1.* → .*version=2"):
+        dataset_of("out", f"{name}?version=2", "rejects.max_fraction=0.5")
+    newest = dataset_of("new", f"{name}?version=2", "rejects.max_fraction=0.5")
+    assert sum(split.rows for split in newest.splits.values()) == 90
+
+
+def test_a_table_that_gained_a_column_is_refused_where_older_files_lack_it() -> None:
+    write_delta(rows(0, 9).drop_columns(["hour"]), keys=())
+    deltalake.write_deltalake("clicks", rows(9, 12), mode="append", schema_mode="merge")
+    with pytest.raises(ConfigError, match=r"part-.*\.parquet lacks the columns hour"):
+        dataset_of("out", "delta://clicks")
