@@ -65,6 +65,14 @@ def read_text(path: Path) -> str:
         return ""
 
 
+def installed(package: str) -> str | None:
+    """The version of an installed package; None where it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 class Trio(NamedTuple):
     """Versions of the three packages that are built for each other; any other three end in an undefined symbol."""
 
@@ -121,11 +129,7 @@ def needed_cuda() -> tuple[int, int]:
 
     Builds for 12.x run on every driver of CUDA 12 (NVIDIA's minor version compatibility).
     """
-    try:
-        is_12 = "+cu12" in version("fbgemm-gpu")
-    except PackageNotFoundError:
-        is_12 = False
-    return (12, 0) if is_12 else WHEELS_CUDA
+    return (12, 0) if "+cu12" in (installed("fbgemm-gpu") or "") else WHEELS_CUDA
 
 
 def find_driver(root: Path = Path("/")) -> Driver | None:

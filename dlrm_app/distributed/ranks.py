@@ -6,11 +6,10 @@ Cores are read from Linux's own files (sysfs, procfs, cgroups), below ``root`` s
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, read_text
+from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed, read_text
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def has_gpu(driver: Driver | None, root: Path = Path("/")) -> bool:
     """
     if driver is None or os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
         return False
-    if _has_cpu_wheels():
+    if installed("fbgemm-gpu-cpu"):
         if not any((root / "dev").glob("nvidia[0-9]*")):  # the driver alone, as on a cluster's login node
             return False
         cause = "fbgemm-gpu-cpu is installed, which is made for CPU: make setup DEVICE=cuda replaces it"
@@ -94,14 +93,6 @@ def visible_gpus() -> list[str]:
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
-
-
-def _has_cpu_wheels() -> bool:
-    try:
-        version("fbgemm-gpu-cpu")
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _why_no_gpu() -> str:

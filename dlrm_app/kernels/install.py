@@ -8,11 +8,12 @@ import logging
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import nn
+
+from dlrm_app.machine import installed
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,10 @@ def install(model: nn.Module, device: torch.device, choice: str) -> nn.Module:
 @cache
 def _fit_libraries() -> bool:
     """True if fbgemm and torchrec have the versions that the kernels are written for; else warns, once."""
-    found = {"fbgemm": _version("fbgemm-gpu-cpu") or _version("fbgemm-gpu"), "torchrec": _version("torchrec")}
+    found = {
+        "fbgemm": installed("fbgemm-gpu-cpu") or installed("fbgemm-gpu"),
+        "torchrec": installed("torchrec"),
+    }
     for name, wanted in WRITTEN_FOR.items():
         if not f"{found[name]}.".startswith(tuple(f"{version}." for version in wanted)):
             logger.warning(
@@ -55,13 +59,6 @@ def _fit_libraries() -> bool:
             )
             return False
     return True
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
 
 
 def replace_operators() -> None:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from dlrm_app.files import (
     write_text,
     written_whole,
 )
+from dlrm_app.machine import installed
 from dlrm_app.runs.checkpoint.marker import Checkpoint
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
@@ -253,17 +253,10 @@ def describe_environment(runtime: Runtime) -> dict[str, Any]:
         "folder": str(Path.cwd()),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
-        "packages": {name: number for name in PACKAGES if (number := _version(name))},
+        "packages": {name: number for name in PACKAGES if (number := installed(name))},
         "machine": {"system": platform.platform(), "cores": os.cpu_count()},
         "device": torch.cuda.get_device_name(runtime.device) if runtime.device.type == "cuda" else "cpu",
         "world_size": runtime.world_size,
         "ranks_per_machine": runtime.local_world_size,
         "threads_per_rank": runtime.num_threads,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

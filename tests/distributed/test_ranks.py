@@ -34,13 +34,7 @@ NEW = Driver("/proc/driver/nvidia is there", "580.65.06", (13, 0))
 @pytest.fixture(autouse=True)
 def cuda_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is installed is made for GPUs, and none of them is hidden."""
-
-    def find(name: str) -> str:
-        if name == "fbgemm-gpu-cpu":
-            raise ranks.PackageNotFoundError(name)
-        return "1.8.0"
-
-    monkeypatch.setattr(ranks, "version", find)
+    monkeypatch.setattr(ranks, "installed", lambda name: None if name == "fbgemm-gpu-cpu" else "1.8.0")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -90,7 +84,7 @@ def test_wheels_for_cpu_beside_a_gpu_are_refused_unless_it_is_hidden(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As in an image that was built where no GPU was seen; a machine with the driver alone has nothing else."""
-    monkeypatch.setattr(ranks, "version", lambda name: "1.8.0")
+    monkeypatch.setattr(ranks, "installed", lambda name: "1.8.0")
     assert not has_gpu(NEW, tmp_path)
     write(tmp_path / "dev/nvidiactl", "")
     assert not has_gpu(NEW, tmp_path)
