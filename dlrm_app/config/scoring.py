@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from dlrm_app.config.datasets import RejectsConfig
 from dlrm_app.config.schema import (
     REQUIRED,
     BatchRows,
     Count,
     NonNegative,
     Section,
-    Share,
     Split,
     Threads,
     Which,
@@ -78,11 +78,6 @@ class PredictDataConfig(Section):
     path: str | None = None
 
 
-@dataclass(slots=True)
-class PredictRejectsConfig(Section):
-    max_fraction: Share = REQUIRED
-
-
 OF_SCORES = ("score", "label", "file", "line")
 """Columns of dlrm-predict's output."""
 
@@ -100,7 +95,7 @@ class PredictConfig(Section):
     output: str = REQUIRED
     batch_size: BatchRows = REQUIRED
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
-    rejects: PredictRejectsConfig = field(default_factory=PredictRejectsConfig)
+    rejects: RejectsConfig = field(default_factory=RejectsConfig)
     metrics: bool = REQUIRED
     keep: list[str] = field(default_factory=list)
     threads: Threads | None = None
