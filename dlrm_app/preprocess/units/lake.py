@@ -97,8 +97,11 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     table = _parsed(key, name)
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
-    keys = list(dict.fromkeys(each for file in found for each in file.partition))
-    if unknown := [each for each, _, _ in table.filters if each not in keys]:
+    asked, keys = (
+        [each for each, _, _ in table.filters],
+        [*dict.fromkeys(k for f in found for k in f.partition)],
+    )
+    if unknown := [each for each in asked if each not in keys]:
         has = f"{unknown[0]} is no key of its partitions, which are by {listed(keys, 12) or 'none'}"
         raise ConfigError([f"{key}={name}: {has}"])
     files = [file for file in found if _is_wanted(file.partition, table.filters)]
@@ -108,21 +111,15 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
         raise ConfigError([f"{key}={name} has {has}"])
     if faults := [f"{file.path} {file.fault}" for file in files if file.fault]:
         raise ConfigError([f"{key}={name}: {listed(faults, 1)}"])
-    if older := [
-        file.path for file in files if any(each not in file.partition for each, _, _ in table.filters)
-    ]:
+    if older := [file.path for file in files if not file.partition.keys() >= {*asked}]:
         raise ConfigError([f"{key}={name}: {older[0]} is older than these keys: run rewrite_data_files"])
     return files
 
 
 def lost_hint(name: str) -> str:
     """What to say of a file that ``name`` names and that is not there."""
-    cure = (
-        f"it was vacuumed or expired: give a newer {_VERSION[name.partition('://')[0]]}"
-        if is_table(name)
-        else ""
-    )
-    return f"; {name} lists it, so {cure}" if cure else ""
+    word = _VERSION.get(name.partition("://")[0])
+    return f"; {name} lists it, so it was vacuumed or expired: give a newer {word}" if word else ""
 
 
 def _parsed(key: str, name: str) -> _Table:
@@ -202,20 +199,12 @@ def _delta_files(table: Any, place: str) -> Iterator[NamedFile]:
         raise ValueError(
             f"its files have other names of columns (column mapping, mode {mode}): write a copy without it"
         )
-    deleted: set[str] = set()
-    if "deletionVectors" in (table.protocol().reader_features or []):
-        deleted = {
-            path.as_py().rpartition("/")[2]
-            for batch in table.deletion_vectors()
-            for path in batch["filepath"]
-        }
+    has_vectors = "deletionVectors" in (table.protocol().reader_features or [])
+    vectors = table.deletion_vectors() if has_vectors else []
+    deleted = {unquote(path.as_py()).rpartition("/")[2] for batch in vectors for path in batch["filepath"]}
     actions = pa.table(table.get_add_actions(flatten=True))
-    keys = {
-        name.removeprefix("partition."): name
-        for name in actions.column_names
-        if name.startswith("partition.")
-    }
-    texts = {key: actions[name].cast(pa.string()).to_pylist() for key, name in keys.items()}
+    keys = [name for name in actions.column_names if name.startswith("partition.")]
+    texts = {key.removeprefix("partition."): actions[key].cast(pa.string()).to_pylist() for key in keys}
     paths = [unquote(path) for path in actions["path"].to_pylist()]
     writes = [found[0] for path in paths if (found := _WRITE.search(path.rpartition("/")[2]))]
     times: dict[str, int] = {}
@@ -242,14 +231,11 @@ def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
                 name, kind = schema.find_column_name(field.source_id), schema.find_type(field.source_id)
                 text = None if value is None else field.transform.to_human_string(kind, value)
                 partition |= {field.name: text} | ({name: text} if str(field.transform) == "identity" else {})
-            if file.content.name != "DATA":
-                fault = (
-                    f"deletes rows ({file.content.name.lower().replace('_', ' ')}): run rewrite_data_files"
-                )
+            if file.content:  # 0, a plain number in tables of version 1: data
+                kind = file.content.name.lower().replace("_", " ")
+                fault = f"deletes rows ({kind}): run rewrite_data_files"
             elif file.file_format.name != "PARQUET":
-                fault = (
-                    f"is {file.file_format.name}: set write.format.default=parquet and run rewrite_data_files"
-                )
+                fault = f"is {file.file_format.name}, not Parquet: rewrite it (write.format.default)"
             elif reused and (names := _other_columns(table.io, file.file_path, reused)):
                 fault = f"has other columns as {', '.join(names)}, since renamed or dropped: run rewrite_data_files"
             yield NamedFile(_local(file.file_path), partition, entry.sequence_number or 0, fault)
@@ -258,7 +244,5 @@ def _iceberg_files(table: Any, snapshot: Any) -> Iterator[NamedFile]:
 def _other_columns(io: Any, path: str, ids: dict[str, int]) -> list[str]:
     """Names that in a file mean another column than number ``ids[name]`` of the table."""
     with io.new_input(path).open() as file:
-        stored = {
-            field.name: (field.metadata or {}).get(b"PARQUET:field_id") for field in pq.read_schema(file)
-        }
-    return [name for name, number in ids.items() if stored.get(name) not in (None, b"%d" % number)]
+        metadata = {field.name: field.metadata or {} for field in pq.read_schema(file) if field.name in ids}
+    return [name for name, own in metadata.items() if own.get(b"PARQUET:field_id") != b"%d" % ids[name]]

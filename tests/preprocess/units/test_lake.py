@@ -58,10 +58,10 @@ def write_delta(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> st
     return "delta://clicks"
 
 
-def write_iceberg(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> str:
+def write_iceberg(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour"), version: str = "2") -> str:
     from pyiceberg.transforms import IdentityTransform
 
-    table = iceberg_table("clicks", tables[0].schema)
+    table = iceberg_table("clicks", tables[0].schema, version)
     with table.update_spec() as spec:
         for key in keys:
             spec.add_field(key, IdentityTransform(), key)
@@ -70,12 +70,18 @@ def write_iceberg(*tables: pa.Table, keys: tuple[str, ...] = ("dt", "hour")) -> 
     return "iceberg://local/db.clicks"
 
 
-def iceberg_table(name: str, schema: Any = None) -> Any:
+def write_iceberg_1(*tables: pa.Table) -> str:
+    return write_iceberg(*tables, version="1")
+
+
+def iceberg_table(name: str, schema: Any = None, version: str = "2") -> Any:
     from pyiceberg.catalog import load_catalog
 
     catalog = load_catalog("local")
     catalog.create_namespace_if_not_exists("db")
-    return catalog.load_table(f"db.{name}") if schema is None else catalog.create_table(f"db.{name}", schema)
+    if schema is None:
+        return catalog.load_table(f"db.{name}")
+    return catalog.create_table(f"db.{name}", schema, properties={"format-version": version})
 
 
 def numbers_of(name: str) -> list[int]:
@@ -101,7 +107,7 @@ def test_a_table_gives_its_files_by_partition_then_by_time(write: Callable[..., 
     )
 
 
-@pytest.mark.parametrize("write", [write_delta, write_iceberg])
+@pytest.mark.parametrize("write", [write_delta, write_iceberg, write_iceberg_1])
 @pytest.mark.parametrize(
     ("query", "is_wanted"),
     [
