@@ -22,6 +22,7 @@ from dlrm_app.config.schema import (
     Split,
     Threads,
     Whole,
+    needs_end,
     required,
 )
 from dlrm_app.config.train import TablesConfig
@@ -241,14 +242,29 @@ class PreprocessConfig(Section):
 
 @dataclass(slots=True)
 class CheckedDataConfig(Section):
-    path: str = REQUIRED
+    path: str | None = None
 
 
 @dataclass(slots=True)
 class CheckConfig(Section):
     data: CheckedDataConfig = field(default_factory=CheckedDataConfig)
+    input: Any = None
+    output: str | None = None
     threads: Threads | None = None
     memory_gib: Annotated[float, Meta(ge=0.01, le=1 << 20)] = REQUIRED
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """A dataset or raw logs, and the name of a file for the description of these."""
+        problems = needs_end("output", self.output, ".yaml")
+        if (self.data.path is None) == (self.input is None):
+            cure = "give either data.path=DATASET, or input=FILES, raw logs"
+            problems.append(Problem("data.path", "or input must say what is to be checked", cure))
+        if not _is_file_list(self.input):
+            problems.append(Problem("input", "must be a file, a glob or a list of them", value=self.input))
+        if self.output is not None and self.input is None:
+            rule = "is for raw logs (input=), whose description is written there"
+            problems.append(Problem("output", rule, "leave it out"))
+        return problems
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dlrm_app.preprocess.units.source import GZIP_MAGIC, ZSTD_MAGIC, Source
 from dlrm_app.preprocess.units.unit_text import Block, beginning_of
 from dlrm_app.text import bullets
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF_16 = "UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
 _OTHER_FILES = {
     PARQUET_MAGIC: "Parquet, which cannot be read through a pipe: name the file",
@@ -46,7 +46,7 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelle
     bare = spec.without_label()
     if text.start == text.stop:
         return bare if labels is False else spec
-    _refuse_other_file(name, text.text[text.start : text.start + 8].tobytes(), spec)
+    refuse_other_file(name, text.text[text.start : text.start + 8].tobytes(), spec.header)
     names, behind = _first_fields(text, spec)
     if spec.header:
         cure = "correct dataset.columns, or set dataset.header=false if the first line is data"
@@ -71,12 +71,13 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelle
     raise ConfigError([f"{fault}; correct dataset= or dataset.columns\n{bullets(first)}"])
 
 
-def _refuse_other_file(name: str, beginning: bytes, spec: Spec) -> None:
+def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
+    """Raises ConfigError if the bytes at the ``beginning`` of file ``name`` are not those of text that can be read."""
     path = shlex.quote(name)
     for magic, what in _OTHER_FILES.items():
         if beginning.startswith(magic):
             raise ConfigError([f"{name} is {what.format(path=path)}"])
-    if beginning.startswith(_BYTE_ORDER_MARK) and not spec.header:
+    if beginning.startswith(BYTE_ORDER_MARK) and not header:
         fault = f"{name} begins with a byte order mark, which would be part of its first value"
         raise ConfigError([f"{fault}: leave it away, as by tail -c +4 {path} > NEW.tsv"])
 
@@ -84,7 +85,7 @@ def _refuse_other_file(name: str, beginning: bytes, spec: Spec) -> None:
 def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:
     """The fields of the first line, without a byte order mark, and the position behind it."""
     array, at, fields = text.text, text.start, list[str]()
-    at += len(_BYTE_ORDER_MARK) * (array[at : at + 3].tobytes() == _BYTE_ORDER_MARK)
+    at += len(BYTE_ORDER_MARK) * (array[at : at + 3].tobytes() == BYTE_ORDER_MARK)
     quote = spec.quote or ""
     while not fields or array[at - 1] != ord("\n"):
         first, behind, end, _ = locate(array, at, ord(spec.delimiter), ord(quote) if quote else -1)

@@ -21,8 +21,8 @@ _FITTING = {
     "string": (NUMBER, TEXT, FLAG),
     "hex": (TEXT,),
 }
-_LISTS = "lists of "
-_IS_LIST = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+LISTS = "lists of "
+READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 
@@ -78,7 +78,7 @@ def refuse_other_types(sources: Sequence[Source], specs: Sequence[Spec]) -> None
         if source.format == "parquet":
             schema = footer_of(source).schema.to_arrow_schema()
             for name, stored in names_of(source, spec).items():
-                content = _content(schema.field(stored).type) if stored in schema.names else TEXT
+                content = content_of(schema.field(stored).type) if stored in schema.names else TEXT
                 if content == NULL:
                     continue
                 before, path = first.setdefault(name, (content, source.path))
@@ -88,12 +88,18 @@ def refuse_other_types(sources: Sequence[Source], specs: Sequence[Spec]) -> None
     refuse_if(problems)
 
 
-def _content(kind: Any) -> str:
+def is_list(kind: Any) -> bool:
+    """True for Arrow's types of lists."""
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
+    return any(is_such(kind) for is_such in kinds)
+
+
+def content_of(kind: Any) -> str:
     """What a column of Arrow type ``kind`` holds, in words."""
     if pa.types.is_dictionary(kind):
-        return _content(kind.value_type)
-    if any(is_list(kind) for is_list in _IS_LIST):
-        return f"{_LISTS}{_content(kind.value_type)}"
+        return content_of(kind.value_type)
+    if is_list(kind):
+        return f"{LISTS}{content_of(kind.value_type)}"
     if pa.types.is_boolean(kind):
         return FLAG
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -109,7 +115,7 @@ def _fault(column: Column, kind: Any) -> str | None:
     """Why ``column`` cannot be read from values of Arrow type ``kind``, and what to do; None if it can."""
     if column.role == "ignore":
         return None
-    content = _content(kind)
+    content = content_of(kind)
     fitting = _FITTING["label" if column.role == "label" else column.kind or ""]
     if content in fitting or content == NULL:
         return (
@@ -117,8 +123,8 @@ def _fault(column: Column, kind: Any) -> str | None:
             if column.separator is None or content in (TEXT, NULL)
             else "one value; it must be a list: cast it"
         )
-    if content.startswith(_LISTS):
-        items = content.removeprefix(_LISTS)
+    if content.startswith(LISTS):
+        items = content.removeprefix(LISTS)
         if (items in fitting and items not in (TIME, FLAG)) or items == NULL:
             cure = f"add a separator to {column.name} in dataset.columns, which makes it a list"
             return (

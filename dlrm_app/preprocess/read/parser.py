@@ -25,7 +25,7 @@ _RULES = {
     "hex": "1 to 8 hex digits",
     "string": "UTF-8 without NUL",
 }
-_NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
+NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[Any, int] = {
     "label": fields.LABEL,
     ("dense", "integer"): fields.DENSE_INTEGER,
@@ -119,7 +119,7 @@ def _rule(column: Column, value: str) -> str:
     """What a value of ``column`` must be, with the cure where ``value`` shows it."""
     rule = _RULES["label" if column.role == "label" else column.kind or ""]
     rule = f"must be {rule}" if column.separator is None else f"each element must be {rule}"
-    if value.lower() in _NULLS and column.role != "label":
+    if value.lower() in NULLS and column.role != "label":
         return f"{rule}: if it means a missing value, add it to dataset.null_values"
     if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
         return f"{rule}: write it without the point" + ", or take kind: float" * (column.role == "dense")

@@ -1,0 +1,274 @@
+"""dlrm-check input=FILES: what it proposes for raw logs finds their columns, and dlrm-preprocess runs with it."""
+
+import gzip
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from dlrm_app.check.raw_logs import check_raw, propose, sample_rows, study
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.datasets import CheckConfig
+from dlrm_app.errors import ConfigError, Problem
+from dlrm_app.preprocess.units.source import find_files
+from tests.preprocess.running import CRITEO, NO_CRITEO, run
+
+ROWS = 600
+ROLES = {
+    "session": ("ignore", None, None),
+    "clicked": ("label", None, None),
+    "position": ("dense", "integer", None),
+    "price": ("dense", "float", None),
+    "user_id": ("sparse", "integer", None),
+    "campaign": ("sparse", "integer", None),
+    "device": ("sparse", "string", None),
+    "hashed": ("sparse", "hex", None),
+    "items": ("sparse", "integer", "|"),
+    "tags": ("sparse", "string", "|"),
+    "nothing": ("ignore", None, None),
+    "version": ("ignore", None, None),
+}
+
+
+def values(seed: int = 0) -> dict[str, list[Any]]:
+    """Column → values, None where missing."""
+    draw = random.Random(seed)
+
+    def some(value: Any) -> Any:
+        return None if draw.random() < 0.1 else value
+
+    rows = [
+        {
+            "session": f"s{seed}-{row}",
+            "clicked": draw.randrange(2),
+            "position": some(draw.randrange(1, 9)),
+            "price": some(round(draw.expovariate(0.1), 2)),
+            "user_id": some(draw.randrange(90)),
+            "campaign": draw.randrange(1000, 1050),
+            "device": some(draw.choice(["phone", "tablet", "desk, top"])),
+            "hashed": some(f"{draw.randrange(200) * 2654435761 % 2**32:08x}"),
+            "items": [draw.randrange(50) for _ in range(draw.randrange(4))],
+            "tags": [draw.choice(["new", "old", "hot"]) for _ in range(draw.randrange(4))],
+            "nothing": None,
+            "version": "7",
+        }
+        for row in range(ROWS)
+    ]
+    return {name: [row[name] for row in rows] for name in ROLES}
+
+
+def text_of(
+    columns: dict[str, list[Any]],
+    delimiter: str,
+    *,
+    header: bool = True,
+    end: str = "\n",
+    null: str = "",
+    flag: tuple[str, str] = ("0", "1"),
+    separator: str = "|",
+) -> bytes:
+    def field(name: str, value: Any) -> str:
+        if isinstance(value, list):
+            text = separator.join(map(str, value))
+        else:
+            text = null if value is None else flag[value] if name == "clicked" else str(value)
+        return f'"{text}"' if delimiter in text else text
+
+    lines = [delimiter.join(columns)] * header
+    lines += [delimiter.join(map(field, columns, row)) for row in zip(*columns.values(), strict=True)]
+    return "".join(f"{line}{end}" for line in lines).encode()
+
+
+def read_yaml(path: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(Path(path).read_text())
+    return loaded
+
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "csv": (",", {}),
+    "tsv": ("\t", {}),
+    "pipes": ("|", {"separator": ";"}),
+    "semicolons": (";", {"null": "NULL"}),
+    "hive": ("\x01", {"null": "\\N"}),
+    "crlf": (",", {"end": "\r\n", "flag": ("False", "True")}),
+    "words": ("\t", {"null": "None", "flag": ("0.0", "1.0"), "separator": " "}),
+    "bare": ("\t", {"header": False}),
+    "bare_csv": (",", {"header": False, "null": "NULL"}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_proposal_for_text_finds_roles_and_preprocesses(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    delimiter, form = SHAPES[shape]
+    Path("log.txt").write_bytes(text_of(values(), delimiter, **form))
+    check_raw("log.txt", "log.yaml")
+    found = read_yaml("log.yaml")
+    assert (found["delimiter"], found["header"]) == (delimiter, form.get("header", True))
+    assert found.get("null_values", []) == ([form["null"]] if "null" in form else [])
+    sep = form.get("separator", "|")
+    wanted = [(role, kind, mark and sep) for role, kind, mark in ROLES.values()]
+    if not found["header"]:
+        wanted[4] = ("dense", "integer", None)  # no name says that small numbers are ids
+    assert [(c["role"], c.get("kind"), c.get("separator")) for c in found["columns"]] == wanted
+    manifest = run(Path("out"), "dataset=log.yaml", "input.train=log.txt", "rejects.max_fraction=0")
+    assert manifest.splits["train"].rows == ROWS
+    assert manifest.splits["train"].positives == sum(values()["clicked"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "pandas", "dictionary", "large", "more"])
+def test_the_proposal_for_parquet_finds_roles_and_preprocesses(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for day in (1, 2):
+        table = pa.table(values(day))
+        if kind == "pandas":
+            table = table.set_column(1, "clicked", table["clicked"].cast(pa.bool_()))
+            table = table.set_column(4, "user_id", table["user_id"].cast(pa.float64()))  # has gaps
+        if kind == "dictionary":
+            table = table.set_column(6, "device", table["device"].dictionary_encode())
+        if kind == "large":
+            table = table.set_column(9, "tags", table["tags"].cast(pa.large_list(pa.large_string())))
+        if kind == "more":
+            table = table.append_column("at", pa.array(range(ROWS), pa.timestamp("s")))
+            table = table.append_column("odd", pa.array([{"a": 1}] * ROWS))
+        Path(f"log/dt=2026-01-0{day}").mkdir(parents=True)
+        pq.write_table(table, f"log/dt=2026-01-0{day}/part-0.parquet", row_group_size=100)
+    check_raw("log", "log.yaml")
+    found = {column["name"]: column for column in read_yaml("log.yaml")["columns"]}
+    assert {
+        name: (c["role"], c.get("kind"), c.get("separator")) for name, c in found.items() if name in ROLES
+    } == ROLES
+    assert "odd" not in found
+    assert found["dt"]["role"] == "sparse"
+    assert found.get("at", {"role": "ignore"})["role"] == "ignore"
+    manifest = run(Path("out"), "dataset=log.yaml", "input.train=log", "rejects.max_fraction=0")
+    assert manifest.splits["train"].rows == 2 * ROWS
+
+
+def test_compressed_files_and_a_mark_at_the_beginning_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = text_of(values(), ",")
+    forms = {
+        "plain": plain,
+        "gzip": gzip.compress(plain),
+        "zstd": pa.Codec("zstd").compress(plain, asbytes=True),
+        "marked": b"\xef\xbb\xbf" + plain,
+        "unended": plain.removesuffix(b"\n"),
+    }
+    texts = set()
+    for name, form in forms.items():
+        Path(name).mkdir()
+        Path(name, "log").write_bytes(form)
+        monkeypatch.chdir(tmp_path / name)
+        check_raw("log", "log.yaml")
+        texts.add(Path("log.yaml").read_text())
+        monkeypatch.chdir(tmp_path)
+    assert len(texts) == 1
+
+
+def test_figures_of_one_piece_are_those_of_a_plain_count(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(text_of(columns := values(), ","))
+    for column in study(sample_rows(find_files("input", str(path))))[0]:
+        given = [value for value in columns[column.name] if value not in (None, [])]
+        assert column.missing == pytest.approx(1 - len(given) / ROWS)
+        assert len(column.values) == len(set(map(str, given)))
+        assert sorted(column.counts.to_pylist()) == sorted(
+            list(map(str, given)).count(value) for value in set(map(str, given))
+        )
+
+
+def test_a_large_file_is_looked_at_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    block = text_of(values(), ",", header=False) * 40
+    last = block.replace(b"phone", b"watch")
+    path.write_bytes(text_of(values(), ",") + block * 20 + last)
+    sample = sample_rows(find_files("input", str(path)))
+    assert len(sample.columns["device"]) < 0.5 * 600 * 40 * 21
+    assert {"phone", "watch"} <= set(sample.columns["device"].to_pylist())
+    assert sample.bad_lines == 0
+
+
+def proposed(tmp_path: Path, text: str) -> dict[str, Any]:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    columns, nulls = study(sample_rows(find_files("input", str(path))))
+    return {each.name: each for each in propose(columns, ',"')} | {"nulls": nulls}
+
+
+def test_guesses_are_marked(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{1000 + row % 7}.0,{row % 2},{row % 3 % 2},-,{row % 5}{',x' * (row < 0)}\n" for row in range(200)
+    )
+    found = proposed(tmp_path, f"campaign_id,clicked,purchased,note,number\n{rows}5,1,0,-,?\n1,1,,-,4\n")
+    assert found["nulls"] == ["?"]
+    assert (found["campaign_id"].kind, "point" in found["campaign_id"].note) == ("string", True)
+    assert (found["clicked"].role, found["purchased"].role) == ("label", "label")
+    assert "rejected" in found["purchased"].note
+    assert found["note"].role == "ignore"
+    assert "sparse if" in found["number"].note
+
+
+def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
+    rows = "".join(f'{row % 2},u{row % 9},"a {row % 4}\nb"\n' for row in range(90))
+    found = proposed(tmp_path, f"clicked,user,title\n{rows}")
+    assert (found["title"].role, "line breaks" in found["title"].note) == ("ignore", True)
+    assert found["user"].role == "sparse"
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        ({"a": b""}, "there are no rows"),
+        ({"a": b"only\nwords\n"}, "one column by any of the delimiters"),
+        ({"a": "x,y\n1,2\n".encode("utf-16")}, "is UTF-16"),
+        ({"a": b"\xef\xbb\xbf1,2\n3,4\n"}, "byte order mark"),
+        ({"a": b"x,y\n1,u\n", "b": b"x,z\n1,u\n"}, "b lacks columns that the first file has: y"),
+        ({"a": b"x,y\n1,u\n", "b": b"PAR1"}, "one kind at a time"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, files: dict[str, bytes], fault: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=fault):
+        sample_rows(find_files("input", [str(tmp_path / name) for name in files]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ([], ["data.path"]),
+        (["data.path=x", "input=y"], ["data.path"]),
+        (["data.path=x", "output=y.yaml"], ["output"]),
+        (["input=x", "output=y.txt"], ["output"]),
+        (["input=[]"], ["input"]),
+        (["input=x", "output=y.yaml"], []),
+    ],
+)
+def test_a_dataset_or_raw_logs_are_checked(settings: list[str], keys: list[str]) -> None:
+    problems = compose_config("check", CheckConfig, settings).problems()
+    assert [problem.key for problem in problems if isinstance(problem, Problem)] == keys
+
+
+@pytest.mark.skipif(not CRITEO.exists(), reason=NO_CRITEO)
+@pytest.mark.parametrize("name", ["kaggle_first_10000", "kaggle_other_42708", "day_0_first_10000"])
+def test_criteo_is_recognized(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_raw(str(CRITEO / f"{name}.tsv"), "log.yaml")
+    found = read_yaml("log.yaml")
+    kinds = [(column["role"], column.get("kind")) for column in found["columns"]]
+    assert kinds[0] == ("label", None)
+    assert kinds[14:] == [("sparse", "hex")] * 26
+    assert {role for role, _ in kinds[1:14]} == {"dense"}
+    one = run(Path("one"), "dataset=log.yaml", f"input.train={CRITEO / name}.tsv", "rejects.max_fraction=0")
+    assert one.splits["train"].rejects == 0
