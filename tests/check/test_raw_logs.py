@@ -95,7 +95,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "semicolons": (";", {"null": "NULL"}),
     "hive": ("\x01", {"null": "\\N"}),
     "crlf": (",", {"end": "\r\n", "flag": ("False", "True")}),
-    "words": ("\t", {"null": "None", "flag": ("0.0", "1.0"), "separator": " "}),
+    "words": ("\t", {"null": "None", "flag": ("0.0", "1.0"), "separator": ","}),
     "bare": ("\t", {"header": False}),
     "bare_csv": (",", {"header": False, "null": "NULL"}),
 }
