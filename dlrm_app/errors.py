@@ -6,7 +6,7 @@ A message names the key (or file and line), the value, the rule and what to do.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-NOT_GIVEN = object()
+NOT_GIVEN = ...
 """Stands for a value that a message need not repeat."""
 
 
