@@ -19,7 +19,7 @@ from dlrm_app.files import sync_folder, written_whole
 from dlrm_app.preprocess.known_encoding import notes_on_rows
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
-from dlrm_app.preprocess.read.parser import REJECTS, RejectedLine, read_rejects, write_rejects
+from dlrm_app.preprocess.read.parser import OPENS_A_QUOTE, REJECTS, RejectedLine, read_rejects, write_rejects
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
 from dlrm_app.table import text_table
@@ -241,6 +241,12 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
     lines += _shortfalls(manifest)
     if any(split.rejects for split in manifest.splits.values()):
         lines.append(f"rejected lines: {manifest.path}/{REJECTS}")
+        opened = sum(OPENS_A_QUOTE in each.reason for each in read_rejects(manifest.folder / REJECTS))
+        if opened:
+            lines.append(
+                f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
+                "where they look like some, so join the lines of values and preprocess again"
+            )
     if manifest.best is not None:
         lines.append(
             f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"

@@ -17,6 +17,7 @@ from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 
 REJECTS = "rejects.jsonl"
 EXCERPT_BYTES = 120
+OPENS_A_QUOTE = "opens a quote that its line does not close"
 _SHOWN_BYTES = 60
 _RULES = {
     "label": "0 or 1",
@@ -104,7 +105,7 @@ def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> Rejecte
         return RejectedLine(None, line, words[reason], None, excerpt)
     value = _text(text, first, behind, _SHOWN_BYTES)
     if reason == lines.OPEN_QUOTE:
-        rule = "opens a quote that its line does not close: a value cannot hold a line break"
+        rule = f"{OPENS_A_QUOTE}: a value cannot hold a line break"
     else:
         return RejectedLine(None, line, bad_value(column, value), column.name, excerpt)
     return RejectedLine(None, line, f"{column.name} is {value!r}, {rule}", column.name, excerpt)

@@ -117,9 +117,10 @@ def test_a_messy_export_gives_the_dataset_of_the_clean_log(
 
 
 def test_a_quoted_line_break_is_named_where_it_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
     Path("log.csv").write_text(
         "clicked,age,price,seconds,user,shop,device,last_items,note\n" + '1,2,3,4,u,5,a,i,"x"\n' * 9
     )
@@ -135,3 +136,4 @@ def test_a_quoted_line_break_is_named_where_it_begins(
         (13, "1 columns, expected 9"),
     ]
     assert table_of(manifest).num_rows == 9
+    assert "warning: 1 of them opens a quote that its line does not close" in caplog.text
