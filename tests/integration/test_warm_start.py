@@ -196,7 +196,7 @@ def test_tables_that_read_each_others_features_are_refused(four: Path, tmp_path:
     swapped = [specs[0], specs[1].replace("c2", "X").replace("c1,c3", "c2,c3").replace("X", "c1")]
     keys = [f"data.path={four}", "trainer.max_steps=3"]
     train_here(tmp_path / "former", *keys, *specs)
-    problem = r"tables: features of t1 is \[c3, c2\], in .* \[c1, c3\]: give features=\[c1, c3\]"
+    problem = r"tables: features of t1 is \[c3,c2\], in .* \[c1,c3\]: give features=\[c1,c3\]"
     for start in ("resume", "warm_start.checkpoint"):
         with pytest.raises(ConfigError, match=problem):
             train_here(tmp_path / "run", *keys, *swapped, f"{start}={tmp_path}/former")
