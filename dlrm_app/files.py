@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import resource
 import secrets
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.errors import DlrmError
-from dlrm_app.text import bytes_text
+from dlrm_app.text import bytes_text, without_credentials
 
 MAX_ALIASED = 100_000
 """Values in a YAML file that has aliases, each counted as often as an alias names it."""
@@ -127,6 +128,11 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
 
     Folders above it need not be there: the job makes them. With ``is_new`` the path itself must not be there.
     """
+    if re.match("[a-z][a-z0-9+.-]+:/", str(path)):
+        shown = without_credentials(str(path).replace(":/", "://", 1))
+        return [
+            f"{key}={shown} is a URL, and output stays on a file system: give a folder, and copy it afterwards"
+        ]
     try:
         nearest = _nearest_there(path.absolute())
     except OSError as error:  # a name that is too long, a link to itself

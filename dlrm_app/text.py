@@ -161,3 +161,21 @@ def install_command(extra: str) -> str:
 def next_line(program: str, settings: Mapping[str, object], *words: str) -> str:
     """``next: PROGRAM key=value … words``: the command to type after this one."""
     return " ".join(["next:", program, *(setting(key, value) for key, value in settings.items()), *words])
+
+
+_LOGIN = re.compile(
+    r"""(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?!\[?[\w.:-]*:\d+\]?(?:/|$))[^\s/:@'",]*:[^\s@'"]+@"""
+    r"""|(?P<web>\bhttps?://)[^\s/:@'",]+@""",
+    re.IGNORECASE,
+)
+_QUERY = re.compile(
+    r"""(?P<url>\b(?P<scheme>[a-z][a-z0-9+.-]*)://[^\s?'"]*)\?(?P<query>[\w.~%-]+=[^\s'"]*)""", re.IGNORECASE
+)
+_HARMLESS = ("delta", "iceberg")
+"""Schemes whose queries say what to read."""
+
+
+def without_credentials(text: str) -> str:
+    """``text`` with its URLs as they may be shown and stored: without user:password@ and without tokens after a ?."""
+    text = _LOGIN.sub(lambda match: match["scheme"] or match["web"], text)
+    return _QUERY.sub(lambda match: match[0] if match["scheme"].lower() in _HARMLESS else match["url"], text)

@@ -23,6 +23,7 @@ from dlrm_app.text import (
     setting,
     short,
     typed_settings,
+    without_credentials,
 )
 
 
@@ -110,3 +111,34 @@ def test_a_list_names_the_first_and_counts_the_rest() -> None:
     assert listed(range(2004), 3) == "0, 1, 2 and 2,001 more"
     assert first_lines(["a", "b"], 2) == ["a", "b"]
     assert first_lines(["a", "b", "c"], 1) == ["a", "… and 2 more"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://KEY:SE/CRET+@bucket/dt=1/*.gz", "s3://bucket/dt=1/*.gz"),
+        ("https://me:SECRET@host:80/a.tsv?sig=SECRET&x=1", "https://host:80/a.tsv"),
+        ("https://SECRET@host/a.tsv", "https://host/a.tsv"),
+        ("train: s3://b/x?X-Amz-Signature=SECRET\nval: x?y=1", "train: s3://b/x\nval: x?y=1"),
+        ('{"a": ["s3://k:SECRET@b/x?s=SECRET", "day?=3"]}', '{"a": ["s3://b/x", "day?=3"]}'),
+        ("two: ftp://u:SECRET@h/a,ftp://u:SECRET@h/b", "two: ftp://h/a,ftp://h/b"),
+    ],
+)
+def test_urls_are_shown_without_passwords_and_tokens(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "s3://bucket/part-?.gz",
+            "s3://bucket/?/x",
+            "abfs://container@account/x",
+            "hdfs://me@host:8020/a@b",
+        ),
+        *("http://host:8080/a@b", "delta://logs/clicks?version=12", "tcp://127.0.0.1:8786", "me:you@home"),
+    ],
+)
+def test_urls_without_credentials_stay_as_they_are(text: str) -> None:
+    assert without_credentials(text) == text

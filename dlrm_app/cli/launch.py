@@ -21,6 +21,7 @@ from dlrm_app.config.overrides import check_overrides
 from dlrm_app.distributed.launcher import stop_with_launcher
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 from dlrm_app.files import is_disk_error
+from dlrm_app.text import without_credentials
 
 Job = Callable[[Any], Any]
 
@@ -86,7 +87,7 @@ def launch(
         tree, _ = compose_tree(command, schema, overrides)
         if options.cfg:
             refuse_if(problems)
-            return print(OmegaConf.to_yaml(tree))
+            return print(without_credentials(OmegaConf.to_yaml(tree)))
         return job(checked_config(tree, schema, problems, validate))
 
     code: Any = 0
@@ -107,8 +108,15 @@ def _set_up_process() -> None:
     # torch's C++ warnings cannot be filtered one by one, and one advises against what makes resuming exact
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     set_up_streams()
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Discreet("%(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("dlrm_app").setLevel(logging.INFO if is_first_rank() else logging.WARNING)
+
+
+class _Discreet(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_credentials(super().format(record))
 
 
 def _refuse_lost_folder() -> None:
@@ -166,9 +174,9 @@ def or_explain(work: Callable[[], Any]) -> Any:
         if not is_first_rank():
             time.sleep(SILENT_SECONDS)
         if is_first_rank():
-            print(f"error: {error}", file=sys.stderr)
+            print(without_credentials(f"error: {error}"), file=sys.stderr)
         elif not isinstance(error, SharedError):  # the first would have ended us by now if it had met it too
-            print(f"error (rank {os.environ['RANK']}): {error}", file=sys.stderr)
+            print(without_credentials(f"error (rank {os.environ['RANK']}): {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if not is_disk_error(error):

@@ -87,7 +87,9 @@ class Source:
     checksum: str
     rows: int
     modified_ns: int | None = None
-    """None in datasets of early versions."""
+    """None in datasets of early versions; 0 of an object of a store, whose date is in ``tag``."""
+    tag: str = ""
+    """What a store told of the version of an object."""
 
 
 @dataclass(frozen=True)

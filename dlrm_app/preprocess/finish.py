@@ -120,7 +120,7 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
         sources.append(
             ManifestSource(
-                source.path, source.split, source.bytes, checksum, rows, modified_ns=source.modified_ns
+                source.path, source.split, source.bytes, checksum, rows, source.modified_ns, source.tag
             )
         )
     return sources

@@ -46,11 +46,11 @@ from dlrm_app.preprocess.units.journal import (
     write_run,
 )
 from dlrm_app.preprocess.units.lake import with_versions
-from dlrm_app.preprocess.units.parquet_units import footer_of
+from dlrm_app.preprocess.units.parquet_units import footer_of, read_footers
 from dlrm_app.preprocess.units.source import Source, find_sources, refuse_other_input
 from dlrm_app.preprocess.units.unit_text import beginning_of
 from dlrm_app.records import leaves
-from dlrm_app.text import first_lines, listed
+from dlrm_app.text import first_lines, listed, without_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     refuse_if(known_click_problems(encoding.known, sources) if encoding.known else [])
     plan = _make_plan(config, spec, sources)
     identity = {key: value for key, value in asdict(config).items() if key not in _NOT_PART_OF_THE_DATASET}
-    identity = json.loads(json.dumps(identity))  # as it is read again
+    identity = json.loads(without_credentials(json.dumps(identity)))  # as it is read again
     finished = _finished(identity, plan, config.rejects.max_fraction)
     if finished is not None:
         return finished
@@ -158,7 +158,7 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
     manifest = read_manifest(output)
     state = "a finished dataset"
     _refuse_other_config(manifest.config, identity, output, state, _FREE)
-    known = {source.path: (source.bytes, source.modified_ns) for source in manifest.sources}
+    known = {source.path: (source.bytes, source.modified_ns, source.tag) for source in manifest.sources}
     refuse_other_input(known, plan.sources, output, state)
     try:
         verify_shards(manifest)
@@ -210,7 +210,7 @@ def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
         )
 
 
-def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int]]:
+def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int, str]]:
     """The input of an unfinished run; files of which nothing has landed may have been replaced, such as damaged ones."""
     known = {source.path: source.version for source in before.sources}
     for number, source in enumerate(plan.sources):
@@ -247,6 +247,7 @@ def _in_brief(value: Any) -> str:
 
 def with_file_specs(plan: Plan) -> Plan:
     """``plan`` with the format of each source. Raises ConfigError for mistakes that spoil every line, and for no lines."""
+    read_footers(plan.sources)
     by_split: dict[str, list[Source]] = {}
     for source in plan.sources:
         by_split.setdefault(source.split, []).append(source)

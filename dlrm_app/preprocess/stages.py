@@ -51,6 +51,7 @@ from dlrm_app.preprocess.passes.vocabulary import (
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
 from dlrm_app.preprocess.units.journal import Journal, R, open_journal, passes_over
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed
+from dlrm_app.preprocess.units.remote import in_threads
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange
 from dlrm_app.progress import work_bar
@@ -183,8 +184,7 @@ class Stages:
         max_rejects = self.config.rejects.max_fraction
         limit = RejectLimit(self.plan, journal, max_rejects)
         units = self._over_units(work, self.plan.sources, limit.check)
-        for source in self.plan.sources:
-            source.check_unchanged()
+        in_threads(Source.check_unchanged, self.plan.sources)
         refuse_if_many_rejects(self.plan, journal, units, max_rejects)
         return journal, units
 

@@ -22,7 +22,7 @@ from dlrm_app.preprocess.read.beginning import file_spec, source_spec
 from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.spec import Spec, read_spec
 from dlrm_app.preprocess.units.lake import is_table
-from dlrm_app.preprocess.units.parquet_units import ParquetUnit
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit, read_footers
 from dlrm_app.preprocess.units.source import Source, find_files
 from dlrm_app.preprocess.units.unit_text import UnitText, pipe_units
 from dlrm_app.text import listed
@@ -66,7 +66,9 @@ class RawParts:
         self.is_piped = given == STANDARD_INPUT
         self._files: list[tuple[Source, Spec]] = []
         if not self.is_piped:
-            refuse_all([], *(partial(self._look_at, source) for source in find_files("input", given)))
+            sources = find_files("input", given)
+            read_footers(sources)
+            refuse_all([], *(partial(self._look_at, source) for source in sources))
             refuse_other_types(*zip(*self._files, strict=True))
         elif keep:
             raise ConfigError([f"keep={list(keep)} is for Parquet files: leave it out"])
@@ -74,7 +76,7 @@ class RawParts:
         if len(mixed) > 1:
             raise ConfigError(["some of the files have a label column and others have not: score them apart"])
         self.identity = {
-            "files": [[source.path, source.bytes, source.modified_ns] for source, _ in self._files],
+            "files": [[source.path, *source.version] for source, _ in self._files],
             "columns": manifest.fingerprint(),
             "labels": mixed == {True},
             "unit_bytes": unit_bytes,

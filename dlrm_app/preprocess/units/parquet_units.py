@@ -4,8 +4,9 @@ Units depend only on the file's footer and the size of units, not on threads or 
 group are read in their order, each column through a small buffer, so that a row group of any size needs little memory.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -14,11 +15,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dlrm_app.preprocess.units.remote import Address, in_threads
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
 from dlrm_app.preprocess.units.unit_text import TextRange
 
 _WIDTH = 8
 """Bytes that a decoded value takes at least."""
+_BUFFER = 1 << 18
+"""Bytes that are read of a column at a time."""
 
 
 class UnitRows(NamedTuple):
@@ -98,11 +102,11 @@ class ParquetFeed:
 
     def items(self) -> Iterator[ParquetUnit]:
         """The units in order. Raises DataError if the file is damaged."""
-        with open_parquet(self.source) as file:
-            names = file.schema_arrow.names
-            stored = list(dict.fromkeys(name for name in self.columns.values() if name in names))
-            units = units_of(self.source, len(self.columns), self.unit_bytes)
-            groups = units[self.wanted[0]].groups
+        names = footer_of(self.source).schema.to_arrow_schema().names
+        stored = list(dict.fromkeys(name for name in self.columns.values() if name in names))
+        units = units_of(self.source, len(self.columns), self.unit_bytes)
+        groups = units[self.wanted[0]].groups
+        with open_parquet(self.source, _extents(self.source, groups, stored)) as file:
             most = max(unit.stop - unit.start for unit in units if unit.groups == groups)
             batches = (
                 chain.from_iterable(  # apart: over several row groups, Arrow makes one dictionary of theirs
@@ -157,19 +161,38 @@ def _repeated(value: str | None, count: int) -> Any:
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), text)
 
 
+def _extents(source: Source, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
+    """The bytes of the columns ``names`` in the row groups ``groups``."""
+    footer = footer_of(source)
+    chunks = [
+        footer.row_group(group).column(column)
+        for group in groups
+        for column in range(footer.num_columns)
+        if footer.schema.column(column).path.partition(".")[0] in names
+    ]
+    begins = [
+        min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
+        for chunk in chunks
+    ]
+    return [(begin, begin + chunk.total_compressed_size) for begin, chunk in zip(begins, chunks, strict=True)]
+
+
 @contextmanager
-def open_parquet(source: Source) -> Iterator[pq.ParquetFile]:
-    """The file, whose footer is read once. Raises DamagedFileError."""
-    with readable(source):
-        file = pq.ParquetFile(
-            source.path,
-            metadata=footer_of(source),
-            read_dictionary=repeated_texts(footer_of(source)),
-            buffer_size=1 << 18,  # mapped into memory, a file that becomes shorter would end the process
-            pre_buffer=False,
-        )
-    with file:
-        yield file
+def open_parquet(source: Source, extents: Sequence[tuple[int, int]]) -> Iterator[pq.ParquetFile]:
+    """The file, whose footer is read once; ``extents`` of it will be read. Raises DamagedFileError."""
+    with ExitStack() as opened:
+        place: Any = source.path
+        if isinstance(source.path, Address):
+            place = opened.enter_context(io.BufferedReader(source.open(*extents), _BUFFER))
+        with readable(source):
+            file = pq.ParquetFile(
+                place,
+                metadata=footer_of(source),
+                read_dictionary=repeated_texts(footer_of(source)),
+                buffer_size=_BUFFER,  # mapped into memory, a file that becomes shorter would end the process
+                pre_buffer=False,
+            )
+        yield opened.enter_context(file)
 
 
 _REPEATED = 4
@@ -193,8 +216,15 @@ def repeated_texts(footer: Any) -> list[str]:
 @lru_cache(maxsize=4096)
 def footer_of(source: Source) -> Any:
     """The pq.FileMetaData of a source. Raises DamagedFileError."""
-    with readable(source):
-        return pq.read_metadata(source.path)
+    with readable(source), ExitStack() as opened:
+        if not isinstance(source.path, Address):
+            return pq.read_metadata(source.path)
+        return pq.read_metadata(opened.enter_context(io.BufferedReader(source.open(), _BUFFER)))
+
+
+def read_footers(sources: Sequence[Source]) -> None:
+    """Has the footers of all Parquet sources at hand; those of a store are asked for together."""
+    in_threads(footer_of, [source for source in sources if source.format == "parquet"])
 
 
 @contextmanager

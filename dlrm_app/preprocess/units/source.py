@@ -18,6 +18,17 @@ from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError, DataError, refuse_if
 from dlrm_app.preprocess.units.lake import NamedFile, is_table, lost_hint, partition_of, table_files
+from dlrm_app.preprocess.units.remote import (
+    Address,
+    RemoteFile,
+    address_of,
+    in_threads,
+    is_url,
+    look_at,
+    objects_below,
+    refuse_change,
+)
+from dlrm_app.text import without_credentials
 
 _LOOK = 1 << 14
 """Bytes of text by which copies are recognized; smaller files are not compared."""
@@ -41,6 +52,8 @@ class Source:
     """text, gzip, zstd or parquet, by its first bytes."""
     partition: dict[str, str | None] = field(default_factory=dict, hash=False)
     """Key → value that all rows have: of the folders, as ``dt`` of clicks/dt=2026-11-22/part-0, or of a lake table."""
+    tag: str = ""
+    """What a store tells of the version of an object: its tag and date."""
 
     @property
     def is_compressed(self) -> bool:
@@ -48,18 +61,27 @@ class Source:
         return self.format in ("gzip", "zstd")
 
     @property
-    def version(self) -> tuple[int, int]:
-        """(bytes, date): what changes when the file does."""
-        return self.bytes, self.modified_ns
+    def version(self) -> tuple[int, int, str]:
+        """(bytes, date, tag): what changes when the file does."""
+        return self.bytes, self.modified_ns, self.tag
+
+    def open(self, *extents: tuple[int, int]) -> Any:
+        """The open file, unbuffered; ``extents`` of it are fetched ahead if it is an object of a store."""
+        if isinstance(self.path, Address):
+            return RemoteFile(self.path, (self.bytes, self.tag), extents)
+        return Path(self.path).open("rb", buffering=0)
 
     def check_unchanged(self) -> None:
         """Raises DataError if the file is not as it was when the run began."""
-        now = Path(self.path).stat()
-        if (now.st_size, now.st_mtime_ns) != (self.bytes, self.modified_ns):
-            raise DataError(
-                f"{self.path} changed while it was being read ({self.bytes:,} bytes before, {now.st_size:,} now): "
-                "delete the output and preprocess again once nothing writes to it"
-            )
+        refuse_change(self.path, self.version, _version_of(self.path))
+
+
+def _version_of(path: str) -> tuple[int, int, str]:
+    if isinstance(path, Address):
+        size, tag = look_at(path)
+        return size, 0, tag
+    status = Path(path).stat()
+    return status.st_size, status.st_mtime_ns, ""
 
 
 def find_sources(given: InputConfig) -> list[Source]:
@@ -76,26 +98,28 @@ def find_files(key: str, given: Any) -> list[Source]:
 
 def _find(given: Mapping[str, Any]) -> list[Source]:
     problems: list[str] = []
-    sources: list[Source] = []
-    for key, value in given.items():
-        for name in [value] if isinstance(value, str) else value or []:
-            for file in _named_files(key, name, problems):
-                faults: list[str] = []
-                source = _look_at(key, file.path, len(sources), faults)
-                problems += [f"{fault}{lost_hint(name)}" for fault in faults]
-                if source is not None:
-                    sources.append(replace(source, partition=file.partition))
-    refuse_if(problems)
-    return sources
+    named = [
+        (key, name, file)
+        for key, value in given.items()
+        for name in ([value] if isinstance(value, str) else value or [])
+        for file in _named_files(key, name, problems)
+    ]
+    looked = in_threads(lambda item: _look_at(item[0], *item[1]), list(enumerate(named)))
+    refuse_if([*problems, *(problem for problem in looked if isinstance(problem, str))])
+    return [source for source in looked if isinstance(source, Source)]
 
 
 def _named_twice(sources: Sequence[Source]) -> list[str]:
     """A problem for each file that has two names among ``sources``, links included."""
-    first: dict[tuple[int, int], Source] = {}
+    first: dict[tuple[object, object], Source] = {}
     problems = []
     for source in sources:
-        status = Path(source.path).stat()
-        known = first.setdefault((status.st_dev, status.st_ino), source)
+        if isinstance(source.path, Address):
+            identity: tuple[object, object] = source.path.partition("://")[0], source.path.path
+        else:
+            status = Path(source.path).stat()
+            identity = status.st_dev, status.st_ino
+        known = first.setdefault(identity, source)
         if known is not source:
             problems.append(
                 f"input.{known.split}={known.path} and input.{source.split}={source.path} are the same file: "
@@ -108,8 +132,8 @@ def _copies(sources: Sequence[Source]) -> list[str]:
     """A problem for each file whose text is that of another of them, plain or compressed, as far as a look can tell."""
     seen: dict[bytes, list[tuple[int | None, Source]]] = {}
     problems = []
-    for source in sources:
-        text, size = _first_text(source), _text_bytes(source)
+    looks = in_threads(lambda source: (_first_text(source), _text_bytes(source)), sources)
+    for source, (text, size) in zip(sources, looks, strict=True):
         alike = seen.setdefault(text, []) if len(text) == _LOOK else []
         if known := next((other for its, other in alike if None in (its, size) or its == size), None):
             problems.append(
@@ -121,7 +145,7 @@ def _copies(sources: Sequence[Source]) -> list[str]:
 
 
 def _first_text(source: Source) -> bytes:
-    with Path(source.path).open("rb", buffering=0) as raw, open_text(raw, source.format) as file:
+    with source.open() as raw, open_text(raw, source.format) as file:
         try:
             return bytes(file.read(_LOOK))
         except (EOFError, *_DAMAGED):  # reported with its place when it is read
@@ -132,9 +156,9 @@ def _text_bytes(source: Source) -> int | None:
     """Modulo 2^32, which is what gzip notes at the end of a file; of several gzip members the last alone; None: zstd's."""
     if source.format == "zstd":
         return None
-    with Path(source.path).open("rb") as file:
-        if source.format != "gzip":
-            return source.bytes % 2**32
+    if source.format != "gzip":
+        return source.bytes % 2**32
+    with source.open() as file:
         file.seek(-4, os.SEEK_END)
         return int.from_bytes(file.read(4), "little")
 
@@ -145,7 +169,8 @@ def content_checksum(source: Source) -> str:
     The footer has the place, the size and mostly the extremes of every column's parts. Raises DamagedFileError.
     """
     crc = 0
-    with Path(source.path).open("rb", buffering=0) as raw, explained_damage(source):
+    extents = [] if source.format == "parquet" else [(0, source.bytes)]
+    with source.open(*extents) as raw, explained_damage(source):
         if source.format == "parquet":
             raw.seek(-8, os.SEEK_END)
             raw.seek(-8 - int.from_bytes(raw.read(4), "little"), os.SEEK_END)
@@ -173,6 +198,8 @@ def _expand(key: str, name: str, problems: list[str]) -> Sequence[str]:
     Those of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty files
     are left out.
     """
+    if is_url(name):
+        return _objects(key, name, problems)
     is_glob = glob.has_magic(name) and not Path(name).exists()
     if not is_glob and not Path(name).is_dir():
         return [name]
@@ -185,6 +212,22 @@ def _expand(key: str, name: str, problems: list[str]) -> Sequence[str]:
         fault = "matches no file" if is_glob else "is a folder without a file to read"
         problems.append(f"{key}={name} {fault} (looked in {Path.cwd()})")
     return files
+
+
+def _objects(key: str, url: str, problems: list[str]) -> Sequence[str]:
+    """The objects that ``url`` names, as ``_expand`` gives files."""
+    try:
+        below = objects_below(url)
+        if below is None:
+            return [address_of(url)]
+    except DataError as error:
+        problems.append(f"{key}={error}")
+        return []
+    objects, above = below
+    named = [path for path in objects if not _MARKER.search(path.removeprefix(above).lstrip("/"))]
+    if not named:
+        problems.append(f"{key}={without_credentials(url)} has no object to read")
+    return sorted(named, key=_natural)
 
 
 def _files_in(path: str, below: Path) -> list[str]:
@@ -202,24 +245,27 @@ def _natural(path: str) -> list[tuple[int, str]]:
     return [(int(piece) if piece.isascii() and piece.isdigit() else -1, piece) for piece in pieces]
 
 
-def _look_at(key: str, path: str, index: int, problems: list[str]) -> Source | None:
-    if not Path(path).exists():
-        problems.append(f"{key}={path}: no such file (looked in {Path.cwd()})")
-        return None
-    if not Path(path).is_file():
-        problems.append(
-            f"{key}={path} is a pipe or a device, and input is read more than once: "
-            "write it to a file and give that"
-        )
-        return None
+def _look_at(index: int, key: str, name: str, file: NamedFile) -> Source | str:
+    """The source that is ``file`` of what ``name`` names, or what is wrong with it."""
+    path, hint = file.path, lost_hint(name)
     try:
-        with Path(path).open("rb") as file:
-            format = format_of(file.read(4))
-            status = os.fstat(file.fileno())
+        if is_url(path) and not isinstance(path, Address):  # of a table
+            path = address_of(path)
+        if not isinstance(path, Address) and not Path(path).exists():
+            return f"{key}={path}: no such file (looked in {Path.cwd()}){hint}"
+        if not isinstance(path, Address) and not Path(path).is_file():
+            return (
+                f"{key}={path} is a pipe or a device, and input is read more than once: "
+                "write it to a file and give that"
+            )
+        version = _version_of(path)
+        source = Source(index, path, key.partition(".")[2], *version[:2], "text", file.partition, version[2])
+        with source.open() as raw:
+            return replace(source, format=format_of(raw.read(4)))
     except OSError as error:
-        problems.append(f"{key}={path} cannot be read: {error.strerror}")
-        return None
-    return Source(index, path, key.partition(".")[2], status.st_size, status.st_mtime_ns, format)
+        return f"{key}={path} cannot be read: {error.strerror}"
+    except DataError as error:
+        return f"{key}={error}{hint}"
 
 
 def format_of(beginning: bytes) -> str:
@@ -229,11 +275,11 @@ def format_of(beginning: bytes) -> str:
 
 
 def refuse_other_input(
-    before: Mapping[str, tuple[int, int | None]], now: Sequence[Source], output: Path, state: str
+    before: Mapping[str, tuple[int, int | None, str]], now: Sequence[Source], output: Path, state: str
 ) -> None:
     """Raises ConfigError if ``now`` is not the input of the dataset in ``output``, saying what is different.
 
-    before: path → (bytes, date); ``state``: what ``output`` holds.
+    before: path → (bytes, date, tag); ``state``: what ``output`` holds.
     """
     new = {source.path: source.version for source in now}
     problems = [f"{path} was not part of the input before" for path in new if path not in before]

@@ -7,7 +7,6 @@ files are read at any unit; gzip files from their start on, unit after unit.
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -215,7 +214,11 @@ class TextFeed:
 
         Raises DataError if the file is damaged.
         """
-        with Path(self.source.path).open("rb", buffering=0) as raw:
+        begin = 0 if self.source.is_compressed else max(self.first * self.unit_bytes - 1, 0)
+        end = self.source.bytes
+        if self.last is not None and not self.source.is_compressed:
+            end = min(end, self.last * self.unit_bytes + _BEGINNING)  # with the rest of the last line
+        with self.source.open((begin, end)) as raw:
             if self.source.is_compressed:
                 with open_text(raw, self.source.format) as file:
                     yield from self.cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)

@@ -1,0 +1,202 @@
+"""dlrm-preprocess and dlrm-predict read objects of S3 as they read files: the same dataset, also after kills."""
+
+import gzip
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.preprocess.passes import encode_pass
+from tests.pages import blocks_of, type_commands
+from tests.preprocess.clicks import make_clicks
+from tests.preprocess.running import content, run
+from tests.test_docs import link_clone
+
+fsspec = pytest.importorskip("fsspec")
+pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
+server = pytest.importorskip("moto.server", reason="no S3 server: pip install 'moto[s3]' flask flask-cors")
+FORMS = ["tsv", "gz", "zst", "parquet"]
+NAMES = ["label", *(f"int_{n}" for n in range(13)), *(f"cat_{n}" for n in range(26))]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    here = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    here.start()
+    host, port = here.get_host_and_port()
+    yield f"http://{host}:{port}"
+    here.stop()
+
+
+@pytest.fixture
+def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A file system that has the bucket ``clicks``."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "VERYSECRET")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    fsspec.filesystem("s3").clear_instance_cache()
+    store = fsspec.filesystem("s3", use_listings_cache=False)
+    if store.exists("clicks"):
+        store.rm("clicks", recursive=True)
+    store.mkdir("clicks")
+    return store
+
+
+def as_table(text: bytes) -> pa.Table:
+    types = {name: pa.string() if name.startswith("cat") else pa.int64() for name in NAMES}
+    return pc.read_csv(
+        pa.BufferReader(text),
+        pc.ReadOptions(column_names=NAMES),
+        pc.ParseOptions(delimiter="\t"),
+        pc.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""]),
+    )
+
+
+def write(folder: Path, form: str, text: bytes) -> Path:
+    path = folder / f"log.{form}"
+    if form == "parquet":
+        pq.write_table(as_table(text), path, row_group_size=5_000)
+    else:
+        data = {
+            "tsv": bytes,
+            "gz": gzip.compress,
+            "zst": lambda text: pa.compress(text, "zstd", asbytes=True),
+        }
+        path.write_bytes(data[form](text))
+    return path
+
+
+def without_places(folder: Path) -> dict[str, Any]:
+    """The files of a dataset; of the manifest what does not tell where the input lay."""
+    files: dict[str, Any] = dict(content(folder))
+    manifest = json.loads(files.pop("manifest.json"))
+    manifest["config"].pop("input")
+    for source in manifest["sources"]:
+        for key in ("path", "modified_ns", "tag"):
+            source.pop(key)
+    return {**files, "manifest": manifest}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_object_gives_the_dataset_of_a_file(s3: Any, tmp_path: Path, form: str) -> None:
+    path = write(tmp_path, form, make_clicks(20_000))
+    s3.put(str(path), f"clicks/day=1/log.{form}")
+    s3.pipe_file("clicks/day=1/_SUCCESS", b"")
+    options = ["layout.unit_mib=1", "split.val=0.1", "encoding=vocab", "encoding.min_count=2"]
+    run(tmp_path / "file", f"input.train={path}", *options)
+    manifest = run(tmp_path / "object", "input.train='s3://clicks/day=*'", *options)
+    assert without_places(tmp_path / "object") == without_places(tmp_path / "file")
+    (source,) = manifest.sources
+    assert source.path == f"s3://clicks/day=1/log.{form}"
+    assert s3.info(source.path)["ETag"].strip('"') in source.tag
+
+
+def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, capfd: Any, endpoint: str) -> None:
+    s3.pipe_file("clicks/log.tsv", make_clicks(2_000, bad_every=100))
+    url = f"{endpoint.replace('http://', 'http://me:SECRET@')}/clicks/log.tsv?X-Amz-Signature=SECRET"
+    given = [f'input.train="{url}"', "rejects.max_fraction=0.1", f"output={tmp_path}/made"]
+    command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *given]
+    for arguments in ([], ["split.val=0.2"], ["--cfg", "job"], ["layout.unit_mib=nothing"]):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+        assert "SECRET" not in done.stdout + done.stderr
+        assert done.returncode == (2 if arguments and arguments[0] != "--cfg" else 0), done.stderr
+    made = content(tmp_path / "made")
+    assert b"/clicks/log.tsv" in made["manifest.json"]
+    assert [name for name, data in made.items() if b"SECRET" in data] == []
+
+
+def test_an_object_replaced_half_way_is_refused_and_so_is_the_rest_of_its_run(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.pipe_file("clicks/log.tsv", make_clicks(20_000))
+    given = ["input.train=s3://clicks/log.tsv", "layout.unit_mib=1", "threads=1"]
+    encode = encode_pass.EncodeUnits.__call__
+
+    def replace_then_encode(work: Any, text: Any) -> Any:
+        if text.unit == 2:
+            s3.pipe_file("clicks/log.tsv", make_clicks(20_000, seed=1))
+        return encode(work, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode_pass.EncodeUnits, "__call__", replace_then_encode)
+        with pytest.raises(DataError, match=r"s3://clicks/log\.tsv changed while it was being read"):
+            run(tmp_path / "made", *given)
+    with pytest.raises(ConfigError, match=r"s3://clicks/log\.tsv has changed"):
+        run(tmp_path / "made", *given)
+    run(tmp_path / "again", *given)
+    s3.pipe_file("clicks/log.tsv", make_clicks(20_000, seed=2))
+    with pytest.raises(ConfigError, match=r"holds a finished dataset of another input"):
+        run(tmp_path / "again", *given)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(s3: Any, tmp_path: Path, kills: int) -> None:
+    for form in FORMS[::3]:
+        s3.put(str(write(tmp_path, form, make_clicks(30_000, seed=len(form)))), f"clicks/log.{form}")
+    given = ["input.train=s3://clicks/log.*", "layout.unit_mib=1", "encoding=vocab", "split.val=0.1"]
+    run(tmp_path / "whole", *given)
+    command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *given, f"output={tmp_path}/killed"]
+    draw = random.Random(0)
+    for moment in [draw.uniform(1.0, 5.0) for _ in range(kills)]:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    subprocess.run(command, check=True, capture_output=True)
+    assert content(tmp_path / "killed") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("s3://nobucket/log.tsv", "s3://nobucket/log.tsv: no such bucket or object"),
+        ("s3://clicks/none.tsv", "s3://clicks/none.tsv: no such bucket or object"),
+        ("s3://clicks/none-*", "s3://clicks/none-* has no object to read"),
+    ],
+)
+def test_what_is_not_there_is_named(s3: Any, tmp_path: Path, given: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path / "made", f"input.train={given}")
+    (problem,) = caught.value.problems
+    assert said in problem
+
+
+def test_output_stays_on_a_file_system(s3: Any, tmp_path: Path) -> None:
+    s3.pipe_file("clicks/log.tsv", make_clicks(200))
+    with pytest.raises(
+        ConfigError, match="output=s3://clicks/made is a URL, and output stays on a file system"
+    ):
+        run(Path("s3://clicks/made"), "input.train=s3://clicks/log.tsv")
+
+
+@pytest.mark.long
+def test_the_page_of_object_storage_works_as_it_stands(s3: Any, tmp_path: Path) -> None:
+    """From Parquet on S3 to an AUC."""
+    link_clone(tmp_path)
+    (tmp_path / "out").mkdir()
+    type_commands("dlrm-generate output=days.tsv rows=60_000", tmp_path)
+    lines = (tmp_path / "days.tsv").read_bytes().splitlines(keepends=True)
+    for day in range(3):
+        part = as_table(b"".join(lines[20_000 * day : 20_000 * (day + 1)]))
+        pq.write_table(part, tmp_path / "part.parquet")
+        s3.put(str(tmp_path / "part.parquet"), f"clicks/days/dt=2026-11-{20 + day}/part-0.parquet")
+    for block in blocks_of("how-to/object-storage.md"):
+        if block.language == "bash" and not block.text.startswith(("pip ", "export ")):
+            block.do(tmp_path)
+    scores = list((tmp_path / "out/s3-scores").glob("*.parquet")) or [tmp_path / "out/s3-scores.parquet"]
+    assert sum(pq.read_metadata(path).num_rows for path in scores) == 20_000
+    result = json.loads((tmp_path / "out/s3-run/result.json").read_text())
+    assert 0.5 < result["val"]["auc"] < 1 if "val" in result else result
