@@ -168,8 +168,9 @@ def _text(value: Any, column: Column) -> str:
         return _scalar(value, column)
     if not isinstance(value, list):
         raise ValueError("holds lists: put the value in [ ]")
-    text = _ITEM.join("" if item is None else _scalar(item, column) for item in value)
-    if value and not text:
+    items = [_scalar(item, column) for item in value if item is not None]  # as nulls inside Parquet's lists
+    text = _ITEM.join(items)
+    if items and not text:
         raise ValueError("is a list of one missing value, which no raw log holds: give [], or leave it out")
     return text
 
@@ -200,7 +201,7 @@ def _number(value: bool | int | float, column: Column) -> str:
     if column.kind == "string" and not isinstance(value, int):
         raise ValueError("holds text: put the number in quotes, as it was written in training")
     if isinstance(value, bool):
-        return str(int(value))
+        return str(value).lower() if column.kind == "string" else str(int(value))
     if column.kind == "integer" and isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
