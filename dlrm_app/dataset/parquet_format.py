@@ -11,6 +11,8 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+WRITER = "dlrm-app"
+"""Who made a file, as its footer says."""
 CODECS = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
 PLAIN, _RLE, RLE_DICTIONARY, BYTE_STREAM_SPLIT = 0, 3, 8, 9
 """Encodings."""
@@ -167,4 +169,4 @@ def row_group(chunks: Sequence[bytes], size: int, num_rows: int) -> Value:
 def footer(schema: FileFormat, row_groups: Sequence[Value], num_rows: int) -> bytes:
     """The end of a file, before the footer's own length."""
     fields = {1: _number(2), 2: _items(schema.elements), 3: _number(num_rows, _I64), 4: _items(row_groups)}
-    return filled(_struct({**fields, 6: _text("dlrm-app")}), [])
+    return filled(_struct({**fields, 6: _text(WRITER)}), [])

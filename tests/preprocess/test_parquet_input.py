@@ -144,6 +144,14 @@ def test_names_of_other_case_are_refused_not_taken_by_position(tmp_path: Path) -
         run_small(tmp_path, "a.parquet")
 
 
+def test_shards_of_a_dataset_are_no_raw_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"label": [0, 1], "x": ["a", "b"]}), tmp_path / "a.parquet")
+    run_small(tmp_path, "a.parquet")  # into a folder below that of the rows
+    form = f"dataset={tmp_path}/small.yaml"
+    with pytest.raises(ConfigError, match=r"train/part-00000.parquet is a shard of a dataset"):
+        run(tmp_path / "again", form, f'input.train="{tmp_path}/**/*.parquet"', "encoding=vocab")
+
+
 ITEMS = pa.array([["a"], ["b", None]])
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dlrm_app.errors import refuse_if
+from dlrm_app.dataset.parquet_format import WRITER
+from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.preprocess.units.parquet_units import footer_of
 from dlrm_app.preprocess.units.source import Source
@@ -31,6 +32,9 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: st
 
     Its columns are found by name; where no name fits, by position, which is said. Raises ConfigError with every fault.
     """
+    if footer_of(source).created_by == WRITER:
+        fault = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
+        raise ConfigError([f"{fault}: give the raw rows, and an output= outside of their folder"])
     stored = footer_of(source).schema.to_arrow_schema()
     names = shown = names_in(source)
     bare = spec.without_label()
