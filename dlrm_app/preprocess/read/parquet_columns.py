@@ -33,8 +33,8 @@ def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: st
     Its columns are found by name; where no name fits, by position, which is said. Raises ConfigError with every fault.
     """
     if footer_of(source).created_by == WRITER:
-        fault = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
-        raise ConfigError([f"{fault}: give the raw rows, and an output= outside of their folder"])
+        what = f"{source.path} is a shard of a dataset, which has ids in place of raw values"
+        raise ConfigError([f"{what}: give the raw rows, and an output= outside of their folder"])
     stored = footer_of(source).schema.to_arrow_schema()
     names = shown = names_in(source)
     bare = spec.without_label()
