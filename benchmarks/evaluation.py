@@ -94,7 +94,7 @@ def evaluate(run: TrainingRun, size: int) -> float:
     )
     with batches:
         metrics = ClickMetrics("train")
-        values = evaluate_batches(run.trainable.model, batches, metrics, runtime, "train")
+        values = evaluate_batches(run.forward_passes, batches, metrics, runtime, "train")
     return values["num_samples"] / values["seconds"]
 
 

@@ -11,6 +11,7 @@ from dlrm_app.runs.events import RunResult
 from dlrm_app.training.train import train
 
 SMALL = [
+    "experiment=null",
     "tables=dataset",
     "tables.embedding_dim=8",
     "model.bottom_mlp=[16]",
