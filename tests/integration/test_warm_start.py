@@ -174,15 +174,16 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tables_in_another_order_are_the_same_model(
     architecture: list[str], four: Path, tmp_path: Path
 ) -> None:
-    """Begun with, resumed, resumed again and evaluated: every loss and metric is that of the run whose order it was."""
+    """Begun with and evaluated, one of them resumed and resumed again: every loss and metric is that of the run whose order it was."""
     keys = [f"data.path={four}", *architecture]
     train_here(tmp_path / "former", *keys, *written("012"), "trainer.max_steps=3")
     warm = f"warm_start.checkpoint={tmp_path}/former"
     for name, specs in {"same": written("012"), "other": written("201", "c3,c1")}.items():
         train_here(tmp_path / name, *keys, *specs, warm)
-        train_here(tmp_path / f"{name} resumed", *keys, *specs, f"resume={tmp_path}/former")
-        train_here(tmp_path / f"{name} again", *keys, *specs, f"warm_start.checkpoint={tmp_path}/{name}")
-    for run in ("{}", "{} resumed", "{} again"):
+        if architecture == ARCHITECTURES[-1]:
+            train_here(tmp_path / f"{name} resumed", *keys, *specs, f"resume={tmp_path}/former")
+            train_here(tmp_path / f"{name} again", *keys, *specs, f"warm_start.checkpoint={tmp_path}/{name}")
+    for run in ("{}", "{} resumed", "{} again") if architecture == ARCHITECTURES[-1] else ("{}",):
         same, other = (tmp_path / run.format(name) for name in ("same", "other"))
         assert events(other, "eval") == events(same, "eval")
         assert losses(other) == losses(same)

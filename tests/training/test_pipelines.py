@@ -40,47 +40,38 @@ def run(dataset: Path, output: Path, *overrides: str) -> Path:
     return output
 
 
+@pytest.fixture(scope="module")
+def whole(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An undisturbed run of each pipeline."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {name: run(dataset, folder / name, f"trainer.pipeline={name}") for name in ON_CPU}
+
+
+def test_pipelines_that_are_exact_train_alike_to_the_bit(whole: dict[str, Path]) -> None:
+    expected = final_bytes(whole["sparse_dist"])
+    assert all(final_bytes(folder) == expected for folder in whole.values())
+
+
 @pytest.mark.parametrize("pipeline", ON_CPU)
-def test_evaluating_in_mid_epoch_leaves_training_as_it_was(
-    pipeline: str, dataset: Path, tmp_path: Path
+def test_evaluating_in_mid_epoch_and_a_stop_there_leave_training_as_it_was(
+    pipeline: str, whole: dict[str, Path], dataset: Path, tmp_path: Path
 ) -> None:
-    """The same losses, and the same weights and optimizer state to the bit."""
+    """The same losses, and the same weights and optimizer state to the bit.
+
+    An evaluation sees as many rows as val has, and finds the metrics of a run that ends there with an empty pipeline.
+    """
     override = f"trainer.pipeline={pipeline}"
-    without = run(dataset, tmp_path / "without", override)
     within = run(dataset, tmp_path / "within", override, "evaluation.every_steps=2")
-    assert len(events(within, "eval")) == 8
-    assert losses(within) == losses(without)
-    assert final_bytes(within) == final_bytes(without)
-
-
-@pytest.mark.parametrize("pipeline", ON_CPU)
-def test_an_evaluation_in_mid_epoch_sees_the_split_and_nothing_else(
-    pipeline: str, dataset: Path, tmp_path: Path
-) -> None:
-    """As many rows as val has, and the metrics of a run that ends there with an empty pipeline."""
-    override = f"trainer.pipeline={pipeline}"
-    within = run(dataset, tmp_path / "within", override, "evaluation.every_steps=5")
-    ended = run(dataset, tmp_path / "ended", override, "trainer.max_steps=5")
-    found, expected = events(within, "eval")[0], events(ended, "eval")[0]
-    assert (found["step"], found["num_samples"]) == (5, VAL_ROWS)
+    run(dataset, tmp_path / "cut", override, "trainer.max_steps=4")
+    found, expected = events(within, "eval")[1], events(tmp_path / "cut", "eval")[0]
+    assert (found["step"], found["num_samples"]) == (4, VAL_ROWS)
     for metric in ("auc", "logloss", "ne", "calibration"):
         assert found[metric] == expected[metric]
-
-
-def test_pipelines_that_are_exact_train_alike_to_the_bit(dataset: Path, tmp_path: Path) -> None:
-    runs = {name: run(dataset, tmp_path / name, f"trainer.pipeline={name}") for name in ON_CPU}
-    expected = final_bytes(runs["sparse_dist"])
-    assert all(final_bytes(folder) == expected for folder in runs.values())
-
-
-@pytest.mark.parametrize("pipeline", ON_CPU)
-def test_a_run_cut_in_mid_epoch_goes_on_to_the_bit(pipeline: str, dataset: Path, tmp_path: Path) -> None:
-    override = f"trainer.pipeline={pipeline}"
-    whole = run(dataset, tmp_path / "whole", override)
-    run(dataset, tmp_path / "cut", override, "trainer.max_steps=4")
     cut = run(dataset, tmp_path / "cut", override, "resume=auto")
-    assert losses(cut) == losses(whole)
-    assert final_bytes(cut) == final_bytes(whole)
+    assert len(events(within, "eval")) == 8
+    for disturbed in (within, cut):
+        assert losses(disturbed) == losses(whole[pipeline])
+        assert final_bytes(disturbed) == final_bytes(whole[pipeline])
 
 
 POLYNOMIAL = [

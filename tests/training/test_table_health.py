@@ -70,30 +70,27 @@ def check_by_hand(health: dict[str, dict[str, float | None]]) -> None:
     assert long["missing_rate"] == ids_of(("f4",), EVAL_SEEDS).count(0) / (BATCH * len(EVAL_SEEDS))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_one_rank_tells_which_rows_were_trained(optimizer: str) -> None:
-    """A row counts as touched exactly if a training batch has its id, whatever state the optimizer keeps."""
-    with start_runtime(num_threads=1) as runtime:
-        trainable, health = train_and_measure("table_wise", optimizer, runtime)
-        weights = table_weights(trainable.model.state_dict(), {table.name: table for table in TABLES})
-        norms = {
-            name: float(sum(part.double().norm() ** 2 for part, _, _ in local_parts(weight)) ** 0.5)
-            for name, weight in weights
-        }
-    check_by_hand(health)
-    assert {name: values["weight_norm"] for name, values in health.items()} == pytest.approx(norms, rel=1e-6)
-    assert all(values["norm_growth"] != 1.0 for values in health.values())
+def test_two_ranks_measure_what_one_does_and_that_is_what_is_counted_by_hand() -> None:
+    """Under every sharding type; both ranks know the same, and the curves are one rank's to the last count.
 
-
-def test_two_ranks_measure_what_one_does() -> None:
-    """Under every sharding type; both ranks know the same, and the curves are one rank's to the last count."""
-    first, second = on_ranks(partial(measure, CASES), 2)
-    assert first == second
-    assert first["of no rows"] is None
+    A row counts as touched exactly if a training batch has its id, whatever state the optimizer keeps.
+    """
     alone = {}
     for optimizer in OPTIMIZERS:
         with start_runtime(num_threads=1) as runtime:
-            alone[optimizer] = train_and_measure("table_wise", optimizer, runtime)[1]
+            trainable, health = train_and_measure("table_wise", optimizer, runtime)
+            weights = table_weights(trainable.model.state_dict(), {table.name: table for table in TABLES})
+            norms = {
+                name: float(sum(part.double().norm() ** 2 for part, _, _ in local_parts(weight)) ** 0.5)
+                for name, weight in weights
+            }
+        check_by_hand(health)
+        assert {name: each["weight_norm"] for name, each in health.items()} == pytest.approx(norms, rel=1e-6)
+        assert all(values["norm_growth"] != 1.0 for values in health.values())
+        alone[optimizer] = health
+    first, second = on_ranks(partial(measure, CASES), 2)
+    assert first == second
+    assert first["of no rows"] is None
     for (kind, optimizer), health in zip(CASES, first["health"], strict=True):
         check_by_hand(health)
         for name, values in health.items():
