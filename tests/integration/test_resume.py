@@ -158,7 +158,7 @@ def test_another_model_dataset_or_row_order_is_refused_by_name(
     resume = f"resume={cut_run}"
     with pytest.raises(ConfigError, match=r"give model.top_mlp=\[16\]"):
         train_in(tmp_path / "a", dataset, resume, "model.top_mlp=[32]")
-    with pytest.raises(ConfigError, match="tables: dim of t_c0 is 4, in .* 8: give dim=8"):
+    with pytest.raises(ConfigError, match=r"tables: dim of t_c0 is 4, in .* 8: give dim=8"):
         train_in(tmp_path / "a", dataset, resume, "tables.embedding_dim=4")
     with pytest.raises(ConfigError) as order:
         train_in(tmp_path / "b", dataset, resume, "trainer.seed=5", "trainer.global_batch_size=256")
