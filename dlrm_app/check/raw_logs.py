@@ -70,8 +70,8 @@ def check_raw(given: Any, output: str | None) -> None:
     sample = sample_rows(sources)
     columns, nulls = study(sample)
     proposed = propose(columns, "".join(filter(None, (sample.marks or ())[:2])))
-    first = Path(sources[0].path)
-    name = re.sub(r"\W", "_", first.name.partition(".")[0], flags=re.ASCII)
+    first = sources[0].path
+    name = re.sub(r"\W", "_", Path(first).name.partition(".")[0], flags=re.ASCII)
     origin = f"a sample of {columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
     lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in columns])]
     if sample.marks is not None:
@@ -134,7 +134,7 @@ def _plain(array: Any) -> Any:
 
 
 def _look_at_text(sources: Sequence[Source], most: int) -> Sample:
-    with Path(sources[0].path).open("rb") as raw:
+    with sources[0].open() as raw:
         beginning = raw.read(8)
     refuse_other_file(sources[0].path, beginning if sources[0].format == "text" else b"", True)
     if not (lines := _read(sources[0], 0)[:_LINES]):
