@@ -56,7 +56,7 @@ CSV = ["dataset=example_csv", "input.train=shop.csv", *SPLIT, "rejects.max_fract
 MULTI_HOT = "multi_hot.sizes=[3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,12,10,7,5,3,1,1]"
 DATASETS = {
     "hash": [*HASH, "encoding.num_embeddings=2000"],
-    "gzip": ["input.train=log.tsv.gz", *SPLIT, "encoding.num_embeddings=3000", "layout.compression=lz4"],
+    "gzip": ["input.train=log.tsv.gz", *SPLIT, "encoding.num_embeddings=3000"],
     "vocab": [*VOCAB, "encoding.min_count=2", "encoding.top_k=1500", "dense.bucket_columns=all"],
     "multi_hot": [*HASH, "encoding.num_embeddings=500", MULTI_HOT, "dense.transform=log3", "shuffle=block"],
     "full": [*VOCAB, "shuffle=full", "seed=3", "layout.shuffled_shard_rows=15000"],

@@ -153,8 +153,6 @@ class LayoutConfig(Section):
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     row_group_rows: Annotated[int, Meta(ge=1, le=1 << 20)] = REQUIRED
     shuffled_shard_rows: Annotated[int, Meta(ge=1, le=1 << 24)] = REQUIRED
-    compression: Literal["zstd", "lz4", "snappy", "none"] = REQUIRED
-    compression_level: Annotated[int, Meta(ge=-7, le=22)] | None = None
 
 
 @dataclass(slots=True)

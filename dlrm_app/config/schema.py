@@ -31,6 +31,8 @@ EVERYDAY = {
 GONE: dict[str, str] = {
     "check": "type dlrm-check data.path=DATASET",
     "calibrate": "dlrm-bench output=machine.yaml measures this machine for dlrm-plan topology=machine.yaml",
+    "layout.compression": "leave it out: shards are compressed where that pays",
+    "layout.compression_level": "leave it out: shards are compressed where that pays",
     "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
     "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
     "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",

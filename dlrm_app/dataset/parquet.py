@@ -47,17 +47,12 @@ Piece = bytes | memoryview
 class ParquetWriter:
     """Writes row groups of ``schema`` by ``write``, which takes the next bytes of the file."""
 
-    def __init__(
-        self, write: Callable[[bytes], object], schema: pa.Schema, compression: str, level: int | None
-    ) -> None:
-        """``compression``: zstd, lz4, snappy or none; ``level`` is zstd's."""
+    def __init__(self, write: Callable[[bytes], object], schema: pa.Schema) -> None:
         self._write_bytes = write
         self._format = file_format(schema)
-        codec = _codec(compression, level)
-        fast_codec = codec and _codec("lz4", None)
-        self._columns = [
-            _ColumnWriter(codec, codec if field.type == pa.float32() else fast_codec) for field in schema
-        ]
+        zstd = CODECS["zstd"], pa.Codec("zstd", 1).compress
+        lz4 = CODECS["lz4"], pa.Codec("lz4_raw").compress
+        self._columns = [_ColumnWriter(zstd, zstd if f.type == pa.float32() else lz4) for f in schema]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[Value] = []
         self._rows = 0
@@ -132,14 +127,6 @@ def _levels(array: pa.Array) -> tuple[int, bytes]:
 
 _Codec = tuple[int, Callable[..., bytes]]
 """A codec's number in Parquet, and what compresses."""
-
-
-def _codec(compression: str, level: int | None) -> _Codec | None:
-    if compression == "none":
-        return None
-    name = {"lz4": "lz4_raw"}.get(compression, compression)
-    codec = pa.Codec(name, level if compression == "zstd" else None)
-    return CODECS[compression], codec.compress
 
 
 class _Chunk:

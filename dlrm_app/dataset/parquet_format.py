@@ -13,7 +13,7 @@ import pyarrow as pa
 
 WRITER = "dlrm-app"
 """Who made a file, as its footer says."""
-CODECS = {"none": 0, "snappy": 1, "zstd": 6, "lz4": 7}
+CODECS = {"none": 0, "zstd": 6, "lz4": 7}
 PLAIN, _RLE, RLE_DICTIONARY, BYTE_STREAM_SPLIT = 0, 3, 8, 9
 """Encodings."""
 _INT32, _FLOAT = 1, 4

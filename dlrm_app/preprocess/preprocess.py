@@ -26,7 +26,7 @@ from dlrm_app.preprocess.encode.columns import (
     read_encoding,
 )
 from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
-from dlrm_app.preprocess.passes.plan import Plan, ShardLayout
+from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import body
@@ -127,7 +127,7 @@ def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) 
         frozenset(config.input.unlabelled),
         {name: fraction for name, fraction in fractions.items() if fraction},
         config.layout.unit_mib * MIB,
-        ShardLayout(config.layout.row_group_rows, config.layout.compression, config.layout.compression_level),
+        config.layout.row_group_rows,
         config.shuffle,
         config.seed,
         Path(config.output),

@@ -33,11 +33,10 @@ from dlrm_app.preprocess.passes.plan import (
     refuse_empty_cuts,
     unit_feeds,
 )
-from dlrm_app.preprocess.passes.shuffle import Gather, GatheredShard
+from dlrm_app.preprocess.passes.shuffle import Gather
 from dlrm_app.preprocess.passes.targets import (
     AddUpClicks,
     CountClicks,
-    CountedClicks,
     refuse_if_clicks_are_too_many,
 )
 from dlrm_app.preprocess.passes.vocabulary import (
@@ -166,7 +165,7 @@ class Stages:
             return []
         columns = tuple(sparse[number] for number in sources)
         refuse_if_clicks_are_too_many(columns, self._memory_bytes)
-        counted = self._journal("clicks", CountedClicks)
+        counted = self._journal("clicks", CountedUnit)
         count = CountClicks(self.plan, cuts, tuple(dense), tuple(sparse), sources, counted)
         units = tuple(self._over_units(count, self.plan.sources_of({"train"})))
         add_up = AddUpClicks(self.plan, counted, units, columns, self._journal("targets", DenseColumn))
@@ -202,9 +201,11 @@ class Stages:
             rows = sum(unit.splits["train"].rows for unit in units)
             num_parts = -(-rows // self.config.layout.shuffled_shard_rows)
             runs = tuple(encoded.path(unit.text.source, unit.text.unit, ".run") for unit in units)
-            journal = self._journal("gather", GatheredShard)
-            gathered = self._over_numbers(Gather(runs, num_parts, self.plan.layout, journal), num_parts)
-            shards["train"] = [(journal.folder / g.shard.path, g.shard) for g in gathered if g.shard.rows]
+            journal = self._journal("gather", Shard)
+            gathered = self._over_numbers(
+                Gather(runs, num_parts, self.plan.row_group_rows, journal), num_parts
+            )
+            shards["train"] = [(journal.folder / shard.path, shard) for shard in gathered if shard.rows]
         return shards
 
     @property

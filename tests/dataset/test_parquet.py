@@ -40,9 +40,9 @@ def make_table(num_rows: int, seed: int = 0) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def written(groups: list[pa.Table], compression: str, level: int | None = 1) -> bytes:
+def written(groups: list[pa.Table]) -> bytes:
     file = io.BytesIO()
-    writer = ParquetWriter(file.write, SCHEMA, compression, level)
+    writer = ParquetWriter(file.write, SCHEMA)
     for group in groups:
         writer.write(IndexedRows.of(group))
     writer.close()
@@ -56,14 +56,13 @@ def read(data: bytes) -> pa.Table:
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(1, 700), st.integers(0, 99)), max_size=4),
-    st.sampled_from(["zstd", "lz4", "snappy", "none"]),
 )
-def test_any_row_groups_come_back(shapes: list[tuple[int, int]], compression: str) -> None:
+def test_any_row_groups_come_back(shapes: list[tuple[int, int]]) -> None:
     groups = [make_table(*shape) for shape in shapes]
-    found = read(written(groups, compression))
+    found = read(written(groups))
     assert found.schema == SCHEMA
     assert found.equals(pa.concat_tables(groups) if groups else SCHEMA.empty_table())
-    metadata = pq.ParquetFile(io.BytesIO(written(groups, compression))).metadata
+    metadata = pq.ParquetFile(io.BytesIO(written(groups))).metadata
     sizes = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
     assert sizes == [rows for rows, _ in shapes]
 
@@ -71,22 +70,21 @@ def test_any_row_groups_come_back(shapes: list[tuple[int, int]], compression: st
 def test_slices_are_written_as_if_they_were_tables_of_their_own() -> None:
     table = make_table(1000, seed=4)
     whole = pa.Table.from_batches([table.slice(300, 200).combine_chunks().to_batches()[0]])
-    assert written([table.slice(300, 200)], "zstd") == written([whole], "zstd")
+    assert written([table.slice(300, 200)]) == written([whole])
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "none"])
-def test_duckdb_and_polars_read_the_same(tmp_path: Path, compression: str) -> None:
+def test_duckdb_and_polars_read_the_same(tmp_path: Path) -> None:
     duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
     groups = [make_table(rows, seed=rows) for rows in (5000, 300)]
     expected = pa.concat_tables(groups)
     path = tmp_path / "x.parquet"
-    path.write_bytes(written(groups, compression))
+    path.write_bytes(written(groups))
     assert polars.read_parquet(path).to_dicts() == expected.to_pylist()
     assert duckdb.sql(f"select * from '{path}'").to_arrow_table().cast(SCHEMA).equals(expected)
 
 
 def test_a_flipped_bit_is_found() -> None:
-    data = bytearray(written([make_table(5000)], "zstd"))
+    data = bytearray(written([make_table(5000)]))
     data[len(data) // 2] ^= 1
     with pytest.raises(OSError, match=r"(?i)crc|checksum"):
         read(bytes(data))
@@ -95,7 +93,7 @@ def test_a_flipped_bit_is_found() -> None:
 def test_a_column_keeps_to_plain_values_once_a_row_group_has_too_many() -> None:
     spread, flat = make_table(4000, seed=1), make_table(4000, seed=2)
     flat = flat.set_column(2, SCHEMA.field("many"), pa.array(np.zeros(4000, np.int32)))
-    metadata = pq.ParquetFile(io.BytesIO(written([flat, spread, flat], "zstd"))).metadata
+    metadata = pq.ParquetFile(io.BytesIO(written([flat, spread, flat]))).metadata
     encodings = [metadata.row_group(place).column(2).encodings for place in range(3)]
     assert ["RLE_DICTIONARY" in found for found in encodings] == [True, False, False]
 
@@ -116,7 +114,7 @@ def test_a_row_group_without_elements_may_follow_one_with_many_different_ones() 
         4, SCHEMA.field("lists"), pa.ListArray.from_arrays(no_ends, elements[:0], type=LISTS)
     )
     groups = [many, empty, last, SCHEMA.empty_table(), many]
-    data = written(groups, "zstd")
+    data = written(groups)
     first = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
     assert all("BYTE_STREAM_SPLIT" in first.column(place).encodings for place in (3, 4))
     expected = pa.concat_tables(groups)
@@ -139,7 +137,7 @@ def test_the_bytes_of_many_different_integers_are_split_and_compressed() -> None
     table = make_table(5000).set_column(
         2, SCHEMA.field("many"), pa.array(draw.integers(0, 100_000, 5000).astype(np.int32))
     )
-    data = written([table], "zstd")
+    data = written([table])
     column = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0).column(2)
     assert "BYTE_STREAM_SPLIT" in column.encodings
     assert column.total_compressed_size < 0.65 * 4 * 5000
@@ -157,7 +155,7 @@ def test_indexed_columns_are_written_with_equal_values_joined() -> None:
         found.codes, Columns(words, found.distinct.begins, found.distinct.ends), found.num_missing
     )
     file = io.BytesIO()
-    writer = ParquetWriter(file.write, SCHEMA, "zstd", 1)
+    writer = ParquetWriter(file.write, SCHEMA)
     plain = [column.combine_chunks() for column in table.columns]
     writer.write(IndexedRows(SCHEMA, [plain[0], 1, 0, *plain[3:]], indexed, 5000))
     writer.close()

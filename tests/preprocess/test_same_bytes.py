@@ -28,7 +28,7 @@ WAYS = {
         "shuffle=full",
         "layout.shuffled_shard_rows=100",
     ],
-    "multi-hot": ["multi_hot.sizes=3", "dense.bucket_columns=all", "layout.compression=lz4"],
+    "multi-hot": ["multi_hot.sizes=3", "dense.bucket_columns=all"],
 }
 
 

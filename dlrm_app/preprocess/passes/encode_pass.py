@@ -122,7 +122,9 @@ class EncodeUnits:
             table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts)])
             shard = self._write_shuffled(unit, cursor.text, table.combine_chunks())
         else:
-            with open_shard(unit, f".{segment.split}.parquet", self.plan.layout, encoder.schema) as writer:
+            with open_shard(
+                unit, f".{segment.split}.parquet", self.plan.row_group_rows, encoder.schema
+            ) as writer:
                 for part in parts:
                     writer.write(part)
                 shard = writer.finish()
@@ -145,7 +147,7 @@ class EncodeUnits:
         sketches: Sketches | None,
     ) -> Iterator[Encoded]:
         """The segment's rows, a row group at a time; they are counted on the way."""
-        for raw in cursor.rows(self.plan.layout.row_group_rows, segment.stop):
+        for raw in cursor.rows(self.plan.row_group_rows, segment.stop):
             folds = None
             if self.folded is not None and segment.split == "train":
                 folds = folds_of(self.plan.seed, cursor.text, tally.rows, len(raw.labels))
@@ -167,6 +169,6 @@ class EncodeUnits:
             with unit.write(".run") as temporary:
                 write_run(temporary, table, keys)
             return None
-        with open_shard(unit, ".train.parquet", self.plan.layout, table.schema) as writer:
+        with open_shard(unit, ".train.parquet", self.plan.row_group_rows, table.schema) as writer:
             writer.write_table(table.take(array_of(np.argsort(keys))))
             return writer.finish()

@@ -20,15 +20,6 @@ from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange, UnitText
 
 
 @dataclass(frozen=True)
-class ShardLayout:
-    """Settings of shards; see docs/how-to/preprocessing.md for the measurements behind the defaults."""
-
-    row_group_rows: int
-    compression: str
-    compression_level: int | None
-
-
-@dataclass(frozen=True)
 class Plan:
     """The run: its input, its format, and where the lines of a source go."""
 
@@ -37,7 +28,7 @@ class Plan:
     unlabelled: frozenset[str]
     fractions: Mapping[str, float]
     unit_bytes: int
-    layout: ShardLayout
+    row_group_rows: int
     shuffle: str
     seed: int
     output: Path

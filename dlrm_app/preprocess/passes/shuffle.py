@@ -21,7 +21,6 @@ from dlrm_app.dataset.manifest import Shard
 from dlrm_app.dataset.parquet import ParquetWriter
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import mix
-from dlrm_app.preprocess.passes.plan import ShardLayout
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal, Unit
 
@@ -59,32 +58,28 @@ def key_ranges(num_parts: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class GatheredShard:
-    """A shard of shuffled rows; its path is relative to the journal's folder."""
-
-    shard: Shard
-
-
-@dataclass(frozen=True)
 class Gather:
-    """Makes shard ``part`` of ``num_parts`` out of the rows that all ``runs`` have in its range of keys."""
+    """Makes shard ``part`` of ``num_parts`` out of the rows that all ``runs`` have in its range of keys.
+
+    Its path is relative to the journal's folder.
+    """
 
     title: ClassVar[str] = "gathering"
     runs: tuple[Path, ...]
     num_parts: int
-    layout: ShardLayout
-    journal: Journal[GatheredShard]
+    row_group_rows: int
+    journal: Journal[Shard]
 
-    def __call__(self, part: int) -> Finish[GatheredShard]:
+    def __call__(self, part: int) -> Finish[Shard]:
         start, stop = key_ranges(self.num_parts)[part]
         rows = pa.concat_tables(_rows_between(self.runs, start, stop)).combine_chunks()
         order = np.argsort(numbers_of(rows.column(KEY)))
         rows = rows.drop_columns([KEY]).take(array_of(order))
         unit = self.journal.unit(0, part)
-        with open_shard(unit, ".train.parquet", self.layout, rows.schema) as writer:
+        with open_shard(unit, ".train.parquet", self.row_group_rows, rows.schema) as writer:
             writer.write_table(rows)
             shard = writer.finish()
-        return unit.finish(GatheredShard(shard))
+        return unit.finish(shard)
 
 
 def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]:
@@ -105,12 +100,12 @@ def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]
 class ShardWriter:
     """Writes rows of ``schema`` as row groups to ``file``."""
 
-    def __init__(self, file: BinaryIO, layout: ShardLayout, schema: pa.Schema, name: str = "") -> None:
+    def __init__(self, file: BinaryIO, row_group_rows: int, schema: pa.Schema, name: str = "") -> None:
         """``name``: what ``finish`` calls the file."""
         self._file, self._name = file, name
         self._size, self._digest = 0, hashlib.sha256()
-        self._writer = ParquetWriter(self._append, schema, layout.compression, layout.compression_level)
-        self._row_group_rows = layout.row_group_rows
+        self._writer = ParquetWriter(self._append, schema)
+        self._row_group_rows = row_group_rows
         self.row_groups: list[int] = []
 
     def _append(self, data: bytes) -> None:
@@ -124,7 +119,7 @@ class ShardWriter:
         self.row_groups.append(len(rows))
 
     def write_table(self, table: pa.Table) -> None:
-        """Adds ``table`` as row groups of the layout's size."""
+        """Adds ``table`` as row groups of ``row_group_rows``."""
         for start in range(0, len(table), self._row_group_rows):
             part = table.slice(start, self._row_group_rows)
             self._writer.write(IndexedRows.of(part))
@@ -143,7 +138,7 @@ class ShardWriter:
 
 
 @contextmanager
-def open_shard(unit: Unit[Any], suffix: str, layout: ShardLayout, schema: pa.Schema) -> Iterator[ShardWriter]:
+def open_shard(unit: Unit[Any], suffix: str, row_group_rows: int, schema: pa.Schema) -> Iterator[ShardWriter]:
     """A shard among the files of ``unit``; call ``finish`` in the block."""
     with unit.write(suffix) as temporary, temporary.open("wb") as file:
-        yield ShardWriter(file, layout, schema, unit.path(suffix).name)
+        yield ShardWriter(file, row_group_rows, schema, unit.path(suffix).name)

@@ -25,13 +25,13 @@ from dlrm_app.files import checksum, written_whole
 from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target, target_file
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
-from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
+from dlrm_app.preprocess.passes.plan import CountedUnit, Cuts, Plan, segments
 from dlrm_app.preprocess.passes.shuffle import row_keys
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
-from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
+from dlrm_app.preprocess.units.unit_text import UnitText
 from dlrm_app.text import memory_text
 
 NUM_FOLDS = 10
@@ -42,14 +42,6 @@ STRONGEST = 1e5
 _ROWS = 1 << 14
 _BYTES_PER_ID = 40 * NUM_FOLDS
 """Memory that adding up takes for one id: two counts and a value for each fold, and what is made on the way."""
-
-
-@dataclass(frozen=True)
-class CountedClicks:
-    """A unit whose counts, of ``rows``, are in ``<unit>.counts``."""
-
-    text: TextRange
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -65,12 +57,12 @@ class CountClicks:
     dense: tuple[DenseColumn, ...]
     sparse: tuple[SparseColumn, ...]
     columns: tuple[int, ...]
-    journal: Journal[CountedClicks]
+    journal: Journal[CountedUnit]
 
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedClicks]:
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[CountedUnit]:
         counts = [Counts() for _ in self.columns]
         spec = self.plan.file_specs[text.source]
-        cursor, rows = open_cursor(text, spec), 0
+        cursor = open_cursor(text, spec)
         for segment in segments(self.plan, self.cuts, text):
             encoder = Encoder(spec, self.dense, self.sparse, self.plan.output)
             first = 0
@@ -84,12 +76,11 @@ class CountClicks:
                     ids = encoded.values(len(encoded.columns) - len(self.sparse) + column)
                     count.add(ids.astype(np.uint64) * np.uint64(2 * NUM_FOLDS) + offsets)
                 first += len(encoded)
-            rows += first
         text_range = text.finish()
         unit = self.journal.unit(text.source, text.unit)
         with unit.write(".counts") as temporary:
             write_counts(temporary, [count.sorted()[0] for count in counts])
-        return unit.finish(CountedClicks(text_range, rows))
+        return unit.finish(CountedUnit(text_range, cursor.line))
 
 
 def folds_of(seed: int, text: UnitText | ParquetUnit, first: int, num_rows: int) -> NDArray[np.uint8]:
@@ -104,8 +95,8 @@ class AddUpClicks:
 
     title: ClassVar[str] = "adding up clicks"
     plan: Plan
-    counted: Journal[CountedClicks]
-    units: tuple[CountedClicks, ...]
+    counted: Journal[CountedUnit]
+    units: tuple[CountedUnit, ...]
     sources: tuple[SparseColumn, ...]
     journal: Journal[DenseColumn]
 
