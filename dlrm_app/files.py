@@ -255,18 +255,25 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, s
 
 def differences(folder: Path, described: Mapping[str, tuple[int, str]]) -> list[str]:
     """Differences of files from what ``describe_files`` returned for them. Names are not trusted."""
-    problems = []
-    for name, (num_bytes, digest) in described.items():
-        path = folder / name
-        if escapes(name):
-            problems.append(f"{name!r} is outside the folder")
-        elif not path.is_file():
-            problems.append(f"{name} is missing")
-        elif path.stat().st_size != num_bytes:
-            problems.append(f"{name} has {path.stat().st_size:,} bytes, not {num_bytes:,}")
-        elif checksum(path) != digest:
-            problems.append(f"{name} has other bytes than were written (checksum)")
-    return problems
+    found = (
+        f"{name!r} is outside the folder"
+        if escapes(name)
+        else file_difference(folder / name, *described[name])
+        for name in described
+    )
+    return [difference for difference in found if difference]
+
+
+def file_difference(path: Path, num_bytes: int | None, digest: str | None) -> str | None:
+    """The difference of the file at ``path`` in size and checksum, where these are given."""
+    if not path.is_file():
+        return f"{path} is missing"
+    size = path.stat().st_size
+    if num_bytes is not None and size != num_bytes:
+        return f"{path} has {size:,} bytes, not {num_bytes:,}"
+    if digest is not None and checksum(path) != digest:
+        return f"{path} has other bytes than were written (checksum)"
+    return None
 
 
 def checksum(path: Path) -> str:

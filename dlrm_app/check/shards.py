@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
 from dlrm_app.dataset.encoding_files import encoding_file_problems
 from dlrm_app.dataset.manifest import Manifest, Shard
-from dlrm_app.dataset.shard_files import file_difference, row_group_difference
+from dlrm_app.dataset.shard_files import row_group_difference
+from dlrm_app.files import file_difference
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.preprocess.read.parser import REJECTS
 from dlrm_app.progress import work_bar
@@ -46,9 +47,8 @@ def check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[st
 def _shard_problem(path: Path, shard: Shard) -> str | None:
     """A fault in a shard's bytes or row groups; None if it is as it was written."""
     try:
-        if difference := file_difference(path, shard, checksums=True):
-            return difference
-        return row_group_difference(pq.read_metadata(path), path, shard)
+        difference = file_difference(path, shard.bytes, shard.checksum)
+        return difference or row_group_difference(pq.read_metadata(path), path, shard)
     except (OSError, pa.ArrowException) as error:
         return f"{path} cannot be read: {error}"
 

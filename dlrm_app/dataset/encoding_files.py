@@ -5,7 +5,6 @@ A file counts only if its bytes are those that its manifest names, and if its ta
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum, written_whole
+from dlrm_app.files import file_difference, written_whole
 from dlrm_app.text import bullets
 
 _CURE = "copy the dataset folder again from where it is whole, or preprocess again"
@@ -35,24 +34,17 @@ def read_vocabulary(folder: Path, column: SparseColumn) -> pa.Table:
     return table
 
 
-@dataclass(frozen=True)
-class ClicksById:
-    """A target column's file: training rows, their clicks, and the column's value of each id [ids]."""
-
-    rows: NDArray[np.int64]
-    clicks: NDArray[np.int64]
-    log_odds: NDArray[np.float32]
-
-
-def read_clicks(folder: Path, transform: dict[str, Any], num_ids: int) -> ClicksById:
-    """What a target column is made of. Raises DataError for anything else than was written."""
+def read_clicks(
+    folder: Path, transform: dict[str, Any], num_ids: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """(training rows, their clicks, the target column's value) of each id. Raises DataError for anything else than was written."""
     table = _read(folder, transform, ["rows", "clicks", "log_odds"], num_ids)
     rows, clicks, log_odds = (numbers_of(column) for column in table.columns)
     if not (np.isfinite(log_odds).all() and ((clicks >= 0) & (clicks <= rows)).all()):
         raise DataError(
             f"{folder / transform['file']} has more clicks than rows, or values that are not finite: {_CURE}"
         )
-    return ClicksById(rows, clicks, log_odds.astype(np.float32))
+    return rows, clicks, log_odds.astype(np.float32)
 
 
 def _read(folder: Path, rule: dict[str, Any], columns: list[str], rows: int) -> pa.Table:
@@ -61,11 +53,9 @@ def _read(folder: Path, rule: dict[str, Any], columns: list[str], rows: int) -> 
         raise DataError(
             f"the manifest of {folder} gives no checksum of {path}, as those of earlier versions: preprocess again"
         )
-    if not path.is_file():
-        raise DataError(f"{path} is missing: {_CURE}")
     try:
-        if checksum(path) != rule["checksum"]:
-            raise DataError(f"{path} has other bytes than its manifest says (checksum): {_CURE}")
+        if difference := file_difference(path, None, rule["checksum"]):
+            raise DataError(f"{difference}: {_CURE}")
         table = pq.read_table(path, columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}; {_CURE}") from error

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.errors import DataError
-from dlrm_app.files import checksum
+from dlrm_app.files import file_difference
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets, listed
 
@@ -22,21 +22,12 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
     Raises DataError naming every shard that is missing or differs.
     """
     folder = manifest.folder
-    all_shards = [file_difference(folder / shard.path, shard, checksums) for shard in manifest.shards]
+    all_shards = [
+        file_difference(folder / shard.path, shard.bytes, shard.checksum if checksums else None)
+        for shard in manifest.shards
+    ]
     if differences := [difference for difference in all_shards if difference]:
         raise DataError(f"{folder} is damaged; {SUGGESTION}:\n{bullets(differences)}")
-
-
-def file_difference(path: Path, shard: Shard, checksums: bool) -> str | None:
-    """The difference of the file at ``path`` in size, and with ``checksums`` in its bytes."""
-    if not path.is_file():
-        return f"{path} is missing"
-    size = path.stat().st_size
-    if size != shard.bytes:
-        return f"{path} has {size:,} bytes, the manifest says {shard.bytes:,}"
-    if checksums and (actual := checksum(path)) != shard.checksum:
-        return f"{path} has checksum {actual}, the manifest says {shard.checksum}"
-    return None
 
 
 def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:
@@ -72,7 +63,7 @@ class ShardReader:
                 # OMP_NUM_THREADS says, and that is 1 under torchrun
                 return file.read_row_group(index, columns=self._columns, use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            if difference := file_difference(path, shard, checksums=True):
+            if difference := file_difference(path, shard.bytes, shard.checksum):
                 raise DataError(f"{difference}; {SUGGESTION}") from error
             raise DataError(
                 f"{path} cannot be decoded, though its checksum is right: {error}; preprocess again"

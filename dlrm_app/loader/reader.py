@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -22,6 +23,31 @@ ROWS_TOGETHER = 256
 memory."""
 
 
+class TableReader:
+    """Encoded tables → the columns that a model reads: all dense ones, sparse ``features`` in their order, labels."""
+
+    def __init__(self, manifest: Manifest, features: Sequence[str]) -> None:
+        columns = {column.name: column for column in manifest.sparse}
+        self._dense = [column.name for column in manifest.dense]
+        self._sparse = [columns[name] for name in features]
+        self.label = manifest.label
+
+    def columns(self, has_label: bool) -> list[str]:
+        """The names of the columns that it reads."""
+        names = [*self._dense, *(column.name for column in self._sparse)]
+        return [*names, self.label] if has_label and self.label else names
+
+    def read(self, table: pa.Table, origin: object, *, has_label: bool = True) -> Columns:
+        """The columns of ``table``, with labels of 0 without ``has_label``. Raises DataError that names ``origin`` and column."""
+        labels = np.zeros(len(table), np.uint8)
+        try:
+            if has_label and self.label is not None:
+                labels = numbers_of(read_column(table, self.label, pa.uint8()))
+            return Columns(*read_features(table, self._dense, self._sparse), labels)
+        except ColumnError as error:
+            raise DataError(f"{origin}: {error}: preprocess again") from error
+
+
 class SplitReader:
     """Decodes the row groups of one split, numbered through all its shards.
 
@@ -34,15 +60,12 @@ class SplitReader:
     def __init__(
         self, manifest: Manifest, split: str, features: Sequence[str], soft_labels: SoftLabels | None = None
     ) -> None:
-        self._label = label_of(manifest, split)
+        label_of(manifest, split)  # which raises
         self._folder = manifest.folder
-        self._dense = [column.name for column in manifest.dense]
-        columns = {column.name: column for column in manifest.sparse}
-        self._sparse = [columns[name] for name in features]
+        self._tables = TableReader(manifest, features)
         shards = manifest.splits[split].shards
         self._groups = [(shard, index) for shard in shards for index in range(len(shard.row_groups))]
-        names = [*self._dense, *(column.name for column in self._sparse), self._label]
-        self._shards = ShardReader(self._folder, names)
+        self._shards = ShardReader(self._folder, self._tables.columns(has_label=True))
         self.group_rows: list[int] = [rows for shard in shards for rows in shard.row_groups]
         self._first_rows = [0, *accumulate(self.group_rows)]
         self._soft_labels = soft_labels
@@ -101,16 +124,8 @@ class SplitReader:
         manifest says, if a value is missing or an id lies outside its table.
         """
         shard, index = self._groups[group]
-        table = self._shards.read(shard, index)
-        try:
-            columns = self._columns(table, self._first_rows[group])
-        except ColumnError as error:
-            raise DataError(f"{self._folder / shard.path}: {error}: preprocess again") from error
+        columns = self._tables.read(self._shards.read(shard, index), self._folder / shard.path)
+        if self._soft_labels is not None:
+            mixed = self._soft_labels.mixed(self._first_rows[group], columns.labels)
+            columns = replace(columns, labels=mixed)
         return arrange(columns, row_order, memory)
-
-    def _columns(self, table: pa.Table, first_row: int) -> Columns:
-        labels = numbers_of(read_column(table, self._label, pa.uint8()))
-        return Columns(
-            *read_features(table, self._dense, self._sparse),
-            labels if self._soft_labels is None else self._soft_labels.mixed(first_row, labels),
-        )

@@ -6,6 +6,7 @@ cross-entropies with the teacher's probability and with the label.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ class SoftLabels:
     labels: NDArray[np.uint8]
     share: float
 
-    def mixed(self, first_row: int, labels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def mixed(self, first_row: int, labels: NDArray[Any]) -> NDArray[np.float32]:
         """share · score + (1 - share) · label of the rows from ``first_row`` on, whose ``labels`` are these.
 
         Raises DataError where the scores are of other rows.

@@ -101,8 +101,8 @@ def test_a_dataset_of_an_earlier_version_is_read_but_encodes_no_raw_row(dataset:
 
 def test_what_is_read_is_what_was_written(dataset: Manifest) -> None:
     column = dataset.sparse[3]
-    clicks = read_clicks(dataset.folder, dataset.dense[-1].transform, column.num_embeddings)
-    assert clicks.rows.sum() == dataset.splits["train"].rows
-    assert clicks.clicks.sum() == dataset.splits["train"].positives
-    assert np.isfinite(clicks.log_odds).all()
+    rows, clicks, log_odds = read_clicks(dataset.folder, dataset.dense[-1].transform, column.num_embeddings)
+    assert rows.sum() == dataset.splits["train"].rows
+    assert clicks.sum() == dataset.splits["train"].positives
+    assert np.isfinite(log_odds).all()
     assert len(read_vocabulary(dataset.folder, column)) == column.num_embeddings - 2

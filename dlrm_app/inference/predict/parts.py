@@ -6,13 +6,12 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import ColumnError, array_of, numbers_of, read_column, read_features
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
 from dlrm_app.errors import DataError
-from dlrm_app.loader.rows import Columns, Rows, arrange
+from dlrm_app.loader.reader import TableReader
 
 NUMBER, KEPT = "number", "keep:"
 """The column that says where a row stands within its part (its line or row, from 0 on); what columns that go along begin with."""
@@ -36,36 +35,6 @@ class Part:
 
 
 ReadPart = Callable[[Part], Iterator[Chunk]]
-
-
-class TableReader:
-    """Encoded tables → Rows with the features that a model reads, in its order."""
-
-    def __init__(self, manifest: Manifest, features: list[str]) -> None:
-        columns = {column.name: column for column in manifest.sparse}
-        self._dense = [column.name for column in manifest.dense]
-        self._sparse = [columns[name] for name in features]
-        self._label = manifest.label
-
-    def columns(self, has_label: bool) -> list[str]:
-        """The names of the columns that it reads."""
-        names = [*self._dense, *(column.name for column in self._sparse)]
-        return [*names, self._label] if has_label and self._label else names
-
-    def rows(self, table: pa.Table, origin: str) -> tuple[Rows, NDArray[np.uint8] | None]:
-        """(the rows of ``table``, their labels if it has them). Raises DataError that names ``origin`` and column.
-
-        The labels within the rows are 0 where there are none.
-        """
-        labels = None
-        try:
-            if self._label is not None and self._label in table.column_names:
-                labels = numbers_of(read_column(table, self._label, pa.uint8()))
-            features = read_features(table, self._dense, self._sparse)
-        except ColumnError as error:
-            raise DataError(f"{origin}: {error}: preprocess again") from error
-        known = np.zeros(len(table), np.uint8) if labels is None else labels
-        return arrange(Columns(*features, known), None), labels
 
 
 class DatasetParts:

@@ -23,7 +23,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import checksum, explained_disk_errors
 from dlrm_app.inference.exported_model import open_export
-from dlrm_app.inference.predict.parts import DatasetParts, Part, TableReader
+from dlrm_app.inference.predict.parts import DatasetParts, Part
 from dlrm_app.inference.predict.raw_rows import RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, Tally, begun_tables
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
@@ -32,7 +32,8 @@ from dlrm_app.inference.tables import table_types
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, BatchMaker
 from dlrm_app.loader.prefetch import prefetch_items
-from dlrm_app.loader.rows import Ranges, Rows
+from dlrm_app.loader.reader import TableReader
+from dlrm_app.loader.rows import Ranges, Rows, arrange
 from dlrm_app.preprocess.passes.targets import OwnClicks
 from dlrm_app.preprocess.units.lake import with_versions
 from dlrm_app.runs.checkpoint.load import open_trained
@@ -191,10 +192,11 @@ def _read(
     for part in parts:
         chunks = []
         for table, beside in part.read(part):
-            rows, labels = reader.rows(table, part.origin)
-            if labels is not None:
-                beside = beside.append_column("label", array_of(labels))
-            chunks.append((rows, beside))
+            has_label = reader.label in table.column_names
+            columns = reader.read(table, part.origin, has_label=has_label)
+            if has_label:
+                beside = beside.append_column("label", array_of(columns.labels))
+            chunks.append((arrange(columns, None), beside))
             if own is not None:
                 own.add(table)
         yield part, chunks

@@ -119,7 +119,8 @@ class JsonRows:
             raise bad_rows(problems)
         return lines
 
-    def _line(self, number: int, row: Mapping[str, Any]) -> str | RowProblem:
+    def _line(self, number: int, row: Mapping[str, Any], *, is_quick: bool = True) -> str | RowProblem:
+        """``is_quick``: texts are looked at all at once; looking at each takes longer than all else here."""
         fields = [""] * (len(self._columns) + 1)
         for name, value in row.items():
             known = self._columns.get(name)
@@ -129,28 +130,17 @@ class JsonRows:
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
             at, column, plain_types = known
             try:
-                if type(value) in plain_types:
+                if is_quick and type(value) in plain_types:
                     fields[at] = str(value)
                 elif value is not None:
                     fields[at] = _text(value, column)
             except ValueError as error:
                 return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
         line = _FIELD.join(fields)
-        # all at once: looking at every value takes longer than all else here
         is_plain = line.isascii() and line.count(_FIELD) == len(self._columns)
-        if is_plain and "\n" not in line and "\r" not in line:
-            return line
-        return self._bad_text(number, row) or line
-
-    def _bad_text(self, number: int, row: Mapping[str, Any]) -> RowProblem | None:
-        """The first value that no line can hold."""
-        for name, value in row.items():
-            if isinstance(value, str) and name in self._columns:
-                try:
-                    _check_text(value, self._columns[name][1])
-                except ValueError as error:
-                    return RowProblem(number, name, f"{name} {error}, got {_shown(value)}")
-        return None
+        if is_quick and not (is_plain and "\n" not in line and "\r" not in line):
+            return self._line(number, row, is_quick=False)
+        return line
 
 
 def _plain_types(column: Column) -> frozenset[type]:

@@ -121,11 +121,6 @@ def is_target(column: DenseColumn) -> bool:
     return bool(column.transform["kind"] == TARGET)
 
 
-def target_file(name: str) -> str:
-    """Path of the clicks by id of sparse column ``name``, relative to the dataset folder."""
-    return f"target/{name}.parquet"
-
-
 def folded_file(folder: Path, name: str) -> Path:
     """The values of column ``name`` for training rows: float32 [ids, folds]."""
     return folder / f"{name}.npy"
@@ -166,6 +161,4 @@ class TargetEncoder:
 
 def _load_log_odds(folder: Path, rule: dict[str, Any], num_ids: int) -> NDArray[np.float32]:
     """The value of every id. Raises DataError as ``read_clicks`` does."""
-    return once_per_file(
-        folder / rule["file"], rule, num_ids, lambda: read_clicks(folder, rule, num_ids).log_odds
-    )
+    return once_per_file(folder / rule["file"], rule, num_ids, lambda: read_clicks(folder, rule, num_ids)[2])

@@ -22,7 +22,7 @@ from dlrm_app.dataset.encoding_files import read_clicks
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
-from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target, target_file
+from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
 from dlrm_app.preprocess.passes.plan import CountedUnit, Cuts, Plan, segments
@@ -106,7 +106,8 @@ class AddUpClicks:
         all_rows, all_clicks = rows.sum(1), clicks.sum(1)
         rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))
         strength = prior_strength(all_rows, all_clicks, rate)
-        path = self.plan.output / target_file(source.name)
+        file = f"target/{source.name}.parquet"
+        path = self.plan.output / file
         path.parent.mkdir(exist_ok=True)
         with written_whole(path) as temporary:
             values = log_odds(all_rows, all_clicks, strength, rate)
@@ -117,7 +118,7 @@ class AddUpClicks:
         transform = {
             "kind": TARGET,
             "column": source.name,
-            "file": target_file(source.name),
+            "file": file,
             "checksum": checksum(path),
             "rate": rate,
             "strength": strength,
@@ -163,9 +164,9 @@ class OwnClicks:
         self._columns = []
         sizes = {column.name: column.num_embeddings for column in manifest.sparse}
         for rule in [column.transform for column in manifest.dense if is_target(column)]:
-            known = read_clicks(manifest.folder, rule, sizes[rule["column"]])
-            said = (known.clicks + rule["strength"] * rule["rate"]) / (known.rows + rule["strength"])
-            rate = np.where(known.rows > 0, known.clicks / np.maximum(known.rows, 1), said)
+            rows, clicks, _ = read_clicks(manifest.folder, rule, sizes[rule["column"]])
+            said = (clicks + rule["strength"] * rule["rate"]) / (rows + rule["strength"])
+            rate = np.where(rows > 0, clicks / np.maximum(rows, 1), said)
             self._columns.append((rule["column"], said, rate - said))
         self._sums = np.zeros((len(self._columns), 6))
 
