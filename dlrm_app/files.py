@@ -40,6 +40,26 @@ def written_whole(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def folder_written_whole(path: Path) -> Iterator[Path]:
+    """A temporary folder that takes the name, and place, of ``path`` only if the block ends well."""
+    temporary = temporary_name(path)
+    old = temporary.with_suffix(".old")
+    try:
+        temporary.mkdir()
+        yield temporary
+        sync_folder(temporary)
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+        sync_folder(path.parent)
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        for folder in (temporary, old):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def temporary_name(path: Path) -> Path:
     """A name beside ``path`` that no other writer has."""
     # random, for processes of several machines, of one number even, may write the same file at the same time

@@ -55,8 +55,9 @@ class ParquetWriter:
         self._columns = [_ColumnWriter(zstd, zstd if f.type == pa.float32() else lz4) for f in schema]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[Value] = []
-        self._rows = 0
-        self._at = 0
+        self.row_groups: list[int] = []
+        """The rows of each."""
+        self.num_bytes = 0
         self._append([MAGIC])
 
     def write(self, rows: IndexedRows) -> None:
@@ -67,26 +68,26 @@ class ParquetWriter:
         plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
         given_pages = [] if rows.indexed is None else _joined_pages(rows.indexed)
         pieces: list[Piece] = []
-        metadata, start = [], self._at
+        metadata, start = [], self.num_bytes
         for number, (value, column, pages) in enumerate(zip(values, columns, plain_pages, strict=True)):
             pages = given_pages[column] if isinstance(column, int) else pages
             chunk = self._columns[number].encode(value, pages)
             pieces += chunk.pieces
             metadata.append(chunk.metadata(self._format.metadata[number], start))
             start += chunk.size
-        self._groups.append(row_group(metadata, start - self._at, num_rows))
+        self._groups.append(row_group(metadata, start - self.num_bytes, num_rows))
         self._append(pieces)
-        self._rows += num_rows
+        self.row_groups.append(num_rows)
 
     def close(self) -> None:
         """Writes the footer."""
-        data = footer(self._format, self._groups, self._rows)
+        data = footer(self._format, self._groups, sum(self.row_groups))
         self._append([data, len(data).to_bytes(4, "little"), MAGIC])
 
     def _append(self, pieces: Sequence[Piece]) -> None:
         data = b"".join(pieces)
         self._write_bytes(data)
-        self._at += len(data)
+        self.num_bytes += len(data)
 
 
 @dataclass(frozen=True, slots=True)

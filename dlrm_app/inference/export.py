@@ -16,7 +16,7 @@ from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
-from dlrm_app.files import explained_disk_errors, held_lock, output_problems, sync_folder, temporary_name
+from dlrm_app.files import explained_disk_errors, folder_written_whole, held_lock, output_problems
 from dlrm_app.inference.exported_model import write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
@@ -138,14 +138,8 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
         )  # made since this command began
         for left in output.parent.glob(f".{glob.escape(output.name)}.{'?' * 8}.tmp"):
             shutil.rmtree(left, ignore_errors=True)
-        folder = temporary_name(output)
-        folder.mkdir()
-        try:
+        with folder_written_whole(output) as folder:
             yield folder
-            folder.rename(output)
-            sync_folder(output.parent)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:

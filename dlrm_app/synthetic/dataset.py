@@ -3,9 +3,7 @@
 import logging
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from dlrm_app.dataset.manifest import (
     write_manifest,
 )
 from dlrm_app.errors import refuse_if
-from dlrm_app.files import checksum, output_problems, room_problems, sync_folder, temporary_name
+from dlrm_app.files import checksum, folder_written_whole, output_problems, room_problems, sync_folder
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
 from dlrm_app.synthetic.inputs import LABEL, Feature, Inputs, make_inputs
@@ -69,7 +67,7 @@ def write_inputs(config: GenerateConfig) -> Manifest:
     sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
     output.parent.mkdir(parents=True, exist_ok=True)
     refuse_if(room_problems("rows", output.parent, sum(sizes.values()) * inputs.row_bytes))
-    with _folder_written_whole(output) as folder:
+    with folder_written_whole(output) as folder:
         present = {split: rows for split, rows in sizes.items() if rows}
         layout = choose_layout(inputs.row_bytes)
         splits = write_splits(folder, inputs, present, config.start_row, layout, config.threads)
@@ -112,26 +110,6 @@ def _manifest(inputs: Inputs, splits: dict[str, Split], config: GenerateConfig) 
         config={key: asked[key] for key in keys},
         best=COIN,
     )
-
-
-@contextmanager
-def _folder_written_whole(output: Path) -> Iterator[Path]:
-    """A temporary folder that takes ``output``'s name, and place, only if the block ends well."""
-    temporary = temporary_name(output)
-    old = temporary.with_suffix(".old")
-    try:
-        temporary.mkdir()
-        yield temporary
-        sync_folder(temporary)
-        if output.exists():
-            output.rename(old)
-        temporary.rename(output)
-        sync_folder(output.parent)
-    finally:
-        if old.exists() and not output.exists():
-            old.rename(output)
-        for folder in (temporary, old):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _taken_problems(output: Path, overwrite: bool) -> list[str]:

@@ -23,9 +23,9 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import checksum, explained_disk_errors
 from dlrm_app.inference.exported_model import open_export
-from dlrm_app.inference.predict.parts import DatasetParts, Part
+from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part
 from dlrm_app.inference.predict.raw_rows import RawParts
-from dlrm_app.inference.predict.scores_file import ScoresFile, Tally, begun_tables
+from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
 from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import table_types
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 REPEAT = "then run the same command again; it continues where it stopped"
-_KEPT_REJECTS = 5
 _SHOWN = {"auc": "AUC", "pr_auc": "PR-AUC", "logloss": "log loss", "ne": "NE", "calibration": "calibration"}
 _PREFETCHED = 1
 """Parts that are read while another is scored."""
@@ -108,7 +107,8 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
                 read = prefetch_items(read, _PREFETCHED)
             with closing(read):
                 for part, chunks in read:
-                    _score_part(part, chunks, score_rows, scores)
+                    scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
+                    scores.write(part.name, scored, part.tally)
 
         runtime.together(score_all)
         runtime.together(lambda: _refuse_rejects(scores, config.rejects.max_fraction))
@@ -191,9 +191,9 @@ def _read(
 ) -> Generator[tuple[Part, list[_ReadChunk]], None, None]:
     for part in parts:
         chunks = []
-        for table, beside in part.read(part):
+        for table, beside in part.read(part.tally):
             has_label = reader.label in table.column_names
-            columns = reader.read(table, part.origin, has_label=has_label)
+            columns = reader.read(table, part.tally.origin, has_label=has_label)
             if has_label:
                 beside = beside.append_column("label", array_of(columns.labels))
             chunks.append((arrange(columns, None), beside))
@@ -202,20 +202,13 @@ def _read(
         yield part, chunks
 
 
-def _score_part(part: Part, chunks: list[_ReadChunk], score: Scorer, scores: ScoresFile) -> None:
-    scored = [beside.append_column("logit", array_of(score(rows))) for rows, beside in chunks]
-    rejects = part.rejects[:_KEPT_REJECTS]
-    tally = Tally(part.origin, part.first_number, part.num_lines, len(part.rejects), rejects)
-    scores.write(part.name, scored, tally)
-
-
 def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
     """Warns of malformed lines. Raises DataError if they are more than this share of all."""
     tallies = scores.tallies()
     lines, rejects = sum(t.num_lines for t in tallies), sum(t.num_rejects for t in tallies)
     if not rejects:
         return
-    first = [f"{t.origin}:{line}: {reason}" for t in tallies for line, reason in t.rejects][:_KEPT_REJECTS]
+    first = [f"{t.origin}:{line}: {reason}" for t in tallies for line, reason in t.rejects][:MAX_REJECTS]
     text = f"{rejects:,} of {lines:,} lines are malformed and have no score:\n{bullets(first)}"
     if rejects > max_fraction * lines:
         raise DataError(

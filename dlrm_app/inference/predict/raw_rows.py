@@ -14,7 +14,7 @@ from dlrm_app.config.scoring import STANDARD_INPUT
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
-from dlrm_app.inference.predict.parts import KEPT, NUMBER, Chunk, Part
+from dlrm_app.inference.predict.parts import KEPT, NUMBER, Chunk, Part, Tally
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.plan import unit_feeds
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
@@ -123,24 +123,23 @@ class RawParts:
         for feed in unit_feeds(source, columns, self._unit_bytes, is_mine):
             for unit in feed.items():
                 if is_mine(unit.unit):
-                    read = partial(self._encode, unit, spec)
-                    first = 1 if is_parquet else self._first_line
-                    yield Part(_name(source, unit.unit), source.path, read, first)
+                    tally = Tally(source.path, 1 if is_parquet else self._first_line)
+                    yield Part(_name(source, unit.unit), tally, partial(self._encode, unit, spec))
 
     def _piped(self) -> Iterator[Part]:
         for text in pipe_units(sys.stdin.buffer, self._unit_bytes):
             if text.unit == 0:
                 spec = file_spec("standard input", text.load(), self._spec, self._labels, _UNLABELLED)
-            read = partial(self._encode, text, spec)
-            yield Part(f"00000-{text.unit:07d}", "standard input", read, self._first_line)
+            tally = Tally("standard input", self._first_line)
+            yield Part(f"00000-{text.unit:07d}", tally, partial(self._encode, text, spec))
 
-    def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, part: Part) -> Iterator[Chunk]:
+    def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, tally: Tally) -> Iterator[Chunk]:
         cursor, before = open_cursor(unit, spec), 0
         encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
         for raw in cursor.rows(_CHUNK_ROWS, None):
             rejects = cursor.take_rejects()
             lines = without(before, cursor.line, [reject.line for reject in rejects])
-            part.rejects += [(reject.line, reject.reason) for reject in rejects]
+            tally.leave_out(rejects)
             before = cursor.line
             beside = pa.table({NUMBER: array_of(lines)})
             if isinstance(unit, ParquetUnit):
@@ -148,8 +147,8 @@ class RawParts:
                 for name in self._keep:
                     beside = beside.append_column(name, kept[name])
             yield encoder.encode(raw).table, beside
-        part.rejects += [(reject.line, reject.reason) for reject in cursor.take_rejects()]
-        part.num_lines = cursor.line
+        tally.leave_out(cursor.take_rejects())
+        tally.num_lines = cursor.line
 
 
 def _name(source: Source, unit: int) -> str:

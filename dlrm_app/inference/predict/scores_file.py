@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,11 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.files import held_lock, output_problems, write_json, written_whole
-from dlrm_app.inference.predict.parts import KEPT, NUMBER
+from dlrm_app.inference.predict.parts import KEPT, NUMBER, Tally
 
 _RUN = "run.json"
 _TALLY = b"tally"
 _NO_ROWS = pa.table({"logit": pa.array([], pa.float32()), NUMBER: pa.array([], pa.int64())})
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The content of a part: ``num_lines``, or rows, of ``origin``, ``num_rejects`` of them left out, with the first reasons.
-
-    ``first_number``: that of the first line of ``origin``.
-    """
-
-    origin: str
-    first_number: int
-    num_lines: int
-    num_rejects: int
-    rejects: list[tuple[int, str]]
 
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:

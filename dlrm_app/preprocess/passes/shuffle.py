@@ -97,41 +97,31 @@ def _rows_between(runs: Sequence[Path], start: int, stop: int) -> list[pa.Table]
     return tables
 
 
-class ShardWriter:
-    """Writes rows of ``schema`` as row groups to ``file``."""
+class ShardWriter(ParquetWriter):
+    """Writes rows of ``schema`` as row groups to ``file``, which ``finish`` calls ``name``."""
 
     def __init__(self, file: BinaryIO, row_group_rows: int, schema: pa.Schema, name: str = "") -> None:
-        """``name``: what ``finish`` calls the file."""
         self._file, self._name = file, name
-        self._size, self._digest = 0, hashlib.sha256()
-        self._writer = ParquetWriter(self._append, schema)
+        self._digest = hashlib.sha256()
         self._row_group_rows = row_group_rows
-        self.row_groups: list[int] = []
+        super().__init__(self._write, schema)
 
-    def _append(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         self._digest.update(data)
-        self._size += len(data)
         self._file.write(data)
-
-    def write(self, rows: IndexedRows) -> None:
-        """Adds ``rows`` as one row group."""
-        self._writer.write(rows)
-        self.row_groups.append(len(rows))
 
     def write_table(self, table: pa.Table) -> None:
         """Adds ``table`` as row groups of ``row_group_rows``."""
         for start in range(0, len(table), self._row_group_rows):
-            part = table.slice(start, self._row_group_rows)
-            self._writer.write(IndexedRows.of(part))
-            self.row_groups.append(len(part))
+            self.write(IndexedRows.of(table.slice(start, self._row_group_rows)))
 
     def finish(self) -> Shard:
         """Gives the shard's entry in the manifest. One without rows stays out of the dataset."""
-        self._writer.close()
+        self.close()
         return Shard(
             path=self._name,
             rows=sum(self.row_groups),
-            bytes=self._size,
+            bytes=self.num_bytes,
             checksum=f"sha256:{self._digest.hexdigest()}",
             row_groups=self.row_groups,
         )
