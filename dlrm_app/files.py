@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.errors import DlrmError
+from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.text import bytes_text, without_credentials
 
 MAX_ALIASED = 100_000
@@ -217,6 +217,16 @@ def held_lock(path: Path, refusal: str) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def held_output(output: Path, command: str, *, is_folder: bool = False) -> Iterator[None]:
+    """Holds ``output`` while ``command`` makes it. Raises DlrmError if another one makes it, or has."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    lock = output.with_name(f".{output.name}.lock")
+    with held_lock(lock, f"another {command} makes output={output}: wait for it, or give another name"):
+        refuse_if(output_problems("output", output, is_folder=is_folder, is_new=True))
+        yield
 
 
 def yaml_text(path: Path) -> str:

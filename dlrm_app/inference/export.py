@@ -15,8 +15,8 @@ from dlrm_app.config.scoring import PLAIN_FORMATS, EvaluateConfig, ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError, refuse_if
-from dlrm_app.files import explained_disk_errors, folder_written_whole, held_lock, output_problems
+from dlrm_app.errors import DataError
+from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
 from dlrm_app.inference.exported_model import write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
@@ -130,12 +130,7 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
 
     What an export that was killed has left there is deleted too. Raises DlrmError while another one makes ``output``.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lock = output.with_name(f".{output.name}.lock")
-    with held_lock(lock, f"another dlrm-export makes output={output}: wait for it, or give another name"):
-        refuse_if(
-            output_problems("output", output, is_folder=True, is_new=True)
-        )  # made since this command began
+    with held_output(output, "dlrm-export", is_folder=True):
         for left in output.parent.glob(f".{glob.escape(output.name)}.{'?' * 8}.tmp"):
             shutil.rmtree(left, ignore_errors=True)
         with folder_written_whole(output) as folder:

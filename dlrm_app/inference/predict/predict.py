@@ -21,7 +21,7 @@ from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.files import checksum, explained_disk_errors
+from dlrm_app.files import checksum, explained_disk_errors, held_output
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part
 from dlrm_app.inference.predict.raw_rows import RawParts
@@ -90,7 +90,9 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         source = runtime.together(lambda: _source(config, given, manifest, reader))
         is_piped = isinstance(source, RawParts) and source.is_piped
         scores = ScoresFile(output, source.origin_names)
-        runtime.together(lambda: held.enter_context(scores.held()) if runtime.is_first else None)
+        runtime.together(
+            lambda: held.enter_context(held_output(output, "dlrm-predict")) if runtime.is_first else None
+        )
         own = OwnClicks(manifest) if isinstance(source, RawParts) else None
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
         if runtime.is_first and scores.begin(identity, can_continue=not is_piped):

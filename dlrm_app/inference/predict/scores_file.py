@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.errors import DlrmError, refuse_if
-from dlrm_app.files import held_lock, output_problems, write_json, written_whole
+from dlrm_app.errors import DlrmError
+from dlrm_app.files import write_json, written_whole
 from dlrm_app.inference.predict.parts import KEPT, NUMBER, Tally
 
 _RUN = "run.json"
@@ -52,17 +51,6 @@ class ScoresFile:
         self.output = output
         self._folder = _parts_of(output)
         self._origin_names = origin_names
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the output while the block runs. Raises DlrmError if another command makes it, or has."""
-        self.output.parent.mkdir(parents=True, exist_ok=True)
-        lock = self.output.with_name(f".{self.output.name}.lock")
-        with held_lock(
-            lock, f"another dlrm-predict makes output={self.output}: wait for it, or give another name"
-        ):
-            refuse_if(output_problems("output", self.output, is_new=True))
-            yield
 
     def begin(self, identity: dict[str, Any], can_continue: bool) -> bool:
         """Makes the folder of parts, or continues with the one there; True if it continues.

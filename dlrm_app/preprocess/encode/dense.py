@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.dataset.encoding_files import read_clicks
-from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import once_per_file
 
@@ -126,39 +126,15 @@ def folded_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.npy"
 
 
-class TargetEncoder:
-    """The target columns among ``dense``, ready to apply. ``folder`` is the dataset's, with their files.
+def target_values(
+    transform: dict[str, Any], num_ids: int, folder: Path, folded: Path | None
+) -> NDArray[np.float32]:
+    """A target column's value of each id [ids], from the dataset in ``folder``; of training rows by fold [ids, folds].
 
-    sparse: all sparse columns; folded: where the values by fold lie; given for training rows alone.
+    ``folded``: where the latter lie. Raises DataError as ``read_clicks`` does.
     """
-
-    def __init__(
-        self,
-        dense: Sequence[DenseColumn],
-        sparse: Sequence[SparseColumn],
-        folder: Path,
-        folded: Path | None = None,
-    ) -> None:
-        sizes = {column.name: column.num_embeddings for column in sparse}
-        columns = [column for column in dense if is_target(column)]
-        self.sources = [column.transform["column"] for column in columns]
-        """The sparse column behind each."""
-        self._folded = folded is not None
-        self._values = [
-            _load_log_odds(folder, column.transform, sizes[column.transform["column"]])
-            if folded is None
-            else np.load(folded_file(folded, column.transform["column"]), mmap_mode="r")
-            for column in columns
-        ]
-
-    def apply(
-        self, number: int, ids: NDArray[np.int32], folds: NDArray[np.uint8] | None
-    ) -> NDArray[np.float32]:
-        """Column ``number`` [R] of rows with ``ids`` [R]; ``folds`` [R] of training rows."""
-        values = self._values[number]
-        return np.asarray(values[ids, folds] if self._folded else values[ids])
-
-
-def _load_log_odds(folder: Path, rule: dict[str, Any], num_ids: int) -> NDArray[np.float32]:
-    """The value of every id. Raises DataError as ``read_clicks`` does."""
-    return once_per_file(folder / rule["file"], rule, num_ids, lambda: read_clicks(folder, rule, num_ids)[2])
+    if folded is not None:
+        by_fold: NDArray[np.float32] = np.load(folded_file(folded, transform["column"]), mmap_mode="r")
+        return by_fold
+    path = folder / transform["file"]
+    return once_per_file(path, transform, num_ids, lambda: read_clicks(folder, transform, num_ids)[2])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
-from dlrm_app.preprocess.encode.dense import DenseTransforms, TargetEncoder, is_target
+from dlrm_app.preprocess.encode.dense import DenseTransforms, is_target, target_values
 from dlrm_app.preprocess.encode.sparse import SparseEncoder, expand
 from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.parser import RawColumns, list_slots
@@ -93,9 +93,15 @@ class Encoder:
         raw = [column for column in dense if not is_target(column)]
         self._num_dense = len(raw)
         self._transforms = DenseTransforms([column.transform for column in raw])
-        self._targets = TargetEncoder(dense, sparse, folder, folded)
-        names = [column.name for column in sparse]
-        self._target_sources = [names.index(name) for name in self._targets.sources]
+        numbers = {column.name: number for number, column in enumerate(sparse)}
+        self._is_folded = folded is not None
+        self._targets = [
+            (number, target_values(column.transform, sparse[number].num_embeddings, folder, folded))
+            for column in dense
+            if is_target(column)
+            for number in [numbers[column.transform["column"]]]
+        ]
+        """Of each target column the sparse one behind it, and its values."""
         self._sources = [_source(column, spec, folder) for column in sparse]
         one_hot = [
             (s, column) for s, column in zip(self._sources, sparse, strict=True) if isinstance(s, _OneHot)
@@ -119,9 +125,9 @@ class Encoder:
         columns += [column for column, _ in plain[: self._num_dense]]
         missing = [count for _, count in plain[: self._num_dense]]
         sparse = [self._sparse_column(source, raw, indexed, plain, keys) for source in self._sources]
-        for number, source in enumerate(self._target_sources):
-            ids = plain_ids(sparse[source][0], indexed)
-            columns.append(array_of(self._targets.apply(number, ids, folds)))
+        for number, values in self._targets:
+            ids = plain_ids(sparse[number][0], indexed)
+            columns.append(array_of(np.asarray(values[ids, folds] if self._is_folded else values[ids])))
             missing.append(0)
         columns += [column for column, _ in sparse]
         missing += [count for _, count in sparse]

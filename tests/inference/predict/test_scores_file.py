@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.errors import DlrmError
+from dlrm_app.files import held_output
 from dlrm_app.inference.predict.scores_file import ScoresFile
 
 
@@ -14,13 +15,14 @@ def scores_in(folder: Path) -> ScoresFile:
 
 def test_a_file_that_another_command_makes_is_left_to_it(tmp_path: Path) -> None:
     """Or one of them would join the parts while the other deletes them."""
+    output = tmp_path / "scores.parquet"
     with (
-        scores_in(tmp_path).held(),
+        held_output(output, "dlrm-predict"),
         pytest.raises(DlrmError, match=r"another dlrm-predict makes output=.*/scores.parquet: wait for it"),
-        scores_in(tmp_path).held(),
+        held_output(output, "dlrm-predict"),
     ):
         pass
-    with scores_in(tmp_path).held():
+    with held_output(output, "dlrm-predict"):
         pass
     assert list(tmp_path.iterdir()) == []
 
