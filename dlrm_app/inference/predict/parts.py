@@ -1,20 +1,40 @@
-"""A part of the rows to score: the piece that a process takes, and that is not scored again once it is written."""
+"""The rows to score in parts: the pieces that a process takes, and that are not scored again once they are written.
 
+Row groups of a dataset, or units of raw files as preprocessing cuts them, encoded as the rows of training were.
+"""
+
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from dlrm_app.config.datasets import DatasetConfig
+from dlrm_app.config.scoring import STANDARD_INPUT
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
-from dlrm_app.errors import DataError
+from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
 from dlrm_app.loader.reader import TableReader
+from dlrm_app.preprocess.encode.encoder import Encoder
+from dlrm_app.preprocess.passes.plan import unit_feeds
+from dlrm_app.preprocess.read.arrow_rows import open_cursor
+from dlrm_app.preprocess.read.beginning import file_spec, source_spec
+from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import RejectedLine
+from dlrm_app.preprocess.read.spec import Spec, read_spec
+from dlrm_app.preprocess.units.lake import is_table
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit, read_footers
+from dlrm_app.preprocess.units.source import Source, find_files
+from dlrm_app.preprocess.units.unit_text import UnitText, pipe_units
+from dlrm_app.text import listed
 
+_CHUNK_ROWS = 1 << 15
+_UNLABELLED = "labels=false"
 NUMBER, KEPT = "number", "keep:"
 """The column that says where a row stands within its part (its line or row, from 0 on); what columns that go along begin with."""
 Chunk = tuple[pa.Table, pa.Table]
@@ -81,3 +101,126 @@ class DatasetParts:
     def _read(self, shard: Shard, group: int, _: Tally) -> Iterator[Chunk]:
         table = self._reader.read(shard, group)
         yield table, pa.table({NUMBER: array_of(np.arange(len(table)))})
+
+
+def raw_spec(manifest: Manifest) -> Spec:
+    """The format of the files that the dataset of ``manifest`` was made of. Raises DataError where it does not say."""
+    if "dataset" not in manifest.config:
+        raise DataError(
+            f"{manifest.path} was not made of raw logs, so their format is not known: give data.path=, an encoded dataset"
+        )
+    return read_spec(DatasetConfig(**manifest.config["dataset"]))
+
+
+def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:
+    """range(start, stop) without the numbers ``left_out``."""
+    keep = np.ones(stop - start, bool)
+    keep[np.array(left_out, np.int64) - start] = False
+    return np.arange(start, stop)[keep]
+
+
+class RawParts:
+    """The files ``given`` (a path, a glob, a list, or - for standard input), encoded as ``manifest`` says.
+
+    ``labels``: whether their label column is read; None: where it is there. ``keep``: further columns of Parquet files
+    that go along with the scores. Raises DlrmError.
+    """
+
+    def __init__(
+        self, given: Any, labels: bool | None, manifest: Manifest, unit_bytes: int, keep: Sequence[str] = ()
+    ) -> None:
+        self._spec = raw_spec(manifest)
+        self._manifest = manifest
+        self._unit_bytes = unit_bytes
+        self._labels = labels
+        self._keep = {f"{KEPT}{name}": name for name in keep}
+        self.is_piped = given == STANDARD_INPUT
+        self._files: list[tuple[Source, Spec]] = []
+        if not self.is_piped:
+            sources = find_files("input", given)
+            read_footers(sources)
+            refuse_all([], *(partial(self._look_at, source) for source in sources))
+            refuse_other_types(*zip(*self._files, strict=True))
+        elif keep:
+            raise ConfigError([f"keep={list(keep)} is for Parquet files: leave it out"])
+        mixed = {spec.label is not None for _, spec in self._files}
+        if len(mixed) > 1:
+            raise ConfigError(["some of the files have a label column and others have not: score them apart"])
+        self.identity = {
+            "files": [[source.path, *source.version] for source, _ in self._files],
+            "columns": manifest.fingerprint(),
+            "labels": mixed == {True},
+            "unit_bytes": unit_bytes,
+            "keep": list(keep),
+            "tables": [name for name in ([given] if isinstance(given, str) else given) if is_table(name)],
+        }
+        self.origin_names = ("file", "line")
+        self._first_line = 2 if self._spec.header else 1
+
+    def _look_at(self, source: Source) -> None:
+        if source.format == "parquet":
+            spec = parquet_spec(source, self._spec, self._labels, _UNLABELLED)
+            names = names_in(source)
+            refuse_if(
+                [
+                    f"keep={name}: {source.path} has no such column, it has {listed(names, 12)}"
+                    for name in self._keep.values()
+                    if name not in names
+                ]
+            )
+        else:
+            spec = source_spec(source, self._spec, self._labels, _UNLABELLED)
+            if self._keep:
+                raise ConfigError(
+                    [f"keep={[*self._keep.values()]} is for Parquet, {source.path} is text: leave it out"]
+                )
+        self._files.append((source, spec))
+
+    def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
+        """Gives the parts for which ``is_wanted(name, number)``; of standard input all."""
+        if self.is_piped:
+            yield from self._piped()
+            return
+        for source, spec in self._files:
+            yield from self._parts_of(source, spec, is_wanted)
+
+    def _parts_of(self, source: Source, spec: Spec, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
+        is_parquet = source.format == "parquet"
+        columns = {**names_of(source, spec), **self._keep} if is_parquet else {}
+
+        def is_mine(unit: int) -> bool:
+            return is_wanted(_name(source, unit), source.index + unit)
+
+        for feed in unit_feeds(source, columns, self._unit_bytes, is_mine):
+            for unit in feed.items():
+                if is_mine(unit.unit):
+                    tally = Tally(source.path, 1 if is_parquet else self._first_line)
+                    yield Part(_name(source, unit.unit), tally, partial(self._encode, unit, spec))
+
+    def _piped(self) -> Iterator[Part]:
+        for text in pipe_units(sys.stdin.buffer, self._unit_bytes):
+            if text.unit == 0:
+                spec = file_spec("standard input", text.load(), self._spec, self._labels, _UNLABELLED)
+            tally = Tally("standard input", self._first_line)
+            yield Part(f"00000-{text.unit:07d}", tally, partial(self._encode, text, spec))
+
+    def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, tally: Tally) -> Iterator[Chunk]:
+        cursor, before = open_cursor(unit, spec), 0
+        encoder = Encoder(spec, self._manifest.dense, self._manifest.sparse, self._manifest.folder)
+        for raw in cursor.rows(_CHUNK_ROWS, None):
+            rejects = cursor.take_rejects()
+            lines = without(before, cursor.line, [reject.line for reject in rejects])
+            tally.leave_out(rejects)
+            before = cursor.line
+            beside = pa.table({NUMBER: array_of(lines)})
+            if isinstance(unit, ParquetUnit):
+                kept = unit.table.select([*self._keep]).take(beside[NUMBER])
+                for name in self._keep:
+                    beside = beside.append_column(name, kept[name])
+            yield encoder.encode(raw).table, beside
+        tally.leave_out(cursor.take_rejects())
+        tally.num_lines = cursor.line
+
+
+def _name(source: Source, unit: int) -> str:
+    return f"{source.index:05d}-{unit:07d}"

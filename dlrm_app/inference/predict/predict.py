@@ -23,8 +23,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import checksum, explained_disk_errors, held_output
 from dlrm_app.inference.exported_model import open_export
-from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part
-from dlrm_app.inference.predict.raw_rows import RawParts
+from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
 from dlrm_app.inference.predict.scores_file import ScoresFile, begun_tables
 from dlrm_app.inference.record import ENCODING, RECORD, is_export
 from dlrm_app.inference.scoring_model import CPU, build_scoring_model, to_inputs

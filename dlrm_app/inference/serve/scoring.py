@@ -14,7 +14,7 @@ import torch
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import ExportedModel, open_export
 from dlrm_app.inference.formats import Inputs
-from dlrm_app.inference.predict.raw_rows import raw_spec, without
+from dlrm_app.inference.predict.parts import raw_spec, without
 from dlrm_app.inference.predict.scores_file import probabilities
 from dlrm_app.inference.record import RECORD
 from dlrm_app.inference.serve.request import JsonRows, RequestError, RowProblem, bad_rows
