@@ -70,17 +70,17 @@ def encoding_file_problems(manifest: Manifest) -> list[str]:
     """A problem for each file that encoding takes and that is not as it was written."""
     folder, problems = manifest.folder, []
     sizes = {column.name: column.num_embeddings for column in manifest.sparse}
-    looks: list[Callable[[], object]] = [
-        partial(read_vocabulary, folder, column)
-        for column in manifest.sparse
-        if column.encoding["kind"] == "vocab"
-    ]
-    looks += [
-        partial(read_clicks, folder, column.transform, sizes[column.transform["column"]])
-        for column in manifest.dense
-        if column.transform["kind"] == "target"
-    ]
-    for look in looks:
+    rules = [column.transform for column in manifest.dense]
+    looks: dict[str, Callable[[], object]] = {
+        c.encoding["file"]: partial(read_vocabulary, folder, c)
+        for c in manifest.sparse
+        if c.encoding["kind"] == "vocab"
+    } | {
+        rule["file"]: partial(read_clicks, folder, rule, sizes[rule["column"]])
+        for rule in rules
+        if rule["kind"] == "target"
+    }
+    for look in looks.values():
         try:
             look()
         except DataError as error:

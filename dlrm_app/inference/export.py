@@ -5,18 +5,18 @@ import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import PLAIN_FORMATS, EvaluateConfig, ExportConfig
+from dlrm_app.config.scoring import EvaluateConfig, ExportConfig
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
-from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output
+from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
 from dlrm_app.inference.exported_model import write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
@@ -29,6 +29,7 @@ from dlrm_app.inference.formats import (
 )
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
 from dlrm_app.inference.record import (
+    RECORD,
     ExportedFeature,
     ExportedTable,
     ExportRecord,
@@ -36,7 +37,6 @@ from dlrm_app.inference.record import (
     installed,
     mark_files,
     write_encoding,
-    write_record,
 )
 from dlrm_app.inference.scoring_model import CPU, CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
@@ -90,7 +90,7 @@ def export_model(config: ExportConfig) -> ExportRecord:
         source = _open(config, runtime)
         with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as folder:
             record = _export(config, source, folder, runtime)
-            write_record(folder, record)
+            write_json(folder / RECORD, asdict(record))
             in_cpp = check_in_cpp(Path(config.cpp_program), folder) if config.cpp_program else None
     print(_summary(record))
     if in_cpp:
@@ -140,9 +140,10 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     trained = source.trained
     write_encoding(folder, source.manifest)
-    for name in config.formats:
-        if name in PLAIN_FORMATS:
-            _write_plain(name, source, folder)
+    if "safetensors" in config.formats:
+        write_safetensors(folder, CheckpointWeights(trained), trained.tables, source.types)
+    if "parquet" in config.formats:
+        write_parquet(folder, CheckpointWeights(trained), trained.tables, source.types, source.manifest)
     scoring = [name for name in config.formats if name in LOADERS]
     cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
     proofs = []
@@ -185,14 +186,6 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
-
-
-def _write_plain(name: str, source: _Source, folder: Path) -> None:
-    weights = CheckpointWeights(source.trained)
-    if name == "safetensors":
-        write_safetensors(folder, weights, source.trained.tables, source.types)
-    else:
-        write_parquet(folder, weights, source.trained.tables, source.types, source.manifest)
 
 
 def _interface(source: _Source, cpu: list[str]) -> dict[str, str]:

@@ -6,14 +6,14 @@ folder without rows, enough to encode raw rows as those of training were.
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import describe_files, differences, write_json
+from dlrm_app.files import describe_files, differences
 from dlrm_app.records import from_json
 from dlrm_app.text import bullets
 
@@ -116,11 +116,6 @@ def mark_files(folder: Path) -> dict[str, FileMark]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [str(path.relative_to(folder)) for path in files]
     return {name: FileMark(*described) for name, described in describe_files(folder, names).items()}
-
-
-def write_record(folder: Path, record: ExportRecord) -> None:
-    """Writes FOLDER/export.json."""
-    write_json(folder / RECORD, asdict(record))
 
 
 def is_export(folder: Path) -> bool:

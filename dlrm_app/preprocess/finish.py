@@ -170,23 +170,19 @@ class RejectLimit:
         self._rejects += unit.rejects
         total = sum(source.bytes * (MAX_RATIO if source.is_compressed else 1) for source in self.plan.sources)
         if self._rejects > self.max_fraction * self._lines * max(total / max(self._size, 1), 1):
-            self._units.sort(key=lambda unit: (unit.text.source, unit.text.unit))
-            refuse_if_many_rejects(self.plan, self.journal, self._units, self.max_fraction)
+            self.refuse(sorted(self._units, key=lambda unit: (unit.text.source, unit.text.unit)))
 
-
-def refuse_if_many_rejects(
-    plan: Plan, journal: Journal[EncodedUnit], units: Sequence[EncodedUnit], max_fraction: float
-) -> None:
-    """Raises DataError naming the first rejects if they are more than ``max_fraction`` of all lines."""
-    lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
-    if rejects <= max_fraction * lines:
-        return
-    first = islice(rejects_of(plan, journal, units), _SHOWN)
-    shown = "\n".join(f"  {reject.file}:{reject.line}: {reject.reason}" for reject in first)
-    raise DataError(
-        f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={max_fraction} allows; the "
-        f"first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
-    )
+    def refuse(self, units: Sequence[EncodedUnit]) -> None:
+        """Raises DataError naming the first rejects of ``units`` if they are more than ``max_fraction`` of all lines."""
+        lines, rejects = sum(unit.lines for unit in units), sum(unit.rejects for unit in units)
+        if rejects <= self.max_fraction * lines:
+            return
+        first = islice(rejects_of(self.plan, self.journal, units), _SHOWN)
+        shown = "\n".join(f"  {reject.file}:{reject.line}: {reject.reason}" for reject in first)
+        raise DataError(
+            f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={self.max_fraction} allows; the "
+            f"first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
+        )
 
 
 def refuse_too_many_rejects(manifest: Manifest, max_fraction: float) -> None:

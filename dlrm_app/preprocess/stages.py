@@ -21,7 +21,7 @@ from dlrm_app.preprocess.encode.columns import (
     target_sources,
 )
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
-from dlrm_app.preprocess.finish import RejectLimit, finish, refuse_if_many_rejects
+from dlrm_app.preprocess.finish import RejectLimit, finish
 from dlrm_app.preprocess.passes.counting import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocess.passes.plan import (
@@ -48,7 +48,7 @@ from dlrm_app.preprocess.passes.vocabulary import (
     standardized,
 )
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
-from dlrm_app.preprocess.units.journal import Journal, R, open_journal, passes_over
+from dlrm_app.preprocess.units.journal import WORK, Journal, R, passes_over
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed
 from dlrm_app.preprocess.units.remote import in_threads
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
@@ -180,11 +180,10 @@ class Stages:
         folded = self._journal("targets", DenseColumn).folder if has_targets else None
         wants_sketch = not self.encoding.has_vocabularies
         work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), wants_sketch, journal, folded)
-        max_rejects = self.config.rejects.max_fraction
-        limit = RejectLimit(self.plan, journal, max_rejects)
+        limit = RejectLimit(self.plan, journal, self.config.rejects.max_fraction)
         units = self._over_units(work, self.plan.sources, limit.check)
         in_threads(Source.check_unchanged, self.plan.sources)
-        refuse_if_many_rejects(self.plan, journal, units, max_rejects)
+        limit.refuse(units)
         return journal, units
 
     def collect_shards(
@@ -213,7 +212,9 @@ class Stages:
         return int(self.config.memory_gib * 2**30)
 
     def _journal(self, name: str, record: type[R]) -> Journal[R]:
-        return open_journal(self.plan.output, name, record)
+        folder = self.plan.output / WORK / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return Journal(folder, record)
 
     def _over_numbers(self, work: Work[R], count: int) -> list[R]:
         """Runs ``work`` on the numbers under ``count`` that have not landed; gives all records."""

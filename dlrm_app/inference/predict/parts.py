@@ -212,12 +212,10 @@ class RawParts:
             lines = without(before, cursor.line, [reject.line for reject in rejects])
             tally.leave_out(rejects)
             before = cursor.line
-            beside = pa.table({NUMBER: array_of(lines)})
+            beside = {NUMBER: array_of(lines)}
             if isinstance(unit, ParquetUnit):
-                kept = unit.table.select([*self._keep]).take(beside[NUMBER])
-                for name in self._keep:
-                    beside = beside.append_column(name, kept[name])
-            yield encoder.encode(raw).table, beside
+                beside |= {name: unit.table[name].take(beside[NUMBER]) for name in self._keep}
+            yield encoder.encode(raw).table, pa.table(beside)
         tally.leave_out(cursor.take_rejects())
         tally.num_lines = cursor.line
 

@@ -19,6 +19,13 @@ _JSON_TYPES = {
     "hex": ["string", "null"],
     "string": ["string", "integer", "null"],
 }
+_PLAIN_TYPES: dict[str, set[type]] = {
+    "integer": {str, int},
+    "float": {str, int, float},
+    "hex": {str},
+    "string": {str, int},
+}
+"""Types of values that stand in a line as ``str`` writes them."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ class JsonRows:
     def __init__(self, spec: Spec) -> None:
         unlabelled = spec.without_label()
         columns = [column for column in unlabelled.columns if column.role != "ignore"]
-        self._columns = {c.name: (number, c, _plain_types(c)) for number, c in enumerate(columns)}
+        self._columns = {c.name: (number, c) for number, c in enumerate(columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
         fields = [
             column if column.separator is None else replace(column, separator=_ITEM) for column in columns
@@ -128,9 +135,9 @@ class JsonRows:
                 if name in self._unread:
                     continue
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
-            at, column, plain_types = known
+            at, column = known
             try:
-                if is_quick and type(value) in plain_types:
+                if is_quick and column.separator is None and type(value) in _PLAIN_TYPES[column.kind or ""]:
                     fields[at] = str(value)
                 elif value is not None:
                     fields[at] = _text(value, column)
@@ -141,15 +148,6 @@ class JsonRows:
         if is_quick and not (is_plain and "\n" not in line and "\r" not in line):
             return self._line(number, row, is_quick=False)
         return line
-
-
-def _plain_types(column: Column) -> frozenset[type]:
-    """Types whose values stand in a line as ``str`` writes them."""
-    if column.separator is not None:
-        return frozenset()
-    if column.kind == "hex":
-        return frozenset({str})
-    return frozenset({str, int, float} if column.kind == "float" else {str, int})
 
 
 def _text(value: Any, column: Column) -> str:

@@ -126,7 +126,7 @@ class Encoder:
         missing = [count for _, count in plain[: self._num_dense]]
         sparse = [self._sparse_column(source, raw, indexed, plain, keys) for source in self._sources]
         for number, values in self._targets:
-            ids = plain_ids(sparse[number][0], indexed)
+            ids = _plain_ids(sparse[number][0], indexed)
             columns.append(array_of(np.asarray(values[ids, folds] if self._is_folded else values[ids])))
             missing.append(0)
         columns += [column for column, _ in sparse]
@@ -179,17 +179,12 @@ class Encoder:
             keys.append((raw.one_hot.part(number, number + 1), [source.feature]))
         if source.rule is None:
             return column, count
-        return source.expanded(plain_ids(column, indexed)), count
+        return source.expanded(_plain_ids(column, indexed)), count
 
 
-def plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[np.int32]:
+def _plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[Any]:
     """The ids of a one-hot column, which may be numbered."""
-    ids: NDArray[np.int32]
-    if isinstance(column, int):
-        ids = indexed.values(column, np.int32)
-    else:
-        ids = numbers_of(column)
-    return ids
+    return indexed.values(column, np.int32) if isinstance(column, int) else numbers_of(column)
 
 
 def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:

@@ -100,13 +100,6 @@ class Unit(Generic[R]):
         return record
 
 
-def open_journal(output: Path, name: str, record: type[R]) -> Journal[R]:
-    """The journal of pass ``name``, new or not."""
-    folder = output / WORK / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return Journal(folder, record)
-
-
 def passes_over(output: Path, source: int) -> set[Path]:
     """The folders of the passes in which something has landed of a source."""
     return {path.parent for path in (output / WORK).glob(f"*/{source:05d}-*.json")}
