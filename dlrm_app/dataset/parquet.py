@@ -183,7 +183,9 @@ class _ColumnWriter:
         else:
             body, encoding, codec = (values.words.view(np.uint8).data,), PLAIN, None
             if len(values.words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
-                planes = _byte_planes(values.words)
+                split = np.empty((4, len(values.words)), np.uint8)
+                _split_bytes(values.words, split)
+                planes = tuple(plane.data for plane in split)
                 codec = self._paying_codec(BYTE_STREAM_SPLIT, planes)
                 if codec is not None:
                     body, encoding = planes, BYTE_STREAM_SPLIT
@@ -244,13 +246,6 @@ def _packed(codes: Columns, numbers: Columns | None, widths: Sequence[int]) -> l
         (varint(count << 1 | 1), stored[start : start + count * width])
         for count, width, start in zip(groups.tolist(), widths, (8 * starts[:-1]).tolist(), strict=True)
     ]
-
-
-def _byte_planes(words: NDArray[np.uint32]) -> tuple[Piece, ...]:
-    """All first bytes, all second ones, and so on."""
-    planes = np.empty((4, len(words)), np.uint8)
-    _split_bytes(words, planes)
-    return tuple(plane.data for plane in planes)
 
 
 _64 = np.uint64(64)

@@ -55,15 +55,11 @@ def write_parquet(
         fields = [pa.field("id", pa.int32(), nullable=False)]
         fields += [pa.field(name, column.type) for name, column in raw.items()]
         fields.append(pa.field("vector", pa.list_(kind, table.dim), nullable=False))
-        with pq.ParquetWriter(folder / "tables" / f"{table.name}.parquet", pa.schema(fields)) as writer:
-            vectors = weights.table(table).to(_DTYPES[types[table.name]])
-            for start in range(0, len(vectors), _CHUNK_ROWS):
-                rows = vectors[start : start + _CHUNK_ROWS]
-                columns = [array_of(np.arange(start, start + len(rows), dtype=np.int32))]
-                columns += [column.slice(start, len(rows)) for column in raw.values()]
-                flat = array_of(rows.reshape(-1).numpy())
-                columns.append(pa.FixedSizeListArray.from_arrays(flat, table.dim))
-                writer.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)))
+        vectors = weights.table(table).to(_DTYPES[types[table.name]])
+        columns = [array_of(np.arange(len(vectors), dtype=np.int32)), *raw.values()]
+        columns.append(pa.FixedSizeListArray.from_arrays(array_of(vectors.reshape(-1).numpy()), table.dim))
+        rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+        pq.write_table(rows, folder / "tables" / f"{table.name}.parquet", row_group_size=_CHUNK_ROWS)
     dense = _dense(weights)
     pq.write_table(
         pa.table(

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
@@ -54,15 +53,6 @@ class EncodedUnit:
     @property
     def rejects(self) -> int:
         return sum(split.rejects for split in self.splits.values())
-
-
-@dataclass
-class _Tally:
-    """Counts over the rows of one split."""
-
-    missing: NDArray[np.int64]
-    rows: int = 0
-    positives: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,52 +103,39 @@ class EncodeUnits:
     ) -> EncodedSplit:
         """Encodes the segment; adds the lines left out to ``rejects``."""
         spec = self.plan.file_specs[cursor.text.source]
-        tally = _Tally(np.zeros(len(self.dense) + len(self.sparse), np.int64))
         folded = self.folded if segment.split == "train" else None
         encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded)
         is_studied = self.wants_sketch and segment.split in self.plan.studied
-        parts = self._parts(cursor, segment, encoder, tally, sketches if is_studied else None)
+        missing = np.zeros(len(self.dense) + len(self.sparse), np.int64)
+        rows = positives = 0
+
+        def parts() -> Iterator[Encoded]:
+            """The segment's rows, a row group at a time; they are counted on the way."""
+            nonlocal rows, positives
+            for raw in cursor.rows(self.plan.row_group_rows, segment.stop):
+                first, rows = rows, rows + len(raw.labels)
+                folds = None if folded is None else folds_of(self.plan.seed, cursor.text, first, rows - first)
+                encoded = encoder.encode(raw, folds)
+                positives += int(raw.labels.sum())
+                missing[:] += encoded.missing
+                for keys, features in encoded.keys if is_studied else ():
+                    sketches.add(keys, features)
+                yield encoded
+
         if segment.split == "train" and self.plan.shuffle != "none":
-            table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts)])
+            table = pa.concat_tables([encoder.schema.empty_table(), *(part.table for part in parts())])
             shard = self._write_shuffled(unit, cursor.text, table.combine_chunks())
         else:
             with open_shard(
                 unit, f".{segment.split}.parquet", self.plan.row_group_rows, encoder.schema
             ) as writer:
-                for part in parts:
+                for part in parts():
                     writer.write(part)
                 shard = writer.finish()
         rejected = cursor.take_rejects()
         rejects += rejected
-        return EncodedSplit(
-            tally.rows,
-            tally.positives if spec.label else None,
-            len(rejected),
-            tuple(tally.missing.tolist()),
-            shard,
-        )
-
-    def _parts(
-        self,
-        cursor: Cursor | ArrowCursor,
-        segment: Segment,
-        encoder: Encoder,
-        tally: _Tally,
-        sketches: Sketches | None,
-    ) -> Iterator[Encoded]:
-        """The segment's rows, a row group at a time; they are counted on the way."""
-        for raw in cursor.rows(self.plan.row_group_rows, segment.stop):
-            folds = None
-            if self.folded is not None and segment.split == "train":
-                folds = folds_of(self.plan.seed, cursor.text, tally.rows, len(raw.labels))
-            encoded = encoder.encode(raw, folds)
-            tally.rows += len(encoded)
-            tally.positives += int(raw.labels.sum())
-            tally.missing += encoded.missing
-            if sketches is not None:
-                for keys, features in encoded.keys:
-                    sketches.add(keys, features)
-            yield encoded
+        labelled = positives if spec.label else None
+        return EncodedSplit(rows, labelled, len(rejected), tuple(missing.tolist()), shard)
 
     def _write_shuffled(
         self, unit: Unit[EncodedUnit], text: UnitText | ParquetUnit, table: pa.Table
