@@ -283,7 +283,7 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, tuple[int, s
     return {name: ((folder / name).stat().st_size, checksum(folder / name)) for name in names}
 
 
-def differences(folder: Path, described: Mapping[str, tuple[int, str]]) -> list[str]:
+def differences(folder: Path, described: Mapping[str, tuple[int, str | None]]) -> list[str]:
     """Differences of files from what ``describe_files`` returned for them. Names are not trusted."""
     found = (
         f"{name!r} is outside the folder"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.errors import DataError
-from dlrm_app.files import file_difference
+from dlrm_app.files import differences, file_difference
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets, listed
 
@@ -22,12 +22,9 @@ def verify_shards(manifest: Manifest, *, checksums: bool = False) -> None:
     Raises DataError naming every shard that is missing or differs.
     """
     folder = manifest.folder
-    all_shards = [
-        file_difference(folder / shard.path, shard.bytes, shard.checksum if checksums else None)
-        for shard in manifest.shards
-    ]
-    if differences := [difference for difference in all_shards if difference]:
-        raise DataError(f"{folder} is damaged; {SUGGESTION}:\n{bullets(differences)}")
+    shards = {s.path: (s.bytes, s.checksum if checksums else None) for s in manifest.shards}
+    if problems := differences(folder, shards):
+        raise DataError(f"{folder} is damaged; {SUGGESTION}:\n{bullets(problems)}")
 
 
 def row_group_difference(metadata: pq.FileMetaData, path: Path, shard: Shard) -> str | None:

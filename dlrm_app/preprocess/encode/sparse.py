@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
@@ -55,16 +54,6 @@ def reduce_hash(hashed, size):  # type: ignore[no-untyped-def]  # compiled
 def next_slot(slot, size):  # type: ignore[no-untyped-def]  # compiled
     """The slot that an open table of ``size`` slots looks at after ``slot``."""
     return slot + 1 if slot + 1 < size else 0
-
-
-def build_table(
-    keys: NDArray[np.uint64], ids: NDArray[np.int32]
-) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Keys and ids by slot; -1 is the id of a free slot."""
-    size = int(len(keys) / TABLE_FILL) + 8
-    table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
-    _fill_table(keys, ids, table_keys, table_ids)
-    return table_keys, table_ids
 
 
 @njit(nogil=True, cache=True)
@@ -140,17 +129,21 @@ def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable
 
 
 def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """The vocabulary of ``column`` as an open table (keys, ids). Raises DataError as ``read_vocabulary`` does."""
-    path, rule = folder / column.encoding["file"], column.encoding
-    return once_per_file(
-        path, rule, column.num_embeddings, lambda: _open_table(read_vocabulary(folder, column))
-    )
+    """The vocabulary of ``column`` as an open table: keys and ids by slot; -1 is the id of a free slot.
 
+    Raises DataError as ``read_vocabulary`` does.
+    """
 
-def _open_table(table: pa.Table) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    values = table.column("value").combine_chunks()
-    keys = _string_keys(values) if str(values.type) == "string" else numbers_of(values).astype(np.uint64)
-    return build_table(keys, numbers_of(table.column("id")).astype(np.int32))
+    def load() -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        table = read_vocabulary(folder, column)
+        values = table.column("value").combine_chunks()
+        keys = _string_keys(values) if str(values.type) == "string" else numbers_of(values).astype(np.uint64)
+        size = int(len(keys) / TABLE_FILL) + 8
+        table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
+        _fill_table(keys, numbers_of(table.column("id")).astype(np.int32), table_keys, table_ids)
+        return table_keys, table_ids
+
+    return once_per_file(folder / column.encoding["file"], column.encoding, column.num_embeddings, load)
 
 
 def _string_keys(values: Any) -> NDArray[np.uint64]:
