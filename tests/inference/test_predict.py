@@ -19,8 +19,8 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.inference.predict import predict as job
 from dlrm_app.inference.predict.predict import predict
+from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import command, run, succeed
 from tests.inference.conftest import predicted
@@ -205,23 +205,21 @@ def test_an_interrupted_command_goes_on_to_the_same_file(
     keys = [f"model={shop}/export", f"input={cut_in_files(shop, tmp_path / 'days')}", "batch_size=16"]
     assert same_scores(predicted(tmp_path / "whole.parquet", *keys), expected)
     scored: list[str] = []
-    score_part = job._score_part
+    write, most = ScoresFile.write, 4
 
-    def interrupt(part: Any, *rest: Any) -> None:
-        if len(scored) == 4:
+    def interrupted(scores: ScoresFile, name: str, *rest: Any) -> None:
+        if len(scored) == most:
             raise KeyboardInterrupt
-        scored.append(part.name)
-        score_part(part, *rest)
+        scored.append(name)
+        write(scores, name, *rest)
 
-    monkeypatch.setattr(job, "_score_part", interrupt)
+    monkeypatch.setattr(ScoresFile, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         predicted(tmp_path / "scores.parquet", *keys)
     assert not (tmp_path / "scores.parquet").exists()
     with pytest.raises(DlrmError, match="with another batch_size"):
         predicted(tmp_path / "scores.parquet", *keys[:2], "batch_size=8")
-    monkeypatch.setattr(
-        job, "_score_part", lambda part, *rest: (scored.append(part.name), score_part(part, *rest))
-    )
+    most = 6
     predicted(tmp_path / "scores.parquet", *keys)
     assert len(scored) == len(set(scored)) == 6
     assert (tmp_path / "scores.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
@@ -237,16 +235,16 @@ def test_an_interrupted_command_goes_on_with_the_version_of_a_table(
     for start in range(0, NUM_TEST, 100):
         deltalake.write_deltalake("clicks", rows.slice(start, 100), mode="append")
     keys = [f"model={shop}/export", "input=delta://clicks"]
-    score_part = job._score_part
+    write = ScoresFile.write
 
-    def interrupt(part: Any, *rest: Any) -> None:
-        score_part(part, *rest)
+    def interrupt(scores: ScoresFile, *part: Any) -> None:
+        write(scores, *part)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "_score_part", interrupt)
+    monkeypatch.setattr(ScoresFile, "write", interrupt)
     with pytest.raises(KeyboardInterrupt):
         predicted(tmp_path / "scores.parquet", *keys)
-    monkeypatch.setattr(job, "_score_part", score_part)
+    monkeypatch.setattr(ScoresFile, "write", write)
     deltalake.write_deltalake("clicks", rows, mode="append")
     assert same_scores(predicted(tmp_path / "scores.parquet", *keys), expected)
     assert len(predicted(tmp_path / "newest.parquet", *keys)) == 2 * NUM_TEST
