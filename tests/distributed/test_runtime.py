@@ -75,7 +75,7 @@ def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_
     """NCCL makes its communicator on the current device: chosen later, every rank would be on GPU 0."""
     calls: list[tuple[object, ...]] = []
     place = Ranks(rank=5, local_rank=1, world_size=8, local_world_size=4, device_type="cuda")
-    monkeypatch.setattr(module, "started_ranks", lambda: place)
+    monkeypatch.setattr(module, "started_ranks", lambda on_cpu: place)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(module, "_pci_address", lambda gpu: f"0000:0{gpu}:00.0")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set_device", device)))
@@ -116,7 +116,7 @@ def test_a_second_group_of_a_process_has_node_groups_of_its_own() -> None:
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Ranks(rank=2, local_rank=2, world_size=4, local_world_size=4, device_type="cuda")
-    monkeypatch.setattr(module, "started_ranks", lambda: place)
+    monkeypatch.setattr(module, "started_ranks", lambda on_cpu: place)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with (
         pytest.raises(DlrmError, match="4 ranks were started on this machine, which has 2 GPUs: start one"),
@@ -130,15 +130,15 @@ def test_a_rank_that_sees_one_gpu_takes_it_unless_torchrun_shows_the_same_to_all
 ) -> None:
     """Slurm's --gpus-per-task=1 and Kubernetes' pods show each rank its own as GPU 0."""
     place = Ranks(rank=2, local_rank=2, world_size=4, local_world_size=4, device_type="cuda")
-    monkeypatch.setattr(module, "started_ranks", lambda: place)
+    monkeypatch.setattr(module, "started_ranks", lambda on_cpu: place)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(module, "_pci_address", lambda gpu: f"0000:0{gpu}:00.0")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    runtime, _ = module._find_runtime(1, numa=True)
+    runtime, _ = module._find_runtime(1, numa=True, on_cpu=False)
     assert runtime.device == torch.device("cuda", 0)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with pytest.raises(DlrmError, match="4 ranks were started on this machine, which has 1 GPUs"):
-        module._find_runtime(1, numa=True)
+        module._find_runtime(1, numa=True, on_cpu=False)
 
 
 def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import code_checksum, held_lock, rename_synced, sync_folder, temporary_name, write_json
+from dlrm_app.files import (
+    code_checksum,
+    held_lock,
+    is_file,
+    rename_synced,
+    sync_folder,
+    temporary_name,
+    write_json,
+)
 from dlrm_app.preprocess.units.source import Source
 from dlrm_app.records import from_json
 
@@ -129,7 +137,7 @@ class RunRecord:
 def read_run(output: Path) -> RunRecord | None:
     """The run that OUTPUT/.work belongs to, if one was begun. Raises ConfigError if another version began it."""
     path = output / WORK / "plan.json"
-    if not path.exists():
+    if not is_file(path):
         return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
