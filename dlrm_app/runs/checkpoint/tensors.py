@@ -22,7 +22,7 @@ from torch.distributed._shard.sharded_tensor.shard import Shard
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
 
 from dlrm_app.runs.checkpoint.marker import MODEL
-from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
+from dlrm_app.tables.sparse_optimizers import ROW, SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import table_of
 
 Tensors = dict[str, Any]
@@ -43,7 +43,7 @@ def local_pieces(tensors: Tensors) -> Pieces:
 
 
 def collect_tensors(
-    model: nn.Module, optimizer: CombinedOptimizer, table_kinds: Mapping[str, str]
+    model: nn.Module, optimizers: CombinedOptimizer, table_kinds: Mapping[str, str]
 ) -> Tensors:
     """Every tensor that a resumed run needs: views, so that loading into them changes the run.
 
@@ -52,13 +52,16 @@ def collect_tensors(
     """
     tensors = collect_weights(model)
     by_table = {table_of(name): value for name, value in tensors.items()}
-    for key, name, value in _states(optimizer):
+    for key, name, value in _states(optimizers):
         table = table_of(key)
         if table is None:
             tensors[f"dense/{key}/{name}"] = value
             continue
-        state = SPARSE_OPTIMIZERS[table_kinds[table]].state_name(name.rpartition(".")[2])
-        tensors[f"table/{table}/{state}"] = _like_weight(value, by_table[table])
+        optimizer = SPARSE_OPTIMIZERS[table_kinds[table]]
+        state = optimizer.state_name(name.rpartition(".")[2])
+        tensors[f"table/{table}/{state}"] = _like_weight(
+            value, by_table[table], is_per_row=optimizer.state[state] == ROW
+        )
     return tensors
 
 
@@ -70,22 +73,22 @@ def collect_weights(model: nn.Module, dense: str = MODEL) -> Tensors:
     }
 
 
-def _states(optimizer: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
+def _states(optimizers: CombinedOptimizer) -> Iterator[tuple[str, str, Any]]:
     """(parameter, state name, tensor) without the step counters and without the optimizers' own prefixes."""
-    for prefix, part in optimizer.optimizers:
+    for prefix, part in optimizers.optimizers:
         for key, states in part.state_dict()["state"].items():
             for name, value in states.items():
                 if name != "step" and isinstance(value, torch.Tensor | ShardedTensor):
                     yield key.removeprefix(f"{prefix}."), name, value
 
 
-def _like_weight(state: Any, weight: Any) -> Any:
+def _like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
     """``state`` sharded as its table's weight is; one number a row is kept as [rows], not [rows, 1].
 
-    torchrec's own places of such numbers overlap where rows are cut too, and unevenly.
+    torchrec's own places of such numbers overlap where rows are cut too, and unevenly. A plain tensor tells no size:
+    it is empty on a rank that holds none of the table.
     """
     is_sharded = isinstance(state, ShardedTensor)
-    is_per_row = state.size()[1:] in ((), (1,))
     if not isinstance(weight, ShardedTensor):
         return state.view(-1) if is_per_row and not is_sharded else state
     layout, shards = weight.metadata(), weight.local_shards()

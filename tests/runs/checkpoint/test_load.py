@@ -49,7 +49,7 @@ def tensors_of(cut: str, rank: int) -> dict[str, Any]:
         ShardMetadata([sum(sizes[:number])], [sizes[number]], each.placement)
         for number, each in enumerate(places)
     ]
-    return {WEIGHT: weight, STATE: _like_weight(make(flat, (sum(sizes),), rank), weight)}
+    return {WEIGHT: weight, STATE: _like_weight(make(flat, (sum(sizes),), rank), weight, is_per_row=True)}
 
 
 def numbers(cut: str) -> torch.Tensor:
@@ -93,3 +93,20 @@ def test_a_part_has_the_mean_by_width_of_what_its_columns_had(tmp_path: Path) ->
         for pair, parts in found.items():
             for values, expected in parts:
                 assert values == pytest.approx(expected, rel=1e-6), pair
+
+
+def size_of_states(runtime: Runtime) -> list[tuple[int, ...]]:
+    """States of a table that rank 0 holds whole, as a torch optimizer keeps them: a number a weight, and one a row."""
+    weight = tensors_of("whole", runtime.rank)[WEIGHT]
+    per_weight, per_row = (
+        (torch.zeros(0), torch.zeros(0)) if runtime.rank else (torch.zeros(ROWS, DIM), torch.zeros(ROWS, 1))
+    )
+    states = [
+        _like_weight(per_weight, weight, is_per_row=False),
+        _like_weight(per_row, weight, is_per_row=True),
+    ]
+    return [tuple(state.size()) for state in states]
+
+
+def test_a_state_has_its_whole_tables_size_on_ranks_that_hold_none_of_it() -> None:
+    assert on_ranks(size_of_states, 2) == [[(ROWS, DIM), (ROWS,)]] * 2
