@@ -5,6 +5,7 @@ Values and their explanations stand in conf/<command>.yaml.
 
 import math
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -281,6 +282,10 @@ class GenerateConfig(Section):
     max_cardinality: Count | None = None
     zipf: Annotated[float, Meta(ge=0, le=4)] = REQUIRED
     signal: SignalConfig = field(default_factory=SignalConfig)
+    days: Annotated[int, Meta(ge=1, le=366)] = REQUIRED
+    first_day: str = REQUIRED
+    new_ids: Share = REQUIRED
+    drift: Share = REQUIRED
     tables: TablesConfig = field(default_factory=TablesConfig)
     alpha: Annotated[float, Meta(ge=0, le=4)] = REQUIRED
     num_dense: Whole = REQUIRED
@@ -290,19 +295,26 @@ class GenerateConfig(Section):
     overwrite: bool = REQUIRED
 
     def rules(self, prefix: str) -> list[Problem]:
-        """Tables for a dataset, and for nothing else."""
+        """Tables for a dataset, and for nothing else; days of a log that have dates."""
         if self.format == "dataset" and not self.tables.specs:
             rule = "needs tables, whose rows it draws ids of"
             return [Problem("format=dataset", rule, "add tables=merlin_tiny, or another")]
         if self.format == "criteo" and (self.tables.specs or self.tables.from_dataset):
             rule = "are for format=dataset, format=criteo has columns of its own"
             return [Problem("tables", rule, "add format=dataset, or leave tables= away")]
+        if self.format == "dataset" and self.days > 1:
+            return [Problem("days", "are of format=criteo", "leave days= or format= away", self.days)]
+        try:
+            date.fromisoformat(self.first_day) + timedelta(self.days)
+        except (ValueError, OverflowError):
+            cure = "give one such as 2026-01-01"
+            return [Problem("first_day", "must be a date that so many days can follow", cure, self.first_day)]
         return []
 
 
 def generate_problems(config: GenerateConfig) -> list[Problem | str]:
     """Problems of the values, and of the output that they name."""
-    output, is_folder = Path(config.output), config.format == "dataset"
+    output, is_folder = Path(config.output), config.format == "dataset" or config.days > 1
     problems: list[Problem | str] = [
         *config.problems(),
         *output_problems("output", output, is_folder=is_folder),

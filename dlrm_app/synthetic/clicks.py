@@ -1,20 +1,27 @@
-"""A click log in a file: blocks of rows made by several threads, written in order, whole or not at all."""
+"""Click logs in files: blocks of rows made by several threads, written in order, whole or not at all."""
 
+import datetime
+import json
 import logging
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import GenerateConfig
-from dlrm_app.errors import refuse_if
+from dlrm_app.errors import ConfigError, Problem, refuse_if
 from dlrm_app.files import output_problems, room_problems, write_json, written_whole
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
+from dlrm_app.records import from_json
+from dlrm_app.synthetic.days import Lives, drifted, make_lives
 from dlrm_app.synthetic.distribution import (
     MISSING,
     MISSING_VALUE,
@@ -40,6 +47,8 @@ class Source:
     signal: Signal
     row_key: int
     column_keys: NDArray[np.uint32]
+    lives: Lives
+    day: int = 0
     is_compressed: bool = False
 
     def block(self, first_row: int, num_rows: int) -> tuple[bytes, NDArray[np.float64], NDArray[np.uint8]]:
@@ -47,14 +56,14 @@ class Source:
         values, ranks, label_draws = draw_rows(self.shape, self.row_key, first_row, num_rows)
         probabilities = probability(self.signal.logits(self.shape, values, ranks))
         labels = (label_draws < probabilities).astype(np.uint8)
-        text = format_rows(labels, values, ranks, self.column_keys)
+        text = format_rows(labels, values, self.lives.numbers(ranks, self.day), self.column_keys)
         if self.is_compressed:  # each block is a member of its own; readers see one stream
             text = igzip.compress(text, mtime=0)
         return text, probabilities, labels
 
 
 def make_source(config: GenerateConfig) -> Source:
-    """Plants the signal that ``config`` describes. ``rows``, ``start_row`` and ``threads`` play no part in it."""
+    """Plants the signal that ``config`` describes. ``rows``, ``start_row``, ``days`` and ``threads`` play no part in it."""
     shape = criteo_shape(config.max_cardinality, config.zipf)
     keys = np.random.Generator(np.random.Philox(key=[config.seed, 1]))
     return Source(
@@ -62,59 +71,114 @@ def make_source(config: GenerateConfig) -> Source:
         plant_signal(shape, config.seed, config.signal.auc, config.signal.click_rate),
         row_key=int(keys.integers(2**63)),
         column_keys=keys.integers(2**32, size=NUM_SPARSE, dtype=np.uint32),
-        is_compressed=config.output.endswith(".gz"),
+        lives=make_lives(shape, config.new_ids),
+        is_compressed=config.days == 1 and config.output.endswith(".gz"),
     )
 
 
-def write_clicks(config: GenerateConfig) -> Best:
-    """Writes ``config.rows`` rows to ``config.output``, and the best scores to ``<output>.best.json``.
+def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
+    """The rows of ``day``, counted from 0, of the log that begins with ``first``."""
+    return replace(first, day=day, signal=drifted(first.signal, first.lives, day, drift, seed))
 
-    Raises ConfigError if the disk has too little room.
+
+def write_clicks(config: GenerateConfig) -> list[Best]:
+    """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``; gives the best scores by day.
+
+    One day is the file ``config.output``; several are a folder of files, of which those that are there stay. Raises
+    ConfigError for files with other rows, and if the disk has too little room.
     """
     output = Path(config.output)
-    refuse_if(output_problems("output", output))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    source = make_source(config)
+    refuse_if(output_problems("output", output, is_folder=config.days > 1))
+    logs = _logs(config, output)
+    first = make_source(config)
     sample_rows = 1000
-    sample_bytes = len(source.block(0, sample_rows)[0])
-    refuse_if(room_problems("rows", output.parent, config.rows * sample_bytes // sample_rows))
-    threads = config.threads or os.cpu_count() or 1
-    stop = config.start_row + config.rows
-    blocks = map_in_order(
-        lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
-        range(config.start_row, stop, BLOCK_ROWS),
-        threads,
-        2 * threads,
-    )
-    tally = Tally()
-    with (
-        written_whole(output) as temporary,
-        temporary.open("wb") as file,
-        work_bar(total=config.rows, unit=" rows", unit_scale=True, desc=output.name) as bar,
-    ):
-        for text, probabilities, labels in blocks:
-            file.write(text)
-            tally.add(probabilities, labels)
-            bar.update(len(labels))
-    best = tally.best()
-    path = output.with_name(f"{output.name}.best.json")
-    asked = asdict(config)
+    row_bytes = len(first.block(0, sample_rows)[0]) / sample_rows
+    (output.parent if config.days == 1 else output).mkdir(parents=True, exist_ok=True)
+    kept = [log.written() if config.days > 1 and not config.overwrite else None for log in logs]
+    refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * kept.count(None))))
+    bests = []
+    for day, (log, best) in enumerate(zip(logs, kept, strict=True)):
+        if best is None:
+            source = source_of_day(first, day, config.drift, config.seed) if day else first
+            best = log.write(source, config.threads)
+        auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
+        logger.info(
+            f"{log.path}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
+            f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({log.best_path})"
+        )
+        bests.append(best)
+    name = output.name.split(".")[0]
+    settings = {"dataset": "criteo_kaggle", "input.train": output, "split.val": 0.1, "split.test": 0.1}
+    dataset = name if config.days == 1 else f"{name}_dataset"
+    settings |= {"encoding": "vocab", "output": output.with_name(dataset)}
+    logger.info(next_line("dlrm-preprocess", settings))
+    return bests
+
+
+@dataclass(frozen=True)
+class _Log:
+    """A file of ``num_rows`` rows; ``asked`` are the settings that its rows depend on."""
+
+    path: Path
+    first_row: int
+    num_rows: int
+    asked: Mapping[str, Any]
+
+    @property
+    def best_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.best.json")
+
+    def written(self) -> Best | None:
+        """The best scores of the file, if it is there. Raises ConfigError if other settings made it."""
+        if not (self.path.is_file() and self.best_path.is_file()):
+            return None
+        with suppress(ValueError, AttributeError):
+            found = json.loads(self.best_path.read_text(encoding="utf-8"))
+            best = from_json(Best, {each.name: found.get(each.name) for each in fields(Best)})
+            if found == {**asdict(best), **self.asked} and best.rows == self.num_rows:
+                return best
+        cure = "choose another output, or overwrite=true to replace it"
+        raise ConfigError([Problem(str(self.path), "is there, made with other settings", cure)])
+
+    def write(self, source: Source, threads: int | None) -> Best:
+        threads = threads or os.cpu_count() or 1
+        stop = self.first_row + self.num_rows
+        blocks = map_in_order(
+            lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
+            range(self.first_row, stop, BLOCK_ROWS),
+            threads,
+            2 * threads,
+        )
+        tally = Tally()
+        self.path.parent.mkdir(exist_ok=True)
+        with (
+            written_whole(self.path) as temporary,
+            temporary.open("wb") as file,
+            work_bar(total=self.num_rows, unit=" rows", unit_scale=True, desc=self.path.name) as bar,
+        ):
+            for text, probabilities, labels in blocks:
+                file.write(text)
+                tally.add(probabilities, labels)
+                bar.update(len(labels))
+        best = tally.best()
+        write_json(self.best_path, {**asdict(best), **self.asked})
+        return best
+
+
+def _logs(config: GenerateConfig, output: Path) -> list[_Log]:
+    """The files, a day each."""
+    every = asdict(config)
     keys = ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
-    write_json(path, {**asdict(best), **{key: asked[key] for key in keys}})
-    _log_next_command(output, best, path)
-    return best
-
-
-def _log_next_command(output: Path, best: Best, path: Path) -> None:
-    dataset = output.with_name(output.name.split(".")[0])
-    splits = {"split.val": 0.1, "split.test": 0.1, "encoding": "vocab"}
-    settings = {"dataset": "criteo_kaggle", "input.train": output, **splits, "output": dataset}
-    auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
-    logger.info(
-        f"{output}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
-        f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({path})\n"
-        + next_line("dlrm-preprocess", settings)
-    )
+    asked = {key: every[key] for key in keys}
+    if config.days == 1:
+        return [_Log(output, config.start_row, config.rows, asked)]
+    logs = []
+    for day in range(config.days):
+        date = datetime.date.fromisoformat(config.first_day) + datetime.timedelta(day)
+        first_row = config.start_row + day * config.rows
+        lived = {"start_row": first_row, "day": day, "new_ids": config.new_ids, "drift": config.drift}
+        logs.append(_Log(output / f"dt={date}" / "clicks.tsv", first_row, config.rows, asked | lived))
+    return logs
 
 
 _MAX_LINE = 1 + NUM_DENSE * 12 + NUM_SPARSE * 9 + 1

@@ -6,7 +6,7 @@ an effect from a handful of rows, and then the best score would be known but out
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,8 @@ class Signal:
     """The truth. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its rank;
     the row after the ranks is for all rarer ids (zero), the last of ``effects`` for a missing one.
 
-    ``curves`` [N, 2] weighs tanh(t) and exp(-t²) of t = (log1p(value) - location) / width.
+    ``curves`` [N, 2] weighs tanh(t) and exp(-t²) of t = (log1p(value) - location) / width. ``curve_spread`` [N] and
+    ``effect_spread`` [F] are the standard deviations that a column's weights were drawn with.
     The logit is ``bias`` plus the three parts, times ``weights`` [3].
     """
 
@@ -37,6 +38,8 @@ class Signal:
     latent: NDArray[np.float64]
     weights: NDArray[np.float64]
     bias: float
+    curve_spread: NDArray[np.float64]
+    effect_spread: NDArray[np.float64]
 
     def logits(
         self, shape: Shape, values: NDArray[np.int64], ranks: NDArray[np.int64]
@@ -52,22 +55,24 @@ class Signal:
 def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Signal:
     """The truth of ``seed``: its expected AUC and click rate, over a pilot sample, are those given."""
     random = np.random.Generator(np.random.Philox(key=seed))
-    curves = _strengths(random, NUM_DENSE) * random.normal(size=(NUM_DENSE, 2))
-    effects = _strengths(random, NUM_SPARSE) * random.normal(size=(NUM_SPARSE, NUM_TELLING + 2))
+    curve_spread = _strengths(random, NUM_DENSE)
+    curves = curve_spread[:, None] * random.normal(size=(NUM_DENSE, 2))
+    effect_spread = _strengths(random, NUM_SPARSE)
+    effects = effect_spread[:, None] * random.normal(size=(NUM_SPARSE, NUM_TELLING + 2))
     effects[:, NUM_TELLING] = 0.0
     latent = random.normal(size=(len(PAIRED_COLUMNS), NUM_PAIRING + 1, LATENT_DIM))
     latent[:, NUM_PAIRING] = 0.0
-    unscaled = Signal(curves, effects, latent, np.ones(len(SHARES)), 0.0)
+    unscaled = Signal(curves, effects, latent, np.ones(len(SHARES)), 0.0, curve_spread, effect_spread)
     values, ranks, _ = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
     parts = unscaled.parts(shape, values, ranks)
     spread = parts.std(axis=0)
     weights = np.sqrt(SHARES) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread
     scale, bias = _fit(np.sort(parts @ weights), auc, click_rate)
-    return Signal(curves, effects, latent, scale * weights, bias)
+    return replace(unscaled, weights=scale * weights, bias=bias)
 
 
 def _strengths(random: np.random.Generator, num_columns: int) -> NDArray[np.float64]:
-    return COLUMN_DECAY ** random.permutation(num_columns).astype(np.float64)[:, None]
+    return COLUMN_DECAY ** random.permutation(num_columns).astype(np.float64)
 
 
 def _fit(logits: NDArray[np.float64], auc: float, click_rate: float) -> tuple[float, float]:

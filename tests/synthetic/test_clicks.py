@@ -123,7 +123,7 @@ def test_no_column_has_more_ids_than_asked_for(sample):
 
 @pytest.mark.parametrize(("auc", "click_rate"), [(0.8, 0.25), (0.5, 0.5), (0.95, 0.03)])
 def test_the_signal_has_the_auc_and_click_rate_asked_for(tmp_path, auc, click_rate):
-    best = generate(
+    [best] = generate(
         config(tmp_path / "c.tsv", "rows=100_000", f"signal.auc={auc}", f"signal.click_rate={click_rate}")
     )
     assert abs(best.expected_auc - auc) < 0.005
@@ -162,7 +162,7 @@ def test_the_expected_scores_are_the_mean_over_labels_drawn_again(sample):
 
 
 def test_the_best_auc_is_unknown_where_all_labels_are_alike(tmp_path):
-    best = generate(config(tmp_path / "one.tsv", "rows=1"))
+    [best] = generate(config(tmp_path / "one.tsv", "rows=1"))
     assert best.auc is None
     assert json.loads((tmp_path / "one.tsv.best.json").read_text())["auc"] is None
 

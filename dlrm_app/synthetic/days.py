@@ -1,0 +1,142 @@
+"""A log of several days: ids that are born and die, tastes that drift. A day depends on the seed and its number alone.
+
+Each day ⌊K · new_ids⌋ of a column's K ids die and as many new ones take their places; a column with fewer than one birth a
+day keeps its ids. Ranks of popularity lie in bands, as long as a life has days, and a band holds one id of each age. An id
+stays in its band: it enters near the end, rises for a quarter of its life to the top, then falls, and dies at the end.
+So each day's ranks follow the same power law.
+
+Every planted weight w of standard deviation s is w' = √(1 - drift²) · w + drift · s · (a normal draw) on the next day: its
+spread stays, and its correlation with the first day's falls as (1 - drift²)^(days / 2). A new id's weights are new draws.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.synthetic.distribution import NUM_DENSE, NUM_SPARSE, Shape, uniform
+from dlrm_app.synthetic.signal import NUM_PAIRING, NUM_TELLING, PAIRED_COLUMNS, Signal
+
+MAX_DAYS = 366
+"""Ids are numbers of 32 bits, enough for so many days of new_ids=1 on the largest column."""
+
+
+@dataclass(frozen=True)
+class Lives:
+    """Births a day and days of a life [F] of columns with ``cardinality`` [F] living ids.
+
+    The first day's ids are numbered by their ranks, those born later in the order of birth, from the cardinality on.
+    """
+
+    cardinality: NDArray[np.int64]
+    births: NDArray[np.int64]
+    lifetime: NDArray[np.int64]
+
+    def of(self, columns: list[int]) -> "Lives":
+        """The lives of some columns."""
+        return Lives(self.cardinality[columns], self.births[columns], self.lifetime[columns])
+
+    def numbers(self, ranks: NDArray[np.int64], day: int) -> NDArray[np.int64]:
+        """The numbers of the ids that have ``ranks`` [B, F] on ``day``, counted from 0; MISSING stays."""
+        return _numbers(ranks, self.cardinality, self.births, self.lifetime, day)
+
+
+def make_lives(shape: Shape, new_ids: float) -> Lives:
+    """Lives of the columns of ``shape``, where the share ``new_ids`` of living ids is replaced each day."""
+    births = np.floor(shape.cardinality * new_ids).astype(np.int64)
+    return Lives(shape.cardinality, births, shape.cardinality // np.maximum(births, 1))
+
+
+def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> Signal:
+    """The truth on ``day``: ``signal`` is the first day's, number 0."""
+    keys = np.random.Generator(np.random.Philox(key=[seed, 3])).integers(2**63, size=4)
+    paired = list(PAIRED_COLUMNS)
+
+    def walk(
+        index: int, planted: NDArray[np.float64], spread: NDArray[np.float64], ids: Lives
+    ) -> NDArray[np.float64]:
+        key = np.uint64(keys[index])
+        return _walk(planted, spread, ids.cardinality, ids.births, ids.lifetime, day, drift, key)
+
+    effects, latent = signal.effects.copy(), signal.latent.copy()
+    effects[:, :NUM_TELLING] = walk(0, effects[:, :NUM_TELLING, None], signal.effect_spread, lives)[..., 0]
+    missing = walk(1, effects[:, NUM_TELLING + 1 :, None], signal.effect_spread, _lasting(NUM_SPARSE))
+    effects[:, NUM_TELLING + 1 :] = missing[..., 0]
+    latent[:, :NUM_PAIRING] = walk(2, latent[:, :NUM_PAIRING], np.ones(len(paired)), lives.of(paired))
+    curves = walk(3, signal.curves[:, None], signal.curve_spread, _lasting(NUM_DENSE))[:, 0]
+    return replace(signal, curves=curves, effects=effects, latent=latent)
+
+
+def _lasting(num_columns: int) -> Lives:
+    """Columns of one value that never dies."""
+    ones = np.ones(num_columns, np.int64)
+    return Lives(ones, 0 * ones, ones)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _place(age, lifetime):  # type: ignore[no-untyped-def]  # compiled
+    """Where in its band an id of ``age`` stands: of three places one is of an id that rises, two of ids that fall."""
+    rising = lifetime // 4
+    if age < rising:
+        return 3 * (rising - age) - 1
+    since = age - rising
+    return 3 * (since // 2) + since % 2 if since < 2 * rising else age
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _age(place, lifetime):  # type: ignore[no-untyped-def]  # compiled
+    """The inverse of ``_place``."""
+    rising = lifetime // 4
+    if place >= 3 * rising:
+        return place
+    return rising - 1 - place // 3 if place % 3 == 2 else rising + 2 * (place // 3) + place % 3
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _identify(rank, cardinality, births, lifetime, day):  # type: ignore[no-untyped-def]  # compiled
+    """(number, day of birth) of the id that has ``rank`` on ``day``; ids of the first day have 0."""
+    if rank < 0 or rank >= births * lifetime:
+        return rank, 0
+    band = rank // lifetime
+    born = day - _age(rank % lifetime, lifetime)
+    if born <= 0:
+        return band * lifetime + _place(-born, lifetime), 0
+    return cardinality + (born - 1) * births + band, born
+
+
+@njit(nogil=True, cache=True)
+def _numbers(ranks, cardinality, births, lifetime, day):  # type: ignore[no-untyped-def]  # compiled
+    numbers = np.empty_like(ranks)
+    for i in range(len(ranks)):
+        for c in range(ranks.shape[1]):
+            numbers[i, c], _ = _identify(ranks[i, c], cardinality[c], births[c], lifetime[c], day)
+    return numbers
+
+
+@njit(nogil=True, cache=True)
+def _walk(planted, spread, cardinality, births, lifetime, day, drift, key):  # type: ignore[no-untyped-def]  # compiled
+    """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from those ``planted`` on the first."""
+    weights = np.empty(planted.shape)
+    keep = math.sqrt(1.0 - drift * drift)
+    for c in range(planted.shape[0]):
+        for r in range(planted.shape[1]):
+            number, born = _identify(r, cardinality[c], births[c], lifetime[c], day)
+            for d in range(planted.shape[2]):
+                stream = ((np.int64(c * 2 + d) << 32) + number) << 9  # room for MAX_DAYS draws of an id
+                if number < planted.shape[1]:
+                    weight = planted[c, number, d]
+                else:
+                    weight = spread[c] * _normal(key, stream)
+                for t in range(born + 1, day + 1):
+                    weight = keep * weight + drift * spread[c] * _normal(key, stream + t)
+                weights[c, r, d] = weight
+    return weights
+
+
+@njit(nogil=True, cache=True)
+def _normal(key, index):  # type: ignore[no-untyped-def]  # compiled
+    """A standard normal draw (Box, Muller 1958)."""
+    length = math.sqrt(-2.0 * math.log(uniform(key, 2 * index)))
+    return length * math.cos(2.0 * math.pi * uniform(key, 2 * index + 1))
