@@ -160,6 +160,8 @@ def read_manifest(folder: Path) -> Manifest:
     Raises DataError if the folder is missing, unfinished, or of another format version.
     """
     path = folder / MANIFEST
+    if folder.is_file():
+        raise DataError(f"{folder} is a file: give the folder of the dataset, such as {folder.parent}")
     if not folder.is_dir():
         raise DataError(
             f"no dataset at {folder}: the folder does not exist; make one with dlrm-preprocess output={folder}"

@@ -56,6 +56,13 @@ def test_mistakes_of_every_kind_come_in_one_message(dataset: str) -> None:
     assert len(caught.value.problems) == len(expected) + batch_needs_lanes
 
 
+def test_a_run_in_the_folder_of_a_dataset_is_refused(dataset: str) -> None:
+    output = dataset.replace("data.path", "output")
+    config = compose_config("train", TrainConfig, [*SMALL, dataset, output])
+    with pytest.raises(ConfigError, match=r"is a dataset: choose another folder, such as .*data_run"):
+        check_training(config, TWO_RANKS, starts_run=True)
+
+
 def test_without_mistakes_the_dataset_and_its_tables_are_given(dataset: str) -> None:
     manifest, tables = check_training(compose_config("train", TrainConfig, [*SMALL, dataset]), TWO_RANKS)
     assert manifest.splits["train"].rows == 1000

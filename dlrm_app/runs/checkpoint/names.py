@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+from dlrm_app.dataset.manifest import MANIFEST
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder
 from dlrm_app.runs.checkpoint.marker import MARKER, Marker, read_marker, write_marker
@@ -128,6 +129,8 @@ def remove_old(parent: Path, keep_last: int, keep_best: int) -> None:
 
 def other_run_problems(path: Path, resume: str) -> list[str]:
     """Problems of ``output=path`` for a run that begins with ``resume``."""
+    if (path / MANIFEST).exists():
+        return [f"output={path} is a dataset: choose another folder, such as {path}_run"]
     holds_run = (path / "config.yaml").exists() or bool(list_checkpoints(path / "checkpoints"))
     if not holds_run or _continues(path, resume):
         return []
