@@ -102,6 +102,20 @@ def test_an_object_gives_the_dataset_of_a_file(s3: Any, tmp_path: Path, form: st
     assert s3.info(source.path)["ETag"].strip('"') in source.tag
 
 
+def test_a_delta_table_in_a_store_gives_the_dataset_of_the_local_one(
+    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed: pip install deltalake")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # deltalake refuses plain HTTP otherwise
+    table = as_table(make_clicks(4_000)).append_column("dt", pa.array(["a", "b"] * 2_000))
+    deltalake.write_deltalake(tmp_path / "table", table, partition_by=["dt"])
+    s3.put(str(tmp_path / "table"), "clicks/table", recursive=True)
+    run(tmp_path / "local", f'input.train="delta://{tmp_path}/table"')
+    manifest = run(tmp_path / "store", 'input.train="delta://s3://clicks/table?version=0"')
+    assert without_places(tmp_path / "store") == without_places(tmp_path / "local")
+    assert manifest.splits["train"].rows == 4_000
+
+
 def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, capfd: Any, endpoint: str) -> None:
     s3.pipe_file("clicks/log.tsv", make_clicks(2_000, bad_every=100))
     url = f"{endpoint.replace('http://', 'http://me:SECRET@')}/clicks/log.tsv?X-Amz-Signature=SECRET"
