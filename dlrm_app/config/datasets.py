@@ -31,7 +31,9 @@ from dlrm_app.errors import Problem
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.text import install_command
 
-Transform = Literal["log1p", "log3", "standardize", "none"]
+TRANSFORMS = ("log1p", "log3", "standardize", "none")
+AUTO = "auto"
+"""What is chosen by a look at the rows (``dlrm_app.preprocess.choose``)."""
 
 
 @dataclass(slots=True)
@@ -85,9 +87,9 @@ class SplitConfig(Section):
 
 @dataclass(slots=True)
 class EncodingConfig(Section):
-    kind: Literal["hash", "vocab", "from_dataset"] = REQUIRED
+    kind: Literal["auto", "hash", "vocab", "from_dataset"] = REQUIRED
     num_embeddings: Any = None
-    min_count: Annotated[int, Meta(ge=1, le=1 << 62)] | None = None
+    min_count: Any = None
     top_k: Any = None
     shared: Any = None
     path: str | None = None
@@ -102,10 +104,15 @@ class EncodingConfig(Section):
             "shared": "vocab",
             "path": "from_dataset",
         }
+        hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)  # the columns that it names
         problems = [
             Problem(f"{prefix}{key}", f"is for encoding={owner}, this is encoding={kind}", "leave it out")
             for key, owner in owners.items()
-            if getattr(self, key) is not None and kind in owners.values() and kind != owner
+            if getattr(self, key) is not None
+            and kind in (*owners.values(), AUTO)
+            and kind != owner
+            and not (kind == AUTO and owner != "from_dataset")
+            and not (key == "num_embeddings" and hashes_some)
         ]
         if kind == "hash" and self.num_embeddings is None:
             rule = "needs encoding.num_embeddings"
@@ -123,20 +130,52 @@ class EncodingConfig(Section):
 
 @dataclass(slots=True)
 class DenseConfig(Section):
-    transform: Transform = REQUIRED
+    transform: Any = REQUIRED
     bucket_columns: Any = None
-    bucket_boundaries: list[float] = REQUIRED
+    bucket_boundaries: Any = REQUIRED
     target_columns: Any = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """Boundaries that do not rise."""
-        boundaries = self.bucket_boundaries
-        rising = all(low < high for low, high in pairwise(boundaries))
-        if boundaries and rising and all(math.isfinite(bound) for bound in boundaries):
-            return []
-        return [
-            Problem(f"{prefix}bucket_boundaries", "must be rising numbers, at least one", value=boundaries)
+        """Transforms that there are not, and boundaries that do not rise; each may be a mapping by column name."""
+        problems = [
+            Problem(f"{prefix}transform{which}", f"must be {', '.join(TRANSFORMS)} or {AUTO}", value=value)
+            for which, value in _by_column(self.transform)
+            if value not in (*TRANSFORMS, AUTO) and not _is_standardize(value)
         ]
+        return problems + [
+            Problem(f"{prefix}bucket_boundaries{which}", "must be rising numbers, at least one", value=value)
+            for which, value in _by_column(self.bucket_boundaries)
+            if value != AUTO and not _are_rising(value)
+        ]
+
+
+def _by_column(value: Any) -> list[tuple[str, Any]]:
+    """(the column in words, its value) of a mapping by column name; of any other value itself."""
+    return (
+        [(f" of {name}", each) for name, each in value.items()] if isinstance(value, dict) else [("", value)]
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_standardize(value: Any) -> bool:
+    """True for a standardize whose moments are given, as a manifest has it."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"kind", "mean", "deviation"}
+        and value["kind"] == "standardize"
+        and _is_number(value["mean"])
+        and _is_number(value["deviation"])
+        and value["deviation"] > 0
+    )
+
+
+def _are_rising(value: Any) -> bool:
+    if not isinstance(value, list) or not value or not all(map(_is_number, value)):
+        return False
+    return all(low < high for low, high in pairwise(value))
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from dlrm_app.config.datasets import InputConfig, PreprocessConfig, Transform
+from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig, InputConfig, PreprocessConfig
 from dlrm_app.config.schema import SPLITS
 from dlrm_app.dataset.encoding_files import verify_encoding_files
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
@@ -19,6 +19,7 @@ from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if
 from dlrm_app.files import explained_disk_errors, is_file, output_problems
 from dlrm_app.kernels.compiled import compiling_seconds
+from dlrm_app.preprocess.choose import choice_table, choose, open_choices, with_choices
 from dlrm_app.preprocess.encode.columns import (
     Encoding,
     column_problems,
@@ -26,6 +27,7 @@ from dlrm_app.preprocess.encode.columns import (
     read_encoding,
 )
 from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
+from dlrm_app.preprocess.passes.look import look_at
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import parquet_spec, refuse_other_types
@@ -59,7 +61,7 @@ MAX_DIFFERENCES, MAX_VALUE = 8, 60
 """Settings of another run that a refusal names, and characters of each."""
 CONTINUE = "then run the same command again; it continues where it stopped"
 _NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
-_FREE = ["rejects.max_fraction", "dataset.published_rows"]
+_FREE = ["rejects.max_fraction", "dataset.published_rows", "auto"]
 """Settings that a finished dataset's may differ from."""
 
 
@@ -69,10 +71,9 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
     """
     spec = read_spec(config.dataset)
-    encoding = read_encoding(config.encoding)
+    encoding = read_encoding(config.encoding, spec)
     refuse_if(_column_problems(config, spec, encoding))
-    transform = cast(Transform, encoding.transform(config.dense))
-    config = replace(config, dense=replace(config.dense, transform=transform))
+    config = replace(config, dense=replace(config.dense, transform=encoding.transform(config.dense)))
     config = replace(config, input=_with_versions(config))
     sources = find_sources(config.input)
     refuse_if(known_click_problems(encoding.known, sources) if encoding.known else [])
@@ -85,8 +86,11 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     plan = with_file_specs(plan)
     start, compiled = time.perf_counter(), compiling_seconds()
     with _executor(config) as executor, explained_disk_errors(plan.output, CONTINUE), locked(plan.output):
-        is_resumed = _open_work(identity, plan, encoding)
-        manifest = Stages(config, plan, encoding, executor).run(identity)
+        run, is_resumed = _open_work(config, identity, plan, encoding)
+        config = _with_sections(config, run.config)
+        if encoding.known is None:
+            encoding = read_encoding(config.encoding, spec)
+        manifest = Stages(config, plan, encoding, executor).run(run.config)
         remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
     report(manifest, time.perf_counter() - start - compiling_seconds() + compiled, is_resumed=is_resumed)
@@ -95,12 +99,48 @@ def preprocess(config: PreprocessConfig) -> Manifest:
 
 def _column_problems(config: PreprocessConfig, spec: Spec, encoding: Encoding) -> list[str]:
     problems = column_problems(config.encoding, config.dense, config.multi_hot.sizes, spec, encoding.known)
-    has_clicks = spec.label and config.input.train is not None and "train" not in config.input.unlabelled
-    if config.dense.target_columns is not None and not has_clicks:
+    if config.dense.target_columns not in (None, AUTO) and not _has_clicks(config, spec):
         problems.append(
             "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
         )
     return problems
+
+
+def _has_clicks(config: PreprocessConfig, spec: Spec) -> bool:
+    has_train = config.input.train is not None and "train" not in config.input.unlabelled
+    return spec.label is not None and has_train
+
+
+def _with_sections(config: PreprocessConfig, values: Mapping[str, Any]) -> PreprocessConfig:
+    """``config`` with the sections of ``values`` that may be chosen."""
+    encoding, dense = EncodingConfig(**values["encoding"]), DenseConfig(**values["dense"])
+    return replace(config, encoding=encoding, dense=dense)
+
+
+def _without_choices(
+    config: PreprocessConfig, identity: dict[str, Any], plan: Plan, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``identity`` with what it leaves to choose: what an earlier run ``before`` chose, or else a look at the rows says."""
+    left = open_choices(identity)
+    identity = with_choices(identity, before)
+    if not open_choices(identity):
+        return {**identity, "auto": before["auto"]} if left else identity
+    summary = look_at(plan, config.threads)
+    config = _with_sections(config, identity)
+    choice = choose(summary, config.encoding, config.dense, plan.spec, _has_clicks(config, plan.spec))
+    logger.info(
+        f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
+    )
+    made = {
+        "rows": summary.rows,
+        "seen": summary.seen,
+        "keys": left,
+        "reasons": [list(r) for r in choice.reasons],
+    }
+    identity = {**identity, "encoding": choice.encoding, "dense": choice.dense, "auto": made}
+    config = _with_sections(config, identity)
+    refuse_if(_column_problems(config, plan.spec, read_encoding(config.encoding, plan.spec)))
+    return identity
 
 
 def _with_versions(config: PreprocessConfig) -> InputConfig:
@@ -157,7 +197,7 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
         return None
     manifest = read_manifest(output)
     state = "a finished dataset"
-    _refuse_other_config(manifest.config, identity, output, state, _FREE)
+    _refuse_other_config(manifest.config, with_choices(identity, manifest.config), output, state, _FREE)
     known = {source.path: (source.bytes, source.modified_ns, source.tag) for source in manifest.sources}
     refuse_other_input(known, plan.sources, output, state)
     try:
@@ -172,14 +212,23 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
     return manifest
 
 
-def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool:
-    """Begins OUTPUT/.work, or checks that the one there belongs to this run; True if it was there."""
+def _open_work(
+    config: PreprocessConfig, identity: dict[str, Any], plan: Plan, encoding: Encoding
+) -> tuple[RunRecord, bool]:
+    """Begins OUTPUT/.work, or checks that the one there belongs to this run: (its record, whether it was there).
+
+    What ``identity``, the configuration, leaves to choose is chosen when the work begins.
+    """
     output = plan.output
     fingerprint = encoding.known.fingerprint() if encoding.known else None
-    now = RunRecord(identity, plan.sources, fingerprint)
+
+    def record(before: Mapping[str, Any]) -> RunRecord:
+        return RunRecord(_without_choices(config, identity, plan, before), plan.sources, fingerprint)
+
     try:
         before = read_run(output)
         if before is not None:
+            now = record(before.config)
             _refuse_other_run(before, now, plan)
     except ConfigError:
         if has_landed(output):
@@ -188,14 +237,15 @@ def _open_work(identity: dict[str, Any], plan: Plan, encoding: Encoding) -> bool
         forget_passes(output)
         before = None
     if before is None:
+        now = record({})
         write_run(output, now)
-        return False
+        return now, False
     logger.info(f"{output} is unfinished: continuing where it stopped")
     remove_temporary_files(output)
-    if before.config["encoding"] != identity["encoding"]:
+    if before.config["encoding"] != now.config["encoding"]:
         forget_passes(output, "vocab")  # the counts of values, which they are made of, are kept
     write_run(output, now)
-    return True
+    return now, True
 
 
 def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:

@@ -14,6 +14,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.preprocess.encode.columns import (
     Encoding,
     columns_of,
+    dense_columns,
     extended,
     hash_columns,
     per_column,
@@ -82,7 +83,7 @@ class Stages:
         cuts = self.cut()
         dense, sparse = self.make_columns(cuts)
         journal, units = self.encode(cuts, dense, sparse)
-        if not self.encoding.has_vocabularies:
+        if self.encoding.hashed:
             files = [journal.path(unit.text.source, unit.text.unit, ".sketch") for unit in units]
             num_raw = len(self.plan.spec.sparse)
             sparse = count_distinct(files, sparse[:num_raw]) + sparse[num_raw:]
@@ -111,16 +112,18 @@ class Stages:
         if self.encoding.known is not None:
             copy_encoding_files(self.encoding.known, self.plan.output)
             return columns_of(self.encoding.known)
-        dense = [DenseColumn(column.name, {"kind": config.dense.transform}) for column in spec.dense]
-        wants_counts, wants_moments = self.encoding.has_vocabularies, config.dense.transform == "standardize"
+        dense = dense_columns(config.dense.transform, spec)
+        wants_counts = self.encoding.has_vocabularies
+        wants_moments = any(column.transform == {"kind": "standardize"} for column in dense)
         if wants_counts or wants_moments:
             study = Study(self.plan, cuts, wants_counts, self._journal("study", StudiedUnit))
             units = self._over_units(study, self.plan.sources_of(self.plan.studied))
-            dense = standardized(spec, units) if wants_moments else dense
+            dense = standardized(dense, units) if wants_moments else dense
+        sparse = hash_columns(config.encoding.num_embeddings, spec)
         if wants_counts:
-            sparse = self._make_vocabularies(study.journal, units)
-        else:
-            sparse = hash_columns(config.encoding.num_embeddings, spec)
+            sparse += self._make_vocabularies(study.journal, units)
+            names = [column.name for column in spec.sparse]
+            sparse.sort(key=lambda column: names.index(column.name))
         sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
         return dense + self._make_targets(cuts, dense, sparse), sparse
 
@@ -129,14 +132,18 @@ class Stages:
     ) -> list[SparseColumn]:
         raw = self.plan.spec.sparse
         names = [column.name for column in raw]
-        groups = sharing_groups(self.config.encoding.shared, names)
+        groups = [
+            group
+            for group in sharing_groups(self.config.encoding.shared, names)
+            if names[group[0]] not in self.encoding.hashed
+        ]
         add_up = AddUp(
             self.plan,
             counted,
             tuple(units),
-            self.config.encoding.min_count or 1,
+            tuple(count or 1 for count in per_column(self.config.encoding.min_count, names)),
             tuple(per_column(self.config.encoding.top_k, names)),
-            groups,
+            tuple(groups),
             self._memory_bytes,
             self._journal("vocab", SparseColumn),
         )
@@ -144,8 +151,7 @@ class Stages:
         rare = [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]
         if rare:
             logger.warning(
-                f"no value of {', '.join(rare)} is seen encoding.min_count={add_up.min_count} times: "
-                "all of them share one id; lower it"
+                f"no value of {', '.join(rare)} is seen encoding.min_count times: all of them share one id; lower it"
             )
         num_values = sum(column.num_embeddings - FIRST_ID for column in columns)
         refuse_if_too_large(num_values, BYTES_PER_VALUE, self._memory_bytes)
@@ -176,9 +182,9 @@ class Stages:
     ) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
         journal = self._journal("encode", EncodedUnit)
-        has_targets = self.config.dense.target_columns is not None
+        has_targets = self.encoding.known is None and self.config.dense.target_columns is not None
         folded = self._journal("targets", DenseColumn).folder if has_targets else None
-        wants_sketch = not self.encoding.has_vocabularies
+        wants_sketch = bool(self.encoding.hashed)
         work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), wants_sketch, journal, folded)
         limit = RejectLimit(self.plan, journal, self.config.rejects.max_fraction)
         units = self._over_units(work, self.plan.sources, limit.check)

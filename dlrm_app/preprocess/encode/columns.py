@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.config.datasets import DenseConfig, EncodingConfig
+from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import MISSING_ID
@@ -20,29 +20,33 @@ logger = logging.getLogger(__name__)
 class Encoding:
     """The way ids are made.
 
-    ``known``: the dataset whose columns are all taken as they are. ``has_vocabularies``: values of the training split
-    are counted before rows are encoded; otherwise distinct values are counted on the way.
+    ``known``: the dataset whose columns are all taken as they are. ``hashed``: the columns whose distinct values are
+    counted while rows are encoded; those of the others, of vocabularies, before that.
     """
 
     known: Manifest | None
+    hashed: frozenset[str]
     has_vocabularies: bool
 
-    def transform(self, dense: DenseConfig) -> str:
-        """The kind of the dense transform: the known dataset's, or else ``dense.transform``."""
-        columns = self.known.dense if self.known else []
-        kinds = [column.transform["kind"] for column in columns if not is_target(column)]
-        kind: str = kinds[0] if kinds else dense.transform
-        if kind != dense.transform:
+    def transform(self, dense: DenseConfig) -> Any:
+        """dense.transform, where it is used: the known dataset has its own."""
+        if self.known is None or dense.transform == AUTO:
+            return dense.transform
+        kinds = {column.transform["kind"] for column in self.known.dense if not is_target(column)}
+        if any(kind != dense.transform for kind in kinds):
             logger.warning(
-                f"dense.transform={dense.transform} is not used: the dataset at encoding.path has {kind}"
+                f"dense.transform={dense.transform} is not used: the dataset at encoding.path has {', '.join(kinds)}"
             )
-        return kind
+        return AUTO
 
 
-def read_encoding(config: EncodingConfig) -> Encoding:
+def read_encoding(config: EncodingConfig, spec: Spec) -> Encoding:
     """The encoding that ``config`` asks for, with the manifest of the dataset at encoding.path."""
     known = read_manifest(Path(config.path or "")) if config.kind == "from_dataset" else None
-    return Encoding(known, config.kind == "vocab")
+    names = [column.name for column in spec.sparse]
+    sizes = per_column(config.num_embeddings, names) if config.kind == "vocab" else names
+    hashed = frozenset(name for name, size in zip(names, sizes, strict=True) if size is not None)
+    return Encoding(known, hashed, len(hashed) < len(names))
 
 
 def column_problems(
@@ -51,12 +55,20 @@ def column_problems(
     """All faults of the settings that go by column; ``sizes``: multi_hot.sizes."""
     names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.dense]
     problems = _number_problems(
-        "encoding.num_embeddings", encoding.num_embeddings, names, low=2, needs_all=True
+        "encoding.num_embeddings",
+        encoding.num_embeddings,
+        names,
+        low=2,
+        needs_all=encoding.kind == "hash",
     )
+    problems += _number_problems("encoding.min_count", encoding.min_count, names, high=1 << 62)
     problems += _number_problems("encoding.top_k", encoding.top_k, names)
     problems += _shared_problems(encoding, spec)
     problems += _number_problems("multi_hot.sizes", sizes, names, high=10_000)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
+    buckets = dense_names if dense.bucket_columns == AUTO else chosen(dense.bucket_columns, dense_names)
+    problems += _mapping_problems("dense.transform", dense.transform, dense_names, dense_names)
+    problems += _mapping_problems("dense.bucket_boundaries", dense.bucket_boundaries, dense_names, buckets)
     if known is not None:
         return problems + _known_problems(known, dense, sizes, spec)
     if problems:
@@ -69,7 +81,7 @@ def column_problems(
             problems.append(
                 f"multi_hot.sizes of {column.name} must be 1 or null: its values are lists already"
             )
-    one_hot += [bucket_name(name) for name in chosen(dense.bucket_columns, dense_names)]
+    one_hot += [bucket_name(name) for name in buckets]
     return problems + _name_problems("dense.target_columns", dense.target_columns, one_hot)
 
 
@@ -85,15 +97,9 @@ def _number_problems(
     """Problems of one number for all columns, a list in their order, or a mapping."""
     if value is None:
         return []
-    if isinstance(value, Mapping):
-        unknown = [str(name) for name in value if name not in names]
-        lacking = [name for name in names if name not in value and needs_all]
-        problems = [f"{key} lacks {', '.join(lacking)}"] if lacking else []
-        if unknown:
-            problems += [f"{key} names {', '.join(unknown)}: the sparse columns are {', '.join(names)}"]
-        if problems:
-            return problems
-    elif isinstance(value, list) and len(value) != len(names):
+    if problems := _mapping_problems(key, value, names, names if needs_all else (), "sparse"):
+        return problems
+    if isinstance(value, list) and len(value) != len(names):
         return [
             f"{key} has {len(value)} numbers, the dataset has {len(names)} sparse columns: give one for each"
         ]
@@ -105,8 +111,22 @@ def _number_problems(
     ]
 
 
+def _mapping_problems(
+    key: str, value: Any, names: Sequence[str], needed: Sequence[str], role: str = "dense"
+) -> list[str]:
+    """Problems of the columns that ``value`` names, if it is a mapping: of ``names``, and all of ``needed``."""
+    if not isinstance(value, Mapping):
+        return []
+    unknown = [str(name) for name in value if name not in names]
+    lacking = [name for name in needed if name not in value]
+    problems = [f"{key} lacks {', '.join(lacking)}"] if lacking else []
+    if unknown:
+        problems += [f"{key} names {', '.join(unknown)}: the {role} columns are {', '.join(names)}"]
+    return problems
+
+
 def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[str]:
-    """Problems of ``wanted``, which may be null, all, or a list of ``names``."""
+    """Problems of ``wanted``, which may be null, auto, all, or a list of ``names``."""
     given = chosen(wanted, names)
     problems = [
         f"{key} names {name!r}: give all or a list of {', '.join(names)}"
@@ -125,10 +145,14 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
         return [f"encoding.shared must hold lists of columns, such as [[item, last_items]], got {groups!r}"]
     if problems := _name_problems("encoding.shared", [name for group in groups for name in group], names):
         return problems
-    ways = zip([column.kind for column in spec.sparse], per_column(encoding.top_k, names), strict=True)
+    settings = (encoding.top_k, encoding.min_count, encoding.num_embeddings)
+    ways = zip(
+        [column.kind for column in spec.sparse], *(per_column(s, names) for s in settings), strict=True
+    )
     way_of = dict(zip(names, ways, strict=True))
     return [
-        f"encoding.shared puts {', '.join(group)} together, which differ in kind or encoding.top_k: give them the same"
+        f"encoding.shared puts {', '.join(group)} together, which differ in kind or in encoding.top_k, "
+        "min_count or num_embeddings: give them the same"
         for group in groups
         if len({way_of[name] for name in group}) > 1
     ]
@@ -150,7 +174,7 @@ def _known_problems(known: Manifest, dense: DenseConfig, sizes: Any, spec: Spec)
     problems = [
         f"{key} comes with the dataset at encoding.path: leave it out"
         for key, value in settings.items()
-        if value is not None
+        if value not in (None, AUTO)
     ]
     if known.dataset != spec.name:
         logger.warning(
@@ -181,9 +205,9 @@ def per_column(value: Any, names: Sequence[str]) -> list[Any]:
 
 
 def chosen(wanted: Any, names: Sequence[str]) -> list[Any]:
-    """The columns that ``wanted`` names: none, all of ``names``, those of a list, or one."""
-    if wanted is None or wanted == "all":
-        return list(names) if wanted else []
+    """The columns that ``wanted`` names: none (yet), all of ``names``, those of a list, or one."""
+    if wanted in (None, AUTO, "all"):
+        return list(names) if wanted == "all" else []
     return list(wanted) if isinstance(wanted, list) else [wanted]
 
 
@@ -192,8 +216,18 @@ def bucket_name(name: str) -> str:
     return f"{name}_bucket"
 
 
+def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
+    """The dense columns as ``transform`` (dense.transform) has them: one for all, or by column."""
+    names = [column.name for column in spec.dense]
+    rules = per_column(transform, names)
+    return [
+        DenseColumn(name, {"kind": rule} if isinstance(rule, str) else dict(rule))
+        for name, rule in zip(names, rules, strict=True)
+    ]
+
+
 def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
-    """The sparse columns where ids are hashes; ``num_embeddings``: one for all, or by column."""
+    """The sparse columns where ids are hashes; ``num_embeddings``: one for all, or by column, null for the others."""
     sizes = per_column(num_embeddings, [column.name for column in spec.sparse])
     encoding = {"kind": "hash", "function": "mix64", "missing_id": MISSING_ID}
     return [
@@ -201,6 +235,7 @@ def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
             column.name, size, {**encoding, "raw": column.kind}, multi_hot=column.separator is not None
         )
         for column, size in zip(spec.sparse, sizes, strict=True)
+        if size is not None
     ]
 
 
@@ -214,8 +249,9 @@ def extended(
         if size is not None and size > 1:
             rule = {"rule": "mlperf_v2", "size": size, "column": index}
             out[index] = replace(column, encoding={**column.encoding, "multi_hot": rule}, multi_hot=True)
-    boundaries = dense.bucket_boundaries
+    given = dense.bucket_boundaries
     for name in chosen(dense.bucket_columns, [column.name for column in spec.dense]):
+        boundaries = [float(bound) for bound in (given[name] if isinstance(given, Mapping) else given)]
         encoding = {"kind": "bucket", "column": name, "boundaries": boundaries, "missing_id": MISSING_ID}
         out.append(SparseColumn(bucket_name(name), len(boundaries) + 2, encoding))
     return out

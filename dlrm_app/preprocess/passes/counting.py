@@ -235,12 +235,14 @@ class Sketches:
 
 
 def count_distinct(files: Sequence[Path], columns: Sequence[SparseColumn]) -> list[SparseColumn]:
-    """``columns`` with their numbers of distinct values and collisions, by the sketches that the units left."""
+    """``columns`` with their numbers of distinct values and collisions, by the sketches that the units left; some know theirs."""
     totals = Sketches(len(columns), TOTAL_KEYS)
     for path in files:
         totals.join(path)
     return [
-        replace(
+        column
+        if column.distinct is not None
+        else replace(
             column,
             distinct=totals.distinct(feature),
             collisions=totals.collisions(feature, column.num_embeddings)

@@ -6,7 +6,7 @@ many buckets at a time as memory allows. Ids go by falling count, equal counts b
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import ClassVar
@@ -139,14 +139,16 @@ def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.
     ]
 
 
-def standardized(spec: Spec, units: Sequence[StudiedUnit]) -> list[DenseColumn]:
-    """The dense columns by their moments, joined in the units' order so that rounding is the same in every run."""
-    totals = [Moments()] * len(spec.dense)
+def standardized(dense: Sequence[DenseColumn], units: Sequence[StudiedUnit]) -> list[DenseColumn]:
+    """``dense`` with the moments of columns that lack them, joined in the units' order so that rounding is the same in every run."""
+    totals = [Moments()] * len(dense)
     for unit in units:
         totals = [total.joined(other) for total, other in zip(totals, unit.moments, strict=True)]
     return [
-        DenseColumn(column.name, {"kind": "standardize", "mean": total.mean, "deviation": total.deviation})
-        for column, total in zip(spec.dense, totals, strict=True)
+        replace(column, transform={**column.transform, "mean": total.mean, "deviation": total.deviation})
+        if column.transform == {"kind": "standardize"}
+        else column
+        for column, total in zip(dense, totals, strict=True)
     ]
 
 
@@ -158,7 +160,7 @@ class AddUp:
     plan: Plan
     counted: Journal[StudiedUnit]
     units: tuple[StudiedUnit, ...]
-    min_count: int
+    min_count: tuple[int, ...]
     top_k: tuple[int | None, ...]
     groups: tuple[tuple[int, ...], ...]
     memory_bytes: int
@@ -213,7 +215,7 @@ class AddUp:
             counts = np.zeros(len(keys), np.int64)
             np.add.at(counts, places, np.concatenate([counts for _, counts in parts]))
             distinct += len(keys)
-            often = counts >= self.min_count
+            often = counts >= self.min_count[features[0]]
             all_keys.append(keys[often])
             all_counts.append(counts[often])
             refuse_if_too_large(sum(map(len, all_keys)), BYTES_PER_KEPT, self.memory_bytes)

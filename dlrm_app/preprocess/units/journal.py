@@ -168,7 +168,7 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
     They are those that a refusal may tell to change; ``forget_passes`` of vocabularies must follow a change of the encoding.
     """
     begun = {path.parent.name for path in (output / WORK).glob("*/*.json")}
-    keys = ["rejects.max_fraction", "dataset.published_rows"]
+    keys = ["rejects.max_fraction", "dataset.published_rows", "auto"]
     if begun <= {"lines"}:
         keys += ["split"]
     if begun <= {"lines", "study", "vocab"}:

@@ -1,0 +1,183 @@
+"""``encoding=auto`` and ``auto`` under ``dense.``: what was not typed of these is chosen by a look at the rows.
+
+The rules, and what was measured for each: docs/experiments/quality.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.preprocess.encode.columns import chosen, per_column
+from dlrm_app.preprocess.passes.look import Numbers, Summary
+from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.table import Column, text_table
+from dlrm_app.text import listed
+
+STUDIED_ROWS = 1_000_000
+"""Up to so many rows the passes over them take seconds; beyond that single values have rows enough to be learnt."""
+HASHED_ROWS = 100_000
+"""Rows of a table of hashed ids."""
+MIN_COUNT = 3
+"""Rows with a value from which on it is told from other rare ones."""
+MOST_IDS = 3_000_000
+"""Of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 if nothing is typed."""
+HEAVY_TAIL = 4.0
+"""Distance of the highest 64th from the median, over that of the lowest: beyond it, logarithms are alike."""
+NUM_BUCKETS = 32
+AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
+_ALL = "all one-hot columns"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The sections ``encoding`` and ``dense`` without anything left to choose; ``reasons``: (chosen, of which column, why)."""
+
+    encoding: dict[str, Any]
+    dense: dict[str, Any]
+    reasons: list[tuple[str, str, str]]
+
+
+def choose(
+    summary: Summary, encoding: EncodingConfig, dense: DenseConfig, spec: Spec, has_clicks: bool
+) -> Choice:
+    """What ``encoding`` and ``dense`` leave to choose, by ``summary`` alone; what is typed in them is kept."""
+    choice = Choice(asdict(encoding), asdict(dense), [])
+    if encoding.kind == AUTO:
+        _choose_ids(summary, spec, choice)
+    if dense.transform == AUTO:
+        _choose_transforms(summary, choice)
+    _choose_buckets(summary, choice)
+    if dense.target_columns == AUTO:
+        one_hot = chosen(choice.dense["bucket_columns"], list(summary.dense)) or [
+            c for c in spec.sparse if not c.separator
+        ]
+        pays = has_clicks and bool(one_hot) and summary.rows <= STUDIED_ROWS
+        choice.dense["target_columns"] = "all" if pays else None
+        if pays:
+            why = "what a value says of a click is learnt from fewer rows than its vector"
+            choice.reasons.append(("target column", _ALL, why))
+    return choice
+
+
+def _choose_ids(summary: Summary, spec: Spec, choice: Choice) -> None:
+    """Vocabularies for logs that can be studied, but for columns with too many values; hashes for larger ones."""
+    given, names = choice.encoding, [column.name for column in spec.sparse]
+    sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
+    needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
+    is_small = summary.rows <= STUDIED_ROWS
+    why = f"about {summary.rows:,} rows"
+    if is_small or needs_vocabulary:
+        least = given["min_count"] or MIN_COUNT
+        for name in _too_many(summary, 1 if not isinstance(least, int) else least):
+            if not needs_vocabulary and sizes[name] is None:
+                sizes[name] = HASHED_ROWS
+                choice.reasons.append(
+                    (f"hash, {HASHED_ROWS:,} rows", name, "its values are too many for a vocabulary")
+                )
+        if kept := [name for name in names if sizes[name] is None]:
+            given |= {"kind": "vocab", "min_count": least}
+            given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
+            choice.reasons.extend(
+                (f"vocabulary, min_count {least}", name, f"{why}: values can be counted") for name in kept
+            )
+            return
+    elif given["num_embeddings"] is None or None in sizes.values():
+        unsized = [name for name in names if sizes[name] is None]
+        sizes |= dict.fromkeys(unsized, HASHED_ROWS)
+        choice.reasons.extend(
+            (f"hash, {HASHED_ROWS:,} rows", name, f"{why}: no pass over all values") for name in unsized
+        )
+    same = set(sizes.values())
+    given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
+
+
+def _too_many(summary: Summary, min_count: int) -> list[str]:
+    """The columns with most values, without which the vocabularies have no more than MOST_IDS together."""
+    scale = summary.rows / max(summary.seen, 1)
+    most = {name: int(scale * min(v.distinct, v.count / min_count)) for name, v in summary.sparse.items()}
+    total, left_out = sum(most.values()), []
+    for name in sorted(most, key=lambda name: (-most[name], name)):
+        if total <= MOST_IDS:
+            break
+        total -= most[name]
+        left_out.append(name)
+    return left_out
+
+
+def _choose_transforms(summary: Summary, choice: Choice) -> None:
+    rules: dict[str, Any] = {}
+    for name, numbers in summary.dense.items():
+        if is_heavy_tailed(numbers):
+            rules[name], why = "log1p", "not negative, with a long tail"
+        else:
+            rules[name], why = (
+                {"kind": "standardize", "mean": numbers.mean, "deviation": numbers.deviation},
+                "no long tail",
+            )
+        choice.reasons.append((rules[name] if isinstance(rules[name], str) else "standardize", name, why))
+    choice.dense["transform"] = rules or "log1p"
+
+
+def is_heavy_tailed(numbers: Numbers) -> bool:
+    """True for counts, amounts and the like, negative at most by exception, whose logarithms are easier to learn from."""
+    points = numbers.quantiles
+    if not points:
+        return True
+    low, middle, high = points[1], points[len(points) // 2], points[-2]
+    return low >= -1 and high >= 10 and high - middle > HEAVY_TAIL * (middle - low)
+
+
+def _choose_buckets(summary: Summary, choice: Choice) -> None:
+    dense = choice.dense
+    if dense["bucket_columns"] == AUTO:
+        varied = [name for name, numbers in summary.dense.items() if len(set(numbers.quantiles)) > 1]
+        if summary.rows > STUDIED_ROWS:
+            varied = []
+        dense["bucket_columns"] = "all" if varied and len(varied) == len(summary.dense) else varied or None
+        why = "an id for each part of the range: what need not rise or fall"
+        choice.reasons.extend([(f"buckets by quantiles, up to {NUM_BUCKETS}", name, why) for name in varied])
+    if dense["bucket_boundaries"] == AUTO:
+        wanted = chosen(dense["bucket_columns"], list(summary.dense))
+        dense["bucket_boundaries"] = {name: boundaries(summary.dense[name]) for name in wanted}
+
+
+def boundaries(numbers: Numbers) -> list[float]:
+    """Rising boundaries with about as many rows in each of NUM_BUCKETS; a value that fills several has one of its own."""
+    points = numbers.quantiles or (0.0,)
+    every = max((len(points) - 1) // NUM_BUCKETS, 1)
+    return sorted({*points[every:-1:every]} - {points[0]}) or [points[-1]]
+
+
+def choice_table(choice: Choice) -> str:
+    """What was chosen, of which columns and why, equal lines together."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for what, name, why in choice.reasons:
+        together.setdefault((what, why), []).append(name)
+    rows = [[what, listed(names, 4), why] for (what, why), names in together.items()]
+    return text_table(
+        [Column("chosen", is_words=True), Column("of", is_words=True), Column("why", is_words=True)], rows
+    )
+
+
+def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The keys that the configuration ``typed`` leaves to choose, by section, with what stands there."""
+    encoding, dense = typed["encoding"], typed["dense"]
+    if encoding["kind"] == "from_dataset":  # which has all columns as they are
+        return {}
+    ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
+    out = {
+        "encoding": {key: encoding[key] for key in ids},
+        "dense": {k: v for k, v in dense.items() if v == AUTO},
+    }
+    return {section: keys for section, keys in out.items() if keys}
+
+
+def with_choices(typed: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration ``typed``, in which keys left to choose have what ``before`` chose, if it had to choose them too."""
+    made = before.get("auto", {}).get("keys", {})
+    filled = {
+        section: {key: before[section][key] for key in keys if key in made.get(section, {})}
+        for section, keys in open_choices(typed).items()
+    }
+    return {**typed, **{section: {**typed[section], **values} for section, values in filled.items()}}

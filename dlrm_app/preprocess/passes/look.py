@@ -1,0 +1,194 @@
+"""A look at the training rows before any pass, evenly spread over the input: what ``auto`` is chosen by.
+
+All rows of small inputs, some 64 MiB of text of larger ones. What is seen depends on the input alone, not on threads. Of a
+compressed file only the beginning can be had quickly, and of a row group of Parquet its first rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.arrow import array_of
+from dlrm_app.errors import DataError
+from dlrm_app.preprocess.passes.plan import Plan, unit_feeds
+from dlrm_app.preprocess.read.arrow_rows import open_cursor
+from dlrm_app.preprocess.read.fields import MISSING_KEY
+from dlrm_app.preprocess.units.executor import num_cores
+from dlrm_app.preprocess.units.parquet_units import ParquetFeed, footer_of, units_of
+from dlrm_app.preprocess.units.source import DamagedFileError, Source
+from dlrm_app.preprocess.units.unit_text import TextFeed
+
+_PIECES, _PIECE = 64, 1 << 20
+"""How many pieces of a large input are looked at, and bytes of text of each."""
+_WEIGHT = {"text": 1, "gzip": 4, "zstd": 4, "parquet": 4}
+"""Bytes of text for a byte of a file, about."""
+_STEP = 4
+"""Of a piece of a large input each so-manieth row is kept: neighbours are alike."""
+_MOST = 1 << 16
+"""Rows by which columns are summed up."""
+NUM_QUANTILES = 64
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A dense column: ``quantiles`` of its values at 0, 1/64, … 1 (none if all are missing), mean and deviation."""
+
+    quantiles: tuple[float, ...]
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Values:
+    """A sparse column: values seen that are not missing, all elements of lists, and distinct ones among them."""
+
+    count: int
+    distinct: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``rows`` to learn from, about, of which ``seen`` were looked at; columns by name."""
+
+    rows: int
+    seen: int
+    dense: dict[str, Numbers]
+    sparse: dict[str, Values]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows of a piece: dense [N, R], and the keys of each sparse column, lists joined."""
+
+    lines: int
+    file_bytes: int
+    num_rows: int
+    dense: NDArray[np.float64]
+    keys: list[NDArray[np.uint64]]
+
+    def first(self, lines: int) -> "_Piece":
+        """About the rows of the first ``lines`` lines: exactly these, if none was rejected and there are no lists."""
+        share = lines / self.lines
+        rows = round(self.num_rows * share)
+        keys = [keys[: round(len(keys) * share)] for keys in self.keys]
+        return replace(self, lines=lines, num_rows=rows, dense=self.dense[:, :rows], keys=keys)
+
+
+def look_at(plan: Plan, threads: int | None) -> Summary:
+    """Looks at rows of the splits that are studied. Raises DataError if a file is damaged."""
+    sources = plan.sources_of(plan.studied)
+    total = sum(_size(source) for source in sources)
+    step = 1 if total <= _PIECES * _PIECE else _STEP
+    feeds = [(source, feed) for source in sources for feed in _feeds(plan, sources, source, total)]
+    with ThreadPoolExecutor(threads or num_cores()) as pool:
+        try:
+            pieces = list(pool.map(lambda each: list(_read(plan, each[1], step)), feeds))
+        except DamagedFileError as error:
+            raise DataError(f"{error}, then run the same command again") from error
+    seen = [(source, piece) for (source, _), found in zip(feeds, pieces, strict=True) for piece in found]
+    return _sum_up(plan, _train_part(plan, [p for _, p in seen]), _train_rows(plan, _rows(sources, seen)))
+
+
+def _size(source: Source) -> int:
+    return source.bytes * _WEIGHT[source.format]
+
+
+def _feeds(
+    plan: Plan, sources: Sequence[Source], source: Source, total: int
+) -> list[TextFeed] | list[ParquetFeed]:
+    """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread."""
+    columns = plan.columns_of(source) if source.format == "parquet" else {}
+    piece = _PIECE * (_WEIGHT["parquet"] if columns else 1)
+    if total <= _PIECES * _PIECE:
+        return unit_feeds(source, columns, piece, lambda _: True)
+    begin = sum(_size(other) for other in sources[: sources.index(source)])
+    spread = [((2 * number + 1) * total // (2 * _PIECES) - begin) for number in range(_PIECES)]
+    places = [place // _WEIGHT[source.format] for place in spread if 0 <= place < _size(source)]
+    if not places:
+        return []
+    if source.is_compressed:
+        return [TextFeed(source, piece, last=len(places))]
+    if not columns:
+        return unit_feeds(source, columns, piece, {place // piece for place in places}.__contains__)
+    units = units_of(source, len(columns), piece)
+    hits = [units[place * len(units) // source.bytes].groups for place in places]
+    wanted = set()
+    for groups, same in groupby(hits):
+        slices = [number for number, unit in enumerate(units) if unit.groups == groups]
+        wanted |= {*slices[: len(list(same))]}
+    return unit_feeds(source, columns, piece, wanted.__contains__)
+
+
+def _read(plan: Plan, feed: Any, step: int) -> Iterator[_Piece]:
+    """Each piece of ``feed``; of its rows every ``step``-th."""
+    spec = plan.file_specs[feed.source.index]
+    for text in feed.items():
+        cursor = open_cursor(text, spec)
+        num_rows, dense = 0, [np.empty((len(spec.dense), 0))]
+        keys: list[list[NDArray[np.uint64]]] = [[np.empty(0, np.uint64)] for _ in spec.sparse]
+        for raw in cursor.rows(_ROWS, None):
+            dense.append(raw.dense[:, ::step].copy())
+            num_rows += dense[-1].shape[1]
+            for parts, (part, _) in zip(keys, raw.sparse_keys(spec), strict=True):
+                parts.append(part[::step].copy())
+        file_bytes = text.finish().file_bytes
+        yield _Piece(
+            cursor.line, file_bytes, num_rows, np.concatenate(dense, 1), [np.concatenate(k) for k in keys]
+        )
+
+
+def _rows(sources: Sequence[Source], seen: Sequence[tuple[Source, _Piece]]) -> int:
+    """The lines of ``sources``, about: those of texts by what the pieces of texts have."""
+    texts = [source for source in sources if source.format != "parquet"]
+    pieces = [piece for source, piece in seen if source.format != "parquet"]
+    lines, size = sum(piece.lines for piece in pieces), sum(piece.file_bytes for piece in pieces)
+    in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
+    return in_parquet + lines * sum(source.bytes for source in texts) // max(size, 1)
+
+
+def _train_rows(plan: Plan, rows: int) -> int:
+    """What the splits cut from the end of so many training rows leave."""
+    return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
+
+
+def _train_part(plan: Plan, pieces: Sequence[_Piece]) -> list[_Piece]:
+    """The beginning of ``pieces``, which are spread over the input as its lines are."""
+    left, part = _train_rows(plan, sum(piece.lines for piece in pieces)), []
+    for piece in pieces:
+        if lines := min(piece.lines, left):
+            part.append(piece.first(lines))
+        left -= lines
+    return part
+
+
+def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
+    seen = sum(piece.num_rows for piece in pieces)
+    step = -(-seen // _MOST) or 1
+    dense, sparse = {}, {}
+    for number, column in enumerate(plan.spec.dense):
+        dense[column.name] = _numbers(
+            np.concatenate([np.empty(0), *(p.dense[number] for p in pieces)])[::step]
+        )
+    for number, column in enumerate(plan.spec.sparse):
+        keys = np.concatenate([np.empty(0, np.uint64), *(piece.keys[number] for piece in pieces)])[::step]
+        present = keys[keys != MISSING_KEY]
+        sparse[column.name] = Values(len(present), pc.count_distinct(array_of(present)).as_py())
+    return Summary(rows, -(-seen // step), dense, sparse)
+
+
+def _numbers(values: NDArray[np.float64]) -> Numbers:
+    present = np.sort(values[~np.isnan(values)])
+    if not len(present):
+        return Numbers((), 0.0, 1.0)
+    places = np.arange(NUM_QUANTILES + 1) * (len(present) - 1) // NUM_QUANTILES
+    deviation = float(present.std())
+    return Numbers(
+        tuple(present[places].tolist()), float(present.mean()), deviation if deviation > 0 else 1.0
+    )
