@@ -7,6 +7,7 @@
     python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 engines=ours,polars
     python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 \\
         engines=ours,ours-parquet,polars,polars-parquet  # the same rows as Parquet, which polars has written
+    python benchmarks/preprocess.py command=true rows=12_000_000 engines=ours,ours-auto  # what auto costs
 
 Every engine gets a Criteo-shaped file and does the same job: numbers to float32 by log1p, hexadecimal ids to numbers,
 hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the
@@ -84,7 +85,12 @@ def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: 
     as_command = cold and engine.startswith("ours")
     if as_command:  # dlrm-preprocess, as it is typed
         files = [parquet_of(path) for path in inputs] if engine == "ours-parquet" else inputs
-        words = ["-m", "dlrm_app.cli", "preprocess", *preprocess_overrides(files, output)]
+        words = [
+            "-m",
+            "dlrm_app.cli",
+            "preprocess",
+            *preprocess_overrides(files, output, chosen=engine == "ours-auto"),
+        ]
     start = time.perf_counter()
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=log, text=True)

@@ -20,11 +20,12 @@ SPARSE = [f"cat_{number}" for number in range(26)]
 Job = Callable[[], object]
 
 
-def preprocess_overrides(inputs: Sequence[Path], output: Path) -> list[str]:
-    """The job as dlrm-preprocess is told it."""
+def preprocess_overrides(inputs: Sequence[Path], output: Path, *, chosen: bool = False) -> list[str]:
+    """The job as dlrm-preprocess is told it; ``chosen``: with nothing typed, by a look at the rows."""
     names = ",".join(f'"{path}"' for path in inputs)
     overrides = ["dataset=criteo_kaggle", f"input.train=[{names}]", f"output={output}"]
-    return [*overrides, f"encoding.num_embeddings={NUM_EMBEDDINGS}"]
+    dense = ["dense.transform=log1p", "dense.bucket_columns=null", "dense.target_columns=null"]
+    return overrides if chosen else [*overrides, f"encoding.num_embeddings={NUM_EMBEDDINGS}", *dense]
 
 
 def parquet_of(path: Path) -> Path:
@@ -39,10 +40,10 @@ def from_parquet(inputs: Sequence[Path], output: Path) -> Job:
     return this_project([parquet_of(path) for path in inputs], output)
 
 
-def this_project(inputs: Sequence[Path], output: Path) -> Job:
+def this_project(inputs: Sequence[Path], output: Path, *, chosen: bool = False) -> Job:
     from dlrm_app.preprocess.preprocess import preprocess
 
-    overrides = preprocess_overrides(inputs, output)
+    overrides = preprocess_overrides(inputs, output, chosen=chosen)
     return partial(preprocess, compose_config("preprocess", PreprocessConfig, overrides))
 
 
@@ -102,6 +103,7 @@ class Engine:
 
 ENGINES = {
     "ours": Engine("this project", this_project),
+    "ours-auto": Engine("this project, nothing chosen", partial(this_project, chosen=True)),
     "ours-parquet": Engine("this project, from Parquet", from_parquet),
     "polars": Engine("polars", partial(partial, polars)),
     "polars-parquet": Engine("polars, from Parquet", partial(partial, polars, is_parquet=True)),

@@ -49,6 +49,12 @@ CLOCKS = {
 SCRATCH = re.compile(re.escape(tempfile.gettempdir()) + r"/same-results-[^/\"]+/")
 """Where a recording's commands work: left out of the paths in what they write."""
 
+PLAIN = {  # what earlier versions did where nothing was typed
+    "dense.transform": "log1p",
+    "dense.bucket_columns": "null",
+    "dense.bucket_boundaries": "[0,1,2,3,4,6,8,12,16,24,32,64,128,256,512,1024,4096,16384,65536]",
+    "dense.target_columns": "null",
+}
 SPLIT = ["split.val=0.1", "split.test=0.1", "layout.unit_mib=1", "threads=2"]
 HASH = ["input.train=log.tsv", *SPLIT, "encoding=hash"]
 VOCAB = ["input.train=log.tsv", *SPLIT, "encoding=vocab"]
@@ -60,7 +66,13 @@ DATASETS = {
     "vocab": [*VOCAB, "encoding.min_count=2", "encoding.top_k=1500", "dense.bucket_columns=all"],
     "multi_hot": [*HASH, "encoding.num_embeddings=500", MULTI_HOT, "dense.transform=log3", "shuffle=block"],
     "full": [*VOCAB, "shuffle=full", "seed=3", "layout.shuffled_shard_rows=15000"],
-    "standardized": ["input.train=log.tsv", "input.val=new.tsv", "threads=2", "dense.transform=standardize"],
+    "standardized": [
+        "encoding=hash",
+        "input.train=log.tsv",
+        "input.val=new.tsv",
+        "threads=2",
+        "dense.transform=standardize",
+    ],
     "later": ["input.train=new.tsv", *SPLIT, "encoding=from_dataset", "encoding.path=vocab"],
     "shop": [*CSV, "encoding=vocab"],
     "shop_raw": [*CSV, "encoding.num_embeddings=300", "dense.transform=none"],
@@ -242,7 +254,9 @@ def cases(
     own = ["tables=own.yaml", "rows=20000", "num_dense=5", "test_rows=1000"]
     yield "synthetic", lambda: generate("synthetic", *own)
     for name, settings in DATASETS.items():
-        yield name, functools.partial(preprocess, name, settings)
+        typed = {word.partition("=")[0] for word in settings}
+        plain = [f"{key}={value}" for key, value in PLAIN.items() if key not in typed]
+        yield name, functools.partial(preprocess, name, [*settings, *plain])
     for name, (ranks, settings) in RUNS.items():
         yield name, functools.partial(train, name, ranks, settings)
     for name, (ranks, settings) in EVALUATIONS.items():

@@ -151,7 +151,8 @@ class Stages:
         rare = [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]
         if rare:
             logger.warning(
-                f"no value of {', '.join(rare)} is seen encoding.min_count times: all of them share one id; lower it"
+                f"no value of {', '.join(rare)} is seen encoding.min_count={self.config.encoding.min_count} times: "
+                "all of them share one id; lower it"
             )
         num_values = sum(column.num_embeddings - FIRST_ID for column in columns)
         refuse_if_too_large(num_values, BYTES_PER_VALUE, self._memory_bytes)

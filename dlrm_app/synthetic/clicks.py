@@ -110,8 +110,7 @@ def write_clicks(config: GenerateConfig) -> list[Best]:
     name = output.name.split(".")[0]
     settings = {"dataset": "criteo_kaggle", "input.train": output, "split.val": 0.1, "split.test": 0.1}
     dataset = name if config.days == 1 else f"{name}_dataset"
-    settings |= {"encoding": "vocab", "output": output.with_name(dataset)}
-    logger.info(next_line("dlrm-preprocess", settings))
+    logger.info(next_line("dlrm-preprocess", {**settings, "output": output.with_name(dataset)}))
     return bests
 
 

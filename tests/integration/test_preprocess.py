@@ -25,13 +25,16 @@ def test_it_says_what_it_made_and_what_to_type_next(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"train +240", done.stderr)
     assert re.search(r"300 rows in [0-9.]+ s: [0-9,]+ rows/s", done.stderr)
+    assert re.search(r"vocabulary, min_count \d+ +cat_0, cat_1", done.stderr)
     assert "next: dlrm-train data.path=k tables=dataset" in done.stderr
     assert sorted(path.name for path in (tmp_path / "k").iterdir()) == [
         "manifest.json",
         "rejects.jsonl",
+        "target",
         "test",
         "train",
         "val",
+        "vocab",
     ]
     again = preprocess(tmp_path, "input.train=log.tsv", "split.val=0.1", "split.test=0.1", "output=k")
     assert again.returncode == 0
@@ -40,7 +43,13 @@ def test_it_says_what_it_made_and_what_to_type_next(tmp_path: Path) -> None:
 
 def test_every_fault_of_the_configuration_comes_at_once(tmp_path: Path) -> None:
     done = preprocess(
-        tmp_path, "input.train=no.tsv", "split.val=2", "shuffle=some", "encoding.min_count=2", "output=k"
+        tmp_path,
+        "input.train=no.tsv",
+        "split.val=2",
+        "shuffle=some",
+        "encoding=hash",
+        "encoding.min_count=2",
+        "output=k",
     )
     assert done.returncode == 2
     for part in (

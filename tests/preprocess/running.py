@@ -19,8 +19,25 @@ CRITEO = Path(__file__).resolve().parents[2].parent / "shared" / "criteo"
 NO_CRITEO = "the real Criteo rows are not on this machine"
 
 
+BOUNDARIES = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 512, 1024, 4096, 16384, 65536]
+PLAIN = {
+    "encoding": "hash",
+    "dense.transform": "log1p",
+    "dense.bucket_columns": "null",
+    "dense.bucket_boundaries": str(BOUNDARIES).replace(" ", ""),
+    "dense.target_columns": "null",
+}
+"""What tests say nothing of, with nothing left to choose."""
+AUTO = [f"{key}=auto" for key in PLAIN]
+
+
 def configure(*overrides: str) -> PreprocessConfig:
-    config = compose_config("preprocess", PreprocessConfig, list(overrides))
+    """The configuration of ``dlrm-preprocess *overrides``, PLAIN where these say nothing; a recipe says all."""
+    typed = {each.partition("=")[0] for each in overrides}
+    plain = [
+        f"{key}={value}" for key, value in PLAIN.items() if key not in typed and "experiment" not in typed
+    ]
+    config = compose_config("preprocess", PreprocessConfig, [*plain, *overrides])
     refuse_if(config.problems())
     return config
 

@@ -12,7 +12,7 @@ from dlrm_app.preprocess.units import executor, journal, unit_text
 from dlrm_app.preprocess.units.executor import LocalExecutor
 from dlrm_app.preprocess.units.journal import WORK, Journal
 from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import content, run
+from tests.preprocess.running import AUTO, content, run
 
 WAYS = {
     "hash": ["encoding.num_embeddings=50", "split.val=0.1", "split.test=0.15"],
@@ -28,6 +28,7 @@ WAYS = {
         "shuffle=full",
         "layout.shuffled_shard_rows=100",
     ],
+    "auto": [*AUTO, "encoding.num_embeddings={cat_3: 50}", "split.val=0.1", "split.test=0.15"],
     "multi-hot": ["multi_hot.sizes=3", "dense.bucket_columns=all"],
 }
 

@@ -12,6 +12,7 @@ from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.source import Source, content_checksum
+from dlrm_app.text import listed
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +30,18 @@ class Encoding:
     has_vocabularies: bool
 
     def transform(self, dense: DenseConfig) -> Any:
-        """dense.transform, where it is used: the known dataset has its own."""
-        if self.known is None or dense.transform == AUTO:
+        """dense.transform, or the kinds of the known dataset, which has its own."""
+        if self.known is None:
             return dense.transform
-        kinds = {column.transform["kind"] for column in self.known.dense if not is_target(column)}
-        if any(kind != dense.transform for kind in kinds):
+        kinds = {c.name: c.transform["kind"] for c in self.known.dense if not is_target(c)}
+        one = [*set(kinds.values())]
+        known = one[0] if len(one) == 1 else kinds or dense.transform
+        if dense.transform not in (AUTO, known):
+            text = listed(one)
             logger.warning(
-                f"dense.transform={dense.transform} is not used: the dataset at encoding.path has {', '.join(kinds)}"
+                f"dense.transform={dense.transform} is not used: the dataset at encoding.path has {text}"
             )
-        return AUTO
+        return known
 
 
 def read_encoding(config: EncodingConfig, spec: Spec) -> Encoding:
@@ -63,7 +67,7 @@ def column_problems(
     )
     problems += _number_problems("encoding.min_count", encoding.min_count, names, high=1 << 62)
     problems += _number_problems("encoding.top_k", encoding.top_k, names)
-    problems += _shared_problems(encoding, spec)
+    problems += [] if problems else _shared_problems(encoding, spec)
     problems += _number_problems("multi_hot.sizes", sizes, names, high=10_000)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
     buckets = dense_names if dense.bucket_columns == AUTO else chosen(dense.bucket_columns, dense_names)
@@ -151,7 +155,7 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
     )
     way_of = dict(zip(names, ways, strict=True))
     return [
-        f"encoding.shared puts {', '.join(group)} together, which differ in kind or in encoding.top_k, "
+        f"encoding.shared puts {', '.join(group)} together, which differ in kind or encoding.top_k, "
         "min_count or num_embeddings: give them the same"
         for group in groups
         if len({way_of[name] for name in group}) > 1

@@ -1,0 +1,244 @@
+"""What auto chooses: a pure function of a look at the rows, which leaves alone what is typed, and can be typed itself."""
+
+import gzip
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from dlrm_app.errors import ConfigError
+from dlrm_app.preprocess.choose import MOST_IDS, STUDIED_ROWS, Choice, boundaries, choose
+from dlrm_app.preprocess.passes import look
+from dlrm_app.preprocess.passes.look import Numbers, Summary, Values, numbers_of_column
+from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.text import as_typed
+from tests.preprocess.running import AUTO, configure, content, run, table_of
+
+ROWS = 3000
+COLUMNS = (
+    Column("click", "label"),
+    Column("price", "dense", "float"),
+    Column("degrees", "dense", "float"),
+    Column("visits", "dense", "integer"),
+    Column("always", "dense", "integer"),
+    Column("user", "sparse", "integer"),
+    Column("shop", "sparse", "string"),
+    Column("seen", "sparse", "integer", "|"),
+)
+SPEC = Spec("shop", ",", None, True, COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with a column of each sort: shop.csv, its compressed copy and the same rows as Parquet."""
+    folder = tmp_path_factory.mktemp("shop")
+    draw = np.random.default_rng(0)
+    columns = {
+        "click": draw.integers(0, 2, ROWS),
+        "price": np.round(draw.lognormal(3, 1.5, ROWS), 2),
+        "degrees": pa.array(np.round(draw.normal(0, 10, ROWS), 3), mask=draw.random(ROWS) < 0.1),
+        "visits": draw.poisson(3, ROWS),
+        "always": np.full(ROWS, 7),
+        "user": draw.integers(0, 5000, ROWS),
+        "shop": [f"s{number}" for number in draw.integers(0, 9, ROWS)],
+        "seen": ["|".join(map(str, draw.integers(0, 50, draw.integers(0, 4)))) for _ in range(ROWS)],
+    }
+    table = pa.table(columns)
+    with (folder / "shop.csv").open("wb") as file:
+        file.write((",".join(table.column_names) + "\n").encode())
+        pacsv.write_csv(table, file, pacsv.WriteOptions(include_header=False, quoting_style="none"))
+    (folder / "shop.csv.gz").write_bytes(gzip.compress((folder / "shop.csv").read_bytes()))
+    pq.write_table(table, folder / "shop.parquet", row_group_size=700)
+    described = [{key: value for key, value in vars(c).items() if value} for c in COLUMNS]
+    text = {"name": "shop", "delimiter": ",", "header": True, "columns": described}
+    (folder / "shop.yaml").write_text(json.dumps(text))  # which is YAML
+    return folder
+
+
+def words(shop: Path, *more: str, log: str = "shop.csv") -> list[str]:
+    """The command but for its output; keys of AUTO that ``more`` does not type are left to choose."""
+    typed = {word.partition("=")[0] for word in more}
+    left = [word for word in AUTO if word.partition("=")[0] not in typed]
+    files = [f"dataset={shop}/shop.yaml", f"input.train={shop}/{log}", "split.val=0.1", "split.test=0.1"]
+    return [*files, *left, *more]
+
+
+def summary(rows: int = ROWS, **values: Values) -> Summary:
+    """Of ``rows`` rows of SPEC, all seen; ``values`` in place of few ones."""
+    draw = np.random.default_rng(1)
+    dense = {
+        "price": draw.lognormal(3, 1.5, 5000),
+        "degrees": draw.normal(0, 10, 5000),
+        "visits": draw.poisson(3, 5000).astype(float),
+        "always": np.full(5000, 7.0),
+    }
+    sparse = {column.name: Values(rows, 100) for column in SPEC.sparse} | values
+    return Summary(rows, rows, {name: numbers_of_column(v) for name, v in dense.items()}, sparse)
+
+
+def choice(summary: Summary, *more: str, has_clicks: bool = True) -> Choice:
+    config = configure(*words(Path("any"), *more)[1:], "output=x")
+    return choose(summary, config.encoding, config.dense, SPEC, has_clicks)
+
+
+def test_the_choice_depends_on_the_summary_alone() -> None:
+    assert choice(summary()) == choice(summary())
+
+
+def test_few_rows_have_vocabularies_buckets_and_targets() -> None:
+    made = choice(summary())
+    assert made.encoding["kind"] == "vocab"
+    assert made.dense["bucket_columns"] == ["price", "degrees", "visits"]  # not the one that is always 7
+    assert made.dense["target_columns"] == "all"
+    assert choice(summary(), has_clicks=False).dense["target_columns"] is None
+
+
+def test_many_rows_are_hashed_without_a_pass_over_them() -> None:
+    made = choice(summary(STUDIED_ROWS + 1))
+    assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("hash", 100_000)
+    assert (made.dense["bucket_columns"], made.dense["target_columns"]) == (None, None)
+    assert "standardize" not in made.dense["transform"].values()  # whose moments would need one
+
+
+def test_logarithms_are_for_long_tails_and_other_numbers_keep_their_moments() -> None:
+    rules = choice(summary()).dense["transform"]
+    assert rules["price"] == "log1p"
+    assert rules["degrees"]["kind"] == "standardize"
+    assert rules["degrees"]["deviation"] == pytest.approx(10, rel=0.05)
+
+
+def test_a_column_with_too_many_values_is_hashed_beside_vocabularies() -> None:
+    made = choice(summary(900_000, user=Values(40_000_000, 30_000_000)))
+    assert (made.encoding["kind"], made.encoding["num_embeddings"]) == ("vocab", {"user": 100_000})
+    assert any(name == "user" and "too many" in why for _, name, why in made.reasons)
+    assert MOST_IDS < 30_000_000
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "encoding.min_count=7",
+        "encoding.num_embeddings={user: 500}",
+        "dense.transform=log3",
+        "dense.bucket_columns=[always]",
+        "dense.bucket_boundaries=[1.0, 5.0]",
+        "dense.target_columns=[shop]",
+        "dense.target_columns=null",
+    ],
+)
+@pytest.mark.parametrize("rows", [ROWS, 10 * STUDIED_ROWS])
+def test_what_is_typed_is_kept(typed: str, rows: int) -> None:
+    config = configure(*words(Path("any"), typed)[1:], "output=x")
+    made = choose(summary(rows), config.encoding, config.dense, SPEC, True)
+    section, key = typed.partition("=")[0].split(".")
+    kept, wanted = getattr(made, section)[key], getattr(getattr(config, section), key)
+    assert kept == ({**kept, **wanted} if isinstance(wanted, dict) else wanted)
+
+
+def test_one_number_of_embeddings_hashes_every_column() -> None:
+    made = choice(summary(), "encoding.num_embeddings=1000").encoding
+    assert (made["kind"], made["num_embeddings"], made["min_count"]) == ("hash", 1000, None)
+
+
+def test_buckets_hold_about_as_many_rows_each() -> None:
+    values = np.random.default_rng(2).normal(size=20_000)
+    bounds = boundaries(numbers_of_column(values))
+    sizes = np.bincount(np.searchsorted(bounds, values, side="right"))
+    assert len(sizes) == 32
+    assert sizes == pytest.approx(np.full(32, 20_000 / 32), rel=0.1)
+
+
+def test_few_distinct_numbers_have_a_bucket_each() -> None:
+    assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100))) == [2.5, 5.0]
+    assert boundaries(Numbers((), 0.0, 1.0)) == [0.0]
+
+
+def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp_path: Path) -> None:
+    made = run(tmp_path / "auto", *words(shop))
+    assert made.config["auto"]["seen"] == ROWS * 8 // 10
+    typed = [
+        f"{section}.{key}={as_typed(value, str)}"
+        for section, keys in made.config["auto"]["keys"].items()
+        for key in keys
+        if (value := made.config[section][key]) is not None and key != "kind"
+    ]
+    run(tmp_path / "typed", *words(shop, f"encoding={made.config['encoding']['kind']}", *typed))
+    skip = ["manifest.json"]
+    assert content(tmp_path / "auto", skip) == content(tmp_path / "typed", skip)
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("auto", "typed")]
+    for manifest in manifests:
+        assert manifest.pop("config")
+    assert manifests[0] == manifests[1]
+
+
+@pytest.mark.parametrize("log", ["shop.csv.gz", "shop.parquet"])
+def test_the_same_rows_give_the_same_dataset(shop: Path, tmp_path: Path, log: str) -> None:
+    first, second = (run(tmp_path / name, *words(shop, log=name)) for name in ("shop.csv", log))
+    assert first.dense == second.dense
+    assert first.sparse == second.sparse
+    assert table_of(first) == table_of(second)
+
+
+def test_a_finished_dataset_is_found_by_the_same_words_and_by_what_they_chose(
+    shop: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = run(tmp_path / "k", *words(shop))
+    count = made.config["encoding"]["min_count"]
+    for same in ([], [f"encoding.min_count={count}"], ["dense.target_columns=all"]):
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            run(tmp_path / "k", *words(shop, *same))
+        assert "is finished already" in caplog.text
+    with pytest.raises(ConfigError, match=r'dense\.target_columns: "all" → null'):
+        run(tmp_path / "k", *words(shop, "dense.target_columns=null"))
+
+
+def test_a_resumed_run_has_the_choice_of_its_beginning(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(tmp_path / "whole", *words(shop))
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dlrm_app.preprocess.stages.Stages.encode", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "k", *words(shop))
+    monkeypatch.setattr("dlrm_app.preprocess.preprocess.look_at", stop)  # it need not look again
+    assert run(tmp_path / "k", *words(shop)).config == whole.config
+    assert content(tmp_path / "k") == content(tmp_path / "whole")
+
+
+def test_a_new_day_takes_what_was_chosen(shop: Path, tmp_path: Path) -> None:
+    made = run(tmp_path / "k", *words(shop))
+    later = [f"dataset={shop}/shop.yaml", f"input.test={shop}/shop.csv", "encoding=from_dataset"]
+    taken = run(tmp_path / "later", *later, f"encoding.path={tmp_path}/k", *AUTO[1:])
+    assert [c.transform for c in taken.dense] == [c.transform for c in made.dense]
+    assert [c.encoding for c in taken.sparse] == [c.encoding for c in made.sparse]
+    rows = table_of(taken, "test")
+    assert rows.slice(ROWS * 9 // 10) == table_of(made, "test")
+
+
+def test_a_look_at_a_large_file_is_spread_over_its_training_rows(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "_PIECES", 8)
+    monkeypatch.setattr(look, "_PIECE", 2000)
+    rising = [f"{number % 2},{number},1,1,1,{number},a,1" for number in range(20_000)]
+    header = ",".join(column.name for column in COLUMNS)
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join([header, *rising]) + "\n")
+    files = [f"dataset={shop}/shop.yaml", f"input.train={log}", "split.test=0.2", "threads=3"]
+    made = run(tmp_path / "k", *files, *AUTO).config
+    assert made["auto"]["rows"] == pytest.approx(16_000, rel=0.05)
+    assert made["auto"]["seen"] < 1000
+    bounds = made["dense"]["bucket_boundaries"]["price"]
+    assert min(bounds) < 3000
+    assert 13_000 < max(bounds) < 16_500
