@@ -46,11 +46,14 @@ class PlainModel(nn.Module):
         return vectors
 
     def forward(self, dense: torch.Tensor, ids: dict[str, list[list[int]]]) -> torch.Tensor:
+        bottom_mlp = "dense_arch"
+        if "dense_arch/0/frequencies" in self.dense:
+            dense, bottom_mlp = self.with_waves(dense), "dense_arch/1"
         if self.kind == "concat":
             return self.top(torch.cat([self.strided_means(torch.cat(self.pooled(ids), dim=1)), dense], dim=1))
         if self.kind == "dcn_parallel":
             return self.parallel(dense, self.pooled(ids))
-        bottom = self.relu_mlp("dense_arch", dense)
+        bottom = self.relu_mlp(bottom_mlp, dense)
         vectors = torch.stack([bottom, *self.pooled(ids)], dim=1)  # [B, F + 1, D]
         if self.kind == "dlrm":
             crossed = torch.cat([bottom, self.pair_dots(vectors)], dim=1)
@@ -60,9 +63,24 @@ class PlainModel(nn.Module):
             crossed = torch.cat([bottom, self.projected_dots(vectors)], dim=1)
         return self.top(crossed)
 
+    def with_waves(self, dense: torch.Tensor) -> torch.Tensor:
+        """Values and, feature by feature, ReLUs of sums of their sines and cosines."""
+        frequencies, weight, bias = (
+            self.dense[f"dense_arch/0/{x}"] for x in ("frequencies", "weight", "bias")
+        )
+        functions = []
+        for n in range(dense.shape[1]):
+            angles = 2 * math.pi * dense[:, [n]] * frequencies[n]
+            functions.append(F.relu(F.linear(torch.cat([angles.sin(), angles.cos()], 1), weight[n], bias[n])))
+        return torch.cat([dense, *functions], dim=1)
+
     def parallel(self, dense: torch.Tensor, embedded: list[torch.Tensor]) -> torch.Tensor:
         """Full-rank cross layers and an MLP, both read by the last layer."""
-        own = self.dense["dense_arch/weight"]  # [N, D]
+        own = next(
+            value
+            for name, value in self.dense.items()
+            if name in ("dense_arch/weight", "dense_arch/1/weight")
+        )  # [N, D]
         vectors = [dense[:, [n]] * own[n] for n in range(len(own))]
         x0 = x = torch.cat([*vectors, *embedded], dim=1)
         for weight, bias in self.layers("inter_arch"):

@@ -62,6 +62,7 @@ class ModelConfig(Section):
     projection_branch2: list[Count] | None = None
     stride: Count | None = None
     ensemble_size: Count = 1
+    dense_embedding_dim: Count | None = None
     initial_bias: InitialBias = "base_rate"
     batch_norm: bool = False
     dropout: BelowOne = 0.0

@@ -1,6 +1,6 @@
 """The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,15 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
             for c in manifest.sparse
         ],
     }
+
+
+OPINIONS = ("target",)
+"""Kinds of the transforms of dense columns that say what is known of a click, not a number of the log's own."""
+
+
+def number_features(transforms: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The dense columns with ``transforms`` that hold numbers of the log."""
+    return [index for index, transform in enumerate(transforms) if transform["kind"] not in OPINIONS]
 
 
 def refuse_other_columns(

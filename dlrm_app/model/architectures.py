@@ -27,12 +27,22 @@ class Architecture:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """All that a model is built from. ``seed``: of the initial weights, the tables' too."""
+    """All that a model is built from. ``seed``: of the initial weights, the tables' too.
+
+    ``numbers``: the dense features that model.dense_embedding_dim embeds; None: all.
+    """
 
     config: ModelConfig
     tables: Sequence[Table]
     num_dense: int
     seed: int = 0
+    numbers: Sequence[int] | None = None
+
+    @property
+    def embedded(self) -> Sequence[int]:
+        """The dense features with embeddings."""
+        numbers = range(self.num_dense) if self.numbers is None else self.numbers
+        return numbers if self.config.dense_embedding_dim else ()
 
 
 ARCHITECTURES = {

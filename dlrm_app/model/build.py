@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from dlrm_app.config.train import ModelConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.model import concat, dcn_parallel, dlrm
 from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
+from dlrm_app.model.dense_embedding import PeriodicEmbedding
 from dlrm_app.model.ensemble import Ensemble
 from dlrm_app.model.regularization import regularize
 from dlrm_app.tables.bags import meta_bags
@@ -25,7 +25,8 @@ BUILDERS = {
     "projection": dlrm.build_projection,
     "concat": concat.build,
 }
-"""(configuration, tables, number of dense features, widths of the bottom MLP, widths of the top MLP) → model."""
+"""(configuration, tables, number of dense inputs, widths of the bottom MLP, widths of the top MLP) → model, which reads its
+dense inputs through ``dense_arch``: with ``dense_embedding_dim`` the features' embeddings come in front of that."""
 
 
 def name_problems(tables: Sequence[Table]) -> list[str]:
@@ -50,10 +51,10 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(spec.seed)
         if count == 1:
-            model = _build(spec.config, tables, spec.num_dense)
+            model = _build(spec, tables)
         else:
             parts = [replace(table, dim=table.dim // count) for table in tables]
-            models = [_build(spec.config, parts, spec.num_dense) for _ in range(count)]
+            models = [_build(spec, parts) for _ in range(count)]
             model = Ensemble(meta_bags(tables), models)
     for name, module in model.named_children():
         if name != "sparse_arch":
@@ -61,9 +62,14 @@ def build_model(spec: ModelSpec, device: torch.device) -> nn.Module:
     return model
 
 
-def _build(config: ModelConfig, tables: Sequence[Table], num_dense: int) -> nn.Module:
+def _build(spec: ModelSpec, tables: Sequence[Table]) -> nn.Module:
+    config, embedded, dim = spec.config, spec.embedded, spec.config.dense_embedding_dim or 0
     bottom, top = _ending_in(config.bottom_mlp, tables[0].dim), _ending_in(config.top_mlp, 1)
-    model = BUILDERS[config.kind](config, meta_bags(tables), num_dense, bottom, top)
+    num_inputs = spec.num_dense + len(embedded) * dim
+    model = BUILDERS[config.kind](config, meta_bags(tables), num_inputs, bottom, top)
+    if embedded:
+        embedding = PeriodicEmbedding(spec.num_dense, embedded, dim)
+        model.dense_arch = nn.Sequential(embedding, model.get_submodule("dense_arch"))
     return regularize(model, config)
 
 

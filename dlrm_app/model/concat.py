@@ -64,13 +64,14 @@ class ConcatModel(nn.Module):
         )
         self.sparse_arch = ConcatSparseArch(bags)
         pooling = None if stride is None else StridedMean(width, stride)
+        self.dense_arch = nn.Identity()
         self.inter_arch: nn.Module = pooling or nn.Identity()
         self.over_arch = OverArch((pooling.width if pooling else width) + num_dense, list(mlp))
 
     def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
         """Logits [B, 1]."""
         crossed = self.inter_arch(self.sparse_arch(sparse_features))
-        return self.over_arch(torch.cat([crossed, dense_features], dim=1))
+        return self.over_arch(torch.cat([crossed, self.dense_arch(dense_features)], dim=1))
 
 
 def build(

@@ -73,15 +73,16 @@ class StepShape:
 
 
 def matrices_of(model: nn.Module) -> list[Matrix]:
-    """Every weight with two dimensions outside the tables."""
+    """Every weight with two dimensions or more outside the tables."""
     parts = {"dense_arch": "mlps", "over_arch": "mlps", "inter_arch": "interaction"}
     matrices, begun = [], set()
     for name, weight in model.named_parameters():
         pieces = name.split(".")
         part = next((parts[piece] for piece in pieces if piece in parts), None)
-        if part is not None and weight.ndim == 2:
+        if part is not None and weight.ndim >= 2:
             bottom = name.partition("dense_arch")[0] if "dense_arch" in pieces else None
-            outputs, inputs = weight.shape
+            inputs = weight.shape[-1]
+            outputs = weight.numel() // inputs
             matrices.append(Matrix(part, inputs, outputs, bottom is not None and bottom not in begun))
             begun.add(bottom)
     return matrices

@@ -23,9 +23,11 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import TrainBatches, choose_loading
+from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.soft_labels import SoftLabels
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.model.build import build_model
+from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
 from dlrm_app.model.initial_weights import set_base_rate
 from dlrm_app.model.loss import ClickTask, multiplies_bf16, set_tf32
 from dlrm_app.sharding.plan import EstimatedPlan
@@ -71,13 +73,14 @@ def build_trainable(
     num_dense: int,
     runtime: Runtime,
     guard: nn.Module | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Trainable:
     """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``.
 
-    ``guard``: what the loss passes before the backward pass.
+    ``guard``: what the loss passes before the backward pass. ``numbers``: the dense features that may be embedded; None: all.
     """
     trainer, device = config.trainer, runtime.device
-    spec = ModelSpec(config.model, tables, num_dense, trainer.seed)
+    spec = ModelSpec(config.model, tables, num_dense, trainer.seed, numbers)
     set_tf32(trainer.tf32, device)
     is_bf16 = trainer.precision == "bf16"
     model = install(build_model(spec, device), device, trainer.kernels)
@@ -102,6 +105,21 @@ def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest
     split = manifest.splits["train"]
     if config.model.initial_bias == "base_rate" and split.positives and split.positives < split.rows:
         set_base_rate(model, split.positives / split.rows)
+
+
+SAMPLED_GROUPS = 16
+"""Row groups of the train split, evenly spread, whose rows tell the dense features' moments: half a million by default."""
+
+
+def begin_at_moments(model: nn.Module, manifest: Manifest) -> None:
+    """Sets the moments by which embeddings of dense features standardise, where ``model`` has such. Raises DataError."""
+    if not any(isinstance(module, PeriodicEmbedding) for module in model.modules()):
+        return
+    reader = SplitReader(manifest, "train", features=[])
+    groups = [group for group, rows in enumerate(reader.group_rows) if rows]
+    chosen = groups[:: -(-len(groups) // SAMPLED_GROUPS)] if groups else []
+    if chosen:
+        set_moments(model, torch.from_numpy(np.concatenate([reader.decode(group).dense for group in chosen])))
 
 
 def epoch_batches(

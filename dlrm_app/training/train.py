@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from dlrm_app.config.train import TrainConfig
+from dlrm_app.dataset.columns import number_features
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
@@ -36,6 +37,7 @@ from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.setup import (
     Trainable,
     begin_at_base_rate,
+    begin_at_moments,
     build_trainable,
     open_dataset,
     set_deterministic,
@@ -104,8 +106,12 @@ def prepare(
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip")
-    trainable = runtime.together(lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard))
+    numbers = number_features([column.transform for column in manifest.dense])
+    trainable = runtime.together(
+        lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard, numbers)
+    )
     begin_at_base_rate(trainable.model, config, manifest)
+    runtime.together(lambda: begin_at_moments(trainable.model, manifest))
     soft_labels, distillation = None, config.distillation
     if scores := distillation.scores:
         soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), distillation.share, manifest))

@@ -177,7 +177,11 @@ def test_a_limit_on_the_size_of_files_is_told_before_the_process_ends(
 
 @pytest.mark.parametrize(
     "overrides",
-    [["model=dcn", "model.ensemble_size=2"], ["model=projection"], ["model=concat", "model.bottom_mlp=[]"]],
+    [
+        ["model=dcn", "model.ensemble_size=2", "model.dense_embedding_dim=3"],
+        ["model=projection"],
+        ["model=concat", "model.bottom_mlp=[]"],
+    ],
 )
 def test_every_architecture_exports(trained: Path, tmp_path: Path, overrides: list[str]) -> None:
     train_here(tmp_path / "run", f"data.path={trained}/dataset", "trainer.max_steps=3", *overrides)

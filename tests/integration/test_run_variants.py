@@ -27,6 +27,7 @@ VARIANTS = {
         "optimizer.sparse.weight_decay_mode=coupled",
         "optimizer.sparse.updated_rows=all",
         "optimizer.dense.ema_decay=0.8",
+        "model.dense_embedding_dim=4",
         "schedule=plateau",
         "schedule.sparse.warmup_steps=4",
         "schedule.dense.warmup_steps=4",

@@ -12,7 +12,7 @@ from typing import Any
 
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig
-from dlrm_app.dataset.columns import refuse_other_columns
+from dlrm_app.dataset.columns import number_features, refuse_other_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
@@ -267,7 +267,9 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     tables = in_order(resolve_tables(config.tables, feature_rows), marker.tables)
-    spec = ModelSpec(config.model, tables, len(marker.columns["dense"]), config.trainer.seed)
+    transforms = [column["transform"] for column in marker.columns["dense"]]
+    numbers = number_features(transforms)
+    spec = ModelSpec(config.model, tables, len(transforms), config.trainer.seed, numbers)
     return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, config.data.path, dense)
 
 
