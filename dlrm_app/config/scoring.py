@@ -51,8 +51,10 @@ class PermutationsConfig(Section):
 
 @dataclass(slots=True)
 class EvaluateConfig(Section):
-    checkpoint: str = REQUIRED
+    checkpoint: str | None = None
     against: str | None = None
+    scores: list[str] = field(default_factory=list)
+    blend: list[NonNegative] | None = None
     which: Which = REQUIRED
     ema: bool = REQUIRED
     data: EvaluationDataConfig = field(default_factory=EvaluationDataConfig)
@@ -69,8 +71,29 @@ class EvaluateConfig(Section):
     report: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """Names of files."""
-        return [*needs_end("output", self.output, ".json"), *needs_end("report", self.report, ".html")]
+        """Something to evaluate, what only a checkpoint has, weights of a blend, and names of files."""
+        problems = [*needs_end("output", self.output, ".json"), *needs_end("report", self.report, ".html")]
+        if self.checkpoint is None:
+            if not self.scores:
+                cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
+                problems.append(Problem(f"{prefix}checkpoint", "or scores must say what to evaluate", cure))
+            given = {"against": self.against, "importance": self.importance or None, "ema": self.ema or None}
+            problems += [
+                Problem(f"{prefix}{key}", "is for checkpoints", "give checkpoint=RUN, or leave it out", value)
+                for key, value in given.items()
+                if value is not None
+            ]
+            if self.group_by and self.data.path is None:
+                rule = "names a feature of a dataset"
+                problems.append(Problem(f"{prefix}group_by", rule, "give data.path=", self.group_by))
+        num_models = (self.checkpoint is not None) + (self.against is not None) + len(self.scores)
+        if self.blend is not None and (
+            len(self.blend) != num_models or num_models < 2 or not sum(self.blend)
+        ):
+            rule = f"must hold a weight for each of {num_models} models, not all 0, of at least two"
+            cure = "as in checkpoint=RUN scores=[a.parquet] blend=[0.8,0.2]"
+            problems.append(Problem(f"{prefix}blend", rule, cure, self.blend))
+        return problems
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Metrics of checkpoints (dlrm-evaluate), and paired tests of whether they differ on the same rows (dlrm-report too)."""
+"""Metrics of checkpoints and of scores (dlrm-evaluate), and paired tests of whether they differ on the same rows (dlrm-report
+too)."""
 
 import gc
 import logging
@@ -30,6 +31,7 @@ from dlrm_app.evaluation.result import (
     format_result,
     importance_table,
 )
+from dlrm_app.evaluation.scores import Labels, Scores, blend, own_labels, read_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
@@ -44,39 +46,47 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's metrics on a split, and ``logits`` and ``labels`` of this rank's rows."""
+    """A model's metrics on a split, and ``logits`` and ``labels`` of this rank's rows. ``step`` is None but for checkpoints."""
 
-    trained: TrainedModel
+    path: str
+    step: int | None
     values: dict[str, float]
     logits: torch.Tensor
     labels: torch.Tensor
-    importance: Importance | None
+    importance: Importance | None = None
 
     def result(self, interval: Interval) -> ModelResult:
         """Its part of the result."""
-        step = self.trained.marker.progress.step
-        return ModelResult(str(self.trained.folder), step, self.values, interval, self.importance)
+        return ModelResult(self.path, self.step, self.values, interval, self.importance)
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
     """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
     with start_runtime(config.threads) as runtime:
-        paths = [config.checkpoint, *([config.against] if config.against else [])]
+        paths = [path for path in (config.checkpoint, config.against) if path]
         models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
-        data_path = Path(config.data.path or models[0].data_path)
-        manifest = runtime.together(lambda: open_rows(data_path, models, config))
-        measured = [measure_on_same(trained, manifest, config, runtime) for trained in models]
-        for other in measured[1:]:
-            refuse_other_labels(other, measured[0], runtime)
-        intervals, comparison = find_intervals(measured, config.confidence)
+        data_path = config.data.path or (models[0].data_path if models else None)
+        manifest = None
+        if data_path is not None:
+            folder = Path(data_path)
+            manifest = runtime.together(lambda: open_rows(folder, models, config))
+        measured = []
+        for trained in models:
+            assert manifest is not None
+            measured.append(measure_on_same(trained, manifest, config, runtime))
+            refuse_other_labels(measured[-1], measured[0], runtime)
+        if config.scores or config.blend:
+            measured += measure_scores(config, measured, manifest, runtime)
+        intervals, comparison, tests = find_intervals(measured, config.confidence)
         result = EvaluationResult(
-            dataset=str(data_path),
-            fingerprint=manifest.fingerprint(),
+            dataset=str(data_path or config.scores[0]),
+            fingerprint=manifest.fingerprint() if manifest else "",
             split=config.split,
             group_by=config.group_by,
             confidence=config.confidence,
             models=[each.result(interval) for each, interval in zip(measured, intervals, strict=True)],
             comparison=comparison,
+            tests=tests,
         )
         if runtime.is_first:
             print(format_result(result, config.ema))
@@ -90,6 +100,51 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                     write_json(Path(config.output), asdict(result))
         return result
+
+
+def measure_scores(
+    config: EvaluateConfig, models: Sequence[Measured], manifest: Manifest | None, runtime: Runtime
+) -> list[Measured]:
+    """Measures the files ``config.scores`` on the rows of ``manifest``, or on their own labels, and then the blend."""
+    files = runtime.together(
+        lambda: [read_scores(Path(path), manifest, config.split) for path in config.scores]
+    )
+    rows = runtime.together(lambda: _rows_of(config, files, manifest, runtime))
+    device = runtime.device
+    logits = [part.to(device) for part in runtime.together(lambda: [each.logits(rows) for each in files])]
+    found = list(zip(config.scores, logits, strict=True))
+    if config.blend:
+        name = "blend " + " + ".join(f"{weight:g}" for weight in config.blend)
+        found.append((name, blend([*(each.logits for each in models), *logits], config.blend)))
+    measured = []
+    for name, each in found:
+        metrics = ClickMetrics(config.split, config.group_by).to(device)
+        metrics.update(each, rows.labels, rows.groups)
+        measured.append(Measured(name, None, metrics.compute(), *metrics.rows()))
+    return measured
+
+
+def _rows_of(
+    config: EvaluateConfig, files: Sequence[Scores], manifest: Manifest | None, runtime: Runtime
+) -> Labels:
+    """This rank's labels: of the dataset, or the first that a file has."""
+    if manifest is None:
+        return own_labels(files, runtime)
+    features = [config.group_by] if config.group_by else []
+    size = batch_rows(config.batch_size, 1, runtime.world_size, runtime.device_type)
+    rank, world_size = runtime.rank, runtime.world_size
+    labels, groups = [], []
+    with EvalBatches(
+        manifest, config.split, features, batch_size=size, rank=rank, world_size=world_size
+    ) as batches:
+        for batch in batches:
+            part = slice(batch.num_valid)
+            labels.append(batch.labels[part] > 0.5)
+            groups += [batch.sparse_features[name].values()[part] for name in features]
+    total = manifest.splits[config.split].rows
+    share = range(rank * total // world_size, (rank + 1) * total // world_size)
+    joined = torch.cat(groups).to(runtime.device) if groups else None
+    return Labels(torch.cat(labels).to(runtime.device), joined, share)
 
 
 def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, PairedTest | str]:
@@ -130,7 +185,8 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     if config.data.path is None:
         refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
-    check_columns(models[0], manifest)
+    if models:
+        check_columns(models[0], manifest)
     for trained in models:
         problem = group_problem(manifest, trained.features, config.group_by)
         refuse_if([problem] if problem else [])
@@ -177,7 +233,7 @@ def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> 
     """Raises DataError, on every rank, unless both models were measured on rows of the same labels in the same order."""
     if not all(all_gather_objects(torch.equal(first.labels, second.labels))):
         raise DataError(
-            f"{first.trained.name} and {second.trained.name} cannot be compared: the labels of their datasets' rows are not "
+            f"{first.path} and {second.path} cannot be compared: the labels of their datasets' rows are not "
             "the same in the same order; preprocess both alike, but for the encoding"
         )
 
@@ -209,7 +265,8 @@ def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, r
     importance = _importance(passes, trained, manifest, config, size, runtime) if config.importance else None
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
-    return Measured(trained, values, *metrics.rows(), importance)
+    step = trained.marker.progress.step
+    return Measured(str(trained.folder), step, values, *metrics.rows(), importance)
 
 
 def _importance(
@@ -236,21 +293,33 @@ def _importance(
 
 def find_intervals(
     measured: Sequence[Measured], confidence: float
-) -> tuple[list[Interval], Comparison | None]:
-    """The models' AUCs with their intervals and, of two models, whether they differ."""
+) -> tuple[list[Interval], Comparison | None, list[PairedTest]]:
+    """The models' AUCs with their intervals, the first two compared, and tests of the others against the first."""
     if any(math.isnan(each.values["auc"]) for each in measured):
-        return [Interval(each.values["auc"], *[math.nan] * 3) for each in measured], None
-    labels = measured[0].labels
-    if len(measured) == 1:
-        return [auc_interval(measured[0].logits, labels, confidence)], None
-    comparison = compare_aucs(measured[0].logits, measured[1].logits, labels, confidence)
-    return [comparison.first, comparison.second], comparison
+        return [Interval(each.values["auc"], *[math.nan] * 3) for each in measured], None, []
+    first, *others = measured
+    labels = first.labels
+    if not others:
+        return [auc_interval(first.logits, labels, confidence)], None, []
+    compared = [compare_aucs(each.logits, first.logits, labels, confidence) for each in others]
+    adjusted = holm([each.p_value for each in compared])
+    intervals = [compared[0].second, *(each.first for each in compared)]
+    return intervals, _reversed(compared[0]), list(map(PairedTest, compared, adjusted))
 
 
-def next_command(config: EvaluateConfig, manifest: Manifest) -> str:
-    """The same command against another run, or with two runs on another split."""
-    others = [name for name, split in manifest.splits.items() if name != config.split and split.positives]
+def _reversed(of: Comparison) -> Comparison:
+    less = of.difference
+    difference = Interval(-less.value, less.standard_error, -less.high, -less.low)
+    return Comparison(of.second, of.first, difference, of.p_value)
+
+
+def next_command(config: EvaluateConfig, manifest: Manifest | None) -> str:
+    """The same command against another run, or with several models on another split."""
+    splits = manifest.splits if manifest else {}
+    others = [name for name, split in splits.items() if name != config.split and split.positives]
     split = others[-1] if config.against and others else config.split
     typed = typed_settings("split", "against", "output", "report")
     settings = {"split": split, "against": config.against or "ANOTHER_RUN"}
+    if config.checkpoint is None:
+        settings = {"split": split, "checkpoint": "RUN"}
     return next_line(" ".join(["dlrm-evaluate", *typed]), settings)

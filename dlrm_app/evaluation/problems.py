@@ -8,7 +8,7 @@ from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.config.train import EvaluationConfig
 from dlrm_app.dataset.manifest import Manifest, label_of, read_manifest
 from dlrm_app.errors import DataError, refuse_all, refuse_if
-from dlrm_app.files import output_problems
+from dlrm_app.files import is_file, output_problems
 from dlrm_app.runs.checkpoint.marker import read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, refuse_no_checkpoint
 from dlrm_app.tables.specs import Table
@@ -51,21 +51,26 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
             problems += output_problems(key, Path(given))
     paths = [Path(path) for path in (config.checkpoint, config.against) if path]
     looks = [lambda path=path: refuse_no_checkpoint(path) for path in paths]
+    problems += [
+        f"scores={path} is no file: name a Parquet file" for path in config.scores if not is_file(Path(path))
+    ]
     refuse_all(problems, *looks, lambda: _check_rows(config))
 
 
 def _check_rows(config: EvaluateConfig) -> None:
     """Looks at the dataset alone; whether it is what the models read is checked once they are open."""
-    manifest = read_manifest(Path(config.data.path or _trained_on(config)))
+    if config.data.path is None and config.checkpoint is None:
+        return
+    manifest = read_manifest(Path(config.data.path or _trained_on(config.checkpoint or "", config.which)))
     label_of(manifest, config.split)
     problem = group_problem(manifest, [column.name for column in manifest.sparse], config.group_by)
     refuse_if([problem] if problem else [])
 
 
-def _trained_on(config: EvaluateConfig) -> str:
-    folder = choose_checkpoint(Path(config.checkpoint), config.which)
+def _trained_on(checkpoint: str, which: str) -> str:
+    folder = choose_checkpoint(Path(checkpoint), which)
     path = str(read_saved_config(read_marker(folder).config, folder).data.path)
-    refuse_moved(Path(path), config.checkpoint)
+    refuse_moved(Path(path), checkpoint)
     return path
 
 

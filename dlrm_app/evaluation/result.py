@@ -1,7 +1,7 @@
 """Results of an evaluation of checkpoints: records as they land on disk, and their tables as text. No torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlrm_app.table import Cell, Column, Rows, text_table
@@ -74,24 +74,29 @@ class Importance:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """One model's part of ``output``."""
+    """One model's part of ``output``. ``checkpoint``: its folder, or a file of scores, or a blend, which have no step."""
 
     checkpoint: str
-    step: int
+    step: int | None
     metrics: dict[str, float]
     auc_interval: Interval
     importance: Importance | None
 
     @property
     def name(self) -> str:
-        """Run and step, for people."""
+        """Run and step, for people; of scores the file as it was typed."""
+        if self.step is None:
+            return self.checkpoint
         path = Path(self.checkpoint).absolute()
         return f"{path.parents[1].name}/{path.name}"
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The content of ``output``, as JSON: one or two models on the same rows."""
+    """The content of ``output``, as JSON: models on the same rows.
+
+    ``comparison``: of the first two; ``tests``: of each further model against the first, with Holm's adjustment over all.
+    """
 
     dataset: str
     fingerprint: str
@@ -100,6 +105,7 @@ class EvaluationResult:
     confidence: float
     models: list[ModelResult]
     comparison: Comparison | None
+    tests: list[PairedTest] = field(default_factory=list)
 
 
 def format_result(result: EvaluationResult, are_averaged: bool) -> str:
@@ -109,7 +115,7 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
     shown = {key: title for key, title in HEADINGS.items() if key in first}
     rows = [
         [
-            model.name + ", averaged" * are_averaged,
+            model.name + ", averaged" * (are_averaged and model.step is not None),
             f"{model.auc_interval.value:.5f}",
             f"{model.auc_interval.low:.5f} to {model.auc_interval.high:.5f}",
             *(f"{model.metrics[key]:.5f}" for key in shown),
@@ -120,7 +126,15 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
         f"{result.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive",
         text_table(["", "AUC", f"{percent} interval", *shown.values()], rows),
     ]
-    if result.comparison:
+    if len(result.tests) > 1:
+        lines.append(f"less the AUC of {result.models[0].name} (DeLong, paired; p by Holm over all):")
+        tested = [
+            [model.name, f"{interval.value:+.5f}", bounds(interval), f"{test.adjusted_p:.3g}"]
+            for model, test in zip(result.models[1:], result.tests, strict=True)
+            for interval in [test.comparison.difference]
+        ]
+        lines.append(text_table(["", "AUC", f"{percent} interval", "p"], tested))
+    elif result.comparison:
         difference = result.comparison.difference
         lines.append(
             f"difference in AUC {difference.value:+.5f} ({percent} interval {difference.low:+.5f} to "
