@@ -1,8 +1,12 @@
 """The commands: what each reads, checks and runs, and the page that it leaves. All is imported once it is needed."""
 
+import os
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -10,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.cli.process import loading
+from dlrm_app.distributed.launcher import LAUNCHED
 from dlrm_app.distributed.ranks import started_ranks
-from dlrm_app.errors import DlrmError, refuse_if
+from dlrm_app.errors import ConfigError, DlrmError, refuse_if
 
 Job = Callable[[Any], Any]
 
@@ -119,6 +124,67 @@ def _paired_tests(config: Any, split: str, runs: Mapping[str, Path]) -> Mapping[
     return paired_tests(evaluation, runs)
 
 
+def _check_days(config: Any) -> None:
+    """All that is wrong, with the settings of other commands too, as far as no dataset is needed to see it."""
+    from dlrm_app.config.compose import compose_config
+    from dlrm_app.days.words import sample_words
+    from dlrm_app.files import output_problems
+
+    problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
+    for name, words in sample_words(config).items():
+        try:
+            schema = schema_of(name)
+            problems += [f"{name}.{each}" for each in compose_config(name, schema, words).problems()]
+        except ConfigError as error:
+            problems += [f"{name}.{each}" for each in error.problems]
+    refuse_if(problems)
+
+
+def _days(config: Any) -> None:
+    with loading():
+        from dlrm_app.days.days import go_through_days
+        from dlrm_app.reports.days import write_days
+
+    ranks = started_ranks()
+    try:
+        go_through_days(config, run_words, ranks)
+    finally:
+        if ranks.is_first and (page := write_days(Path(config.output))):
+            print(f"page: {page}")
+
+
+def run_words(name: str, words: Sequence[str], log: Path) -> None:
+    """Runs ``dlrm-<name>`` with ``words`` in this process, an export in one of its own; what it prints goes to the end of ``log``.
+
+    Raises DlrmError.
+    """
+    from dlrm_app.cli.launch import configured
+
+    if name == "export":  # which works on one rank, and compiles
+        return _run_alone(name, words, log)
+    typed, sys.argv = sys.argv, [f"dlrm-{name}", *words]  # for what it prints to be typed next
+    try:
+        with log.open("a", encoding="utf-8") as file, redirect_stdout(file):
+            print(f"\n$ {shlex.join(sys.argv)}", flush=True)
+            command, schema = COMMANDS[name], schema_of(name)
+            command.job(configured(name, schema, words, command.check, command.complete))
+    finally:
+        sys.argv = typed
+
+
+def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
+    of_launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    environment = {key: value for key, value in os.environ.items() if key not in of_launcher}
+    command = [sys.executable, "-m", "dlrm_app.cli", name, *words]
+    with log.open("a", encoding="utf-8") as file:
+        print(f"\n$ {shlex.join([f'dlrm-{name}', *words])}", file=file, flush=True)
+        done = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, env={**environment, LAUNCHED: "1"}, check=False
+        )
+    if done.returncode:
+        raise DlrmError(f"dlrm-{name} failed, see the end of {log}")
+
+
 def _doctor(config: Any) -> None:
     from dlrm_app.doctor.examine import examine
     from dlrm_app.doctor.report import report
@@ -191,6 +257,7 @@ COMMANDS = {
         _job("synthetic.generate"),
         lambda config: refuse_if(_find("config.datasets.generate_problems")(config)),
     ),
+    "days": Command("days.DaysConfig", _days, _check_days),
     "report": Command("scoring.ReportConfig", report_runs, _lazily("reports.comparison.check_runs")),
     "doctor": Command("doctor.DoctorConfig", _doctor),
 }
@@ -216,6 +283,10 @@ def run(name: str) -> None:
         from dlrm_app.config.scoring import with_runs
 
         sys.argv[1:] = with_runs(sys.argv[1:])
+    if name == "days":
+        from dlrm_app.config.days import with_words
+
+        sys.argv[1:] = with_words(sys.argv[1:])
     command = COMMANDS[name]
     return launch(name, schema, command.job, command.check, command.complete)
 
@@ -233,6 +304,19 @@ def _examine_without_hydra(reason: ImportError) -> None:
 
 
 # what pyproject's scripts name
-preprocess, check, train, evaluate, export, predict, serve, tune, bench, plan, generate, report, doctor = (
-    partial(run, name) for name in COMMANDS
-)
+(
+    preprocess,
+    check,
+    train,
+    evaluate,
+    export,
+    predict,
+    serve,
+    tune,
+    bench,
+    plan,
+    generate,
+    days,
+    report,
+    doctor,
+) = (partial(run, name) for name in COMMANDS)

@@ -98,6 +98,20 @@ def launch(
     leave(code)
 
 
+def configured(
+    command: str,
+    schema: type[Any],
+    words: Sequence[str],
+    validate: Job,
+    complete: Callable[[list[str]], list[str]] = list,
+) -> Any:
+    """The checked configuration of ``dlrm-<command> *words``, for a command that calls another. Raises ConfigError."""
+    overrides, problems = check_overrides([*words], schema, conf_dir(), command)
+    refuse_if(problems)
+    tree, _ = compose_tree(command, schema, complete(overrides))
+    return checked_config(tree, schema, [], validate)
+
+
 def _set_up_process() -> None:
     stop_with_launcher()
     # OpenMP threads that spin for long while they wait take the cores from the reader, other ranks and other

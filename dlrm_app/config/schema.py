@@ -64,10 +64,10 @@ Which = Literal["newest", "best"]
 
 
 def types_of(schema: Any) -> dict[str, Any]:
-    """Field → its annotation, in the order of the fields."""
+    """Key → its annotation, in the order of the fields. ``from_`` is the field of the key ``from``, a word of Python's."""
     if schema not in _types:
         hints = get_type_hints(schema, include_extras=True)
-        _types[schema] = {field.name: hints[field.name] for field in fields(schema)}
+        _types[schema] = {field.name.rstrip("_"): hints[field.name] for field in fields(schema)}
     return _types[schema]
 
 
@@ -105,8 +105,8 @@ def known_keys(schema: Any, prefix: str = "") -> Iterator[str]:
 def defaults_of(schema: Any) -> dict[str, Any]:
     """Every key with its default, "???" where there is none."""
     return {
-        field.name: defaults_of(annotation) if is_section(annotation) else _default(field)
-        for field, annotation in zip(fields(schema), types_of(schema).values(), strict=True)
+        key: defaults_of(annotation) if is_section(annotation) else _default(field)
+        for field, (key, annotation) in zip(fields(schema), types_of(schema).items(), strict=True)
     }
 
 
@@ -145,9 +145,9 @@ def build(
     """
     annotations, arguments = types_of(schema), {}
     problems += [unknown_key(f"{prefix}{name}", schema) for name in values if name not in annotations]
-    for field in fields(cast(Any, schema)):
-        key, annotation = f"{prefix}{field.name}", annotations[field.name]
-        value = values.get(field.name, {} if is_section(annotation) else _default(field))
+    for field, (name, annotation) in zip(fields(cast(Any, schema)), annotations.items(), strict=True):
+        key = f"{prefix}{name}"
+        value = values.get(name, {} if is_section(annotation) else _default(field))
         if value == REQUIRED:
             problems.append(required(key))
             value = ""
@@ -215,8 +215,10 @@ class Section:
     def problems(self, prefix: str = "") -> list[Problem | str]:
         """Values out of their range or choices, and what ``rules`` tells, in all sections."""
         found: list[Problem | str] = []
-        for name, annotation in types_of(type(self)).items():
-            value, key = getattr(self, name), f"{prefix}{name}"
+        for field, (name, annotation) in zip(
+            fields(cast(Any, self)), types_of(type(self)).items(), strict=True
+        ):
+            value, key = getattr(self, field.name), f"{prefix}{name}"
             if isinstance(value, Section):
                 found += value.problems(f"{key}.")
             else:

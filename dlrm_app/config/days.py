@@ -1,0 +1,148 @@
+"""The configuration of dlrm-days. Values and their explanations stand in conf/days.yaml."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Annotated
+
+from msgspec import Meta
+
+from dlrm_app.config.schema import REQUIRED, Count, Section, Share, Whole, required
+from dlrm_app.errors import Problem
+from dlrm_app.text import quoted
+
+COMMANDS = ("preprocess", "train", "export")
+"""Commands whose settings are typed behind their name: ``train.model=dcn``."""
+GIVEN = {
+    "preprocess": (
+        "dataset",
+        "input",
+        "split",
+        "encoding.grow_from",
+        "encoding.day",
+        "encoding.path",
+        "output",
+    ),
+    "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
+    "export": ("checkpoint", "which", "data.path", "split", "output"),
+}
+"""Groups, sections and keys of these that dlrm-days gives itself."""
+RELATIVE = {"yesterday": 1, "today": 0}
+"""Words for a day → how many days ago it is."""
+
+
+@dataclass(slots=True)
+class DaysInputConfig(Section):
+    days: str = REQUIRED
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """A place for the day."""
+        try:
+            texts = {self.days.format(day=date(2026, 11, number)) for number in (1, 2)}
+        except (KeyError, IndexError, ValueError):
+            texts = set()
+        if len(texts) == 2:
+            return []
+        rule = "must name the files of a day, with {day} for its date"
+        return [Problem(f"{prefix}days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)]
+
+
+@dataclass(slots=True)
+class DaysSettings(Section):
+    from_: str = REQUIRED
+    to: str = REQUIRED
+    holdout: Annotated[float, Meta(gt=0, le=0.5)] = REQUIRED
+    replay: Share = REQUIRED
+    replay_window: Whole = REQUIRED
+    full_retrain: Count | None = None
+    retrain_window: Count = REQUIRED
+    min_rows: Share = REQUIRED
+    max_auc_drop: Share = REQUIRED
+    max_unseen_rise: Share = REQUIRED
+    accept: list[str] = field(default_factory=list)
+    export: bool = REQUIRED
+    keep: Count = REQUIRED
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """Dates, in their order."""
+        named = {"from": self.from_, "to": self.to}
+        named |= {f"accept[{number}]": day for number, day in enumerate(self.accept)}
+        faults = [
+            Problem(f"{prefix}{key}", "must be a date such as 2026-11-01, yesterday or today", value=day)
+            for key, day in named.items()
+            if _date(day) is None
+        ]
+        first, last = _date(self.from_), _date(self.to)
+        if first and last and last < first and self.to not in RELATIVE:
+            faults.append(
+                Problem(f"{prefix}to", f"must not lie before {prefix}from ({first})", value=self.to)
+            )
+        return faults
+
+    def days(self) -> list[date]:
+        """The days from the first to the last; none while the last lies before the first."""
+        first, last = _date(self.from_), _date(self.to)
+        assert first is not None
+        assert last is not None
+        return [first + timedelta(number) for number in range((last - first).days + 1)]
+
+    @property
+    def num_kept(self) -> int:
+        """Days whose datasets and models stay: ``keep``, or those of the longest window."""
+        retrained = self.retrain_window if self.full_retrain else 1
+        return max(self.keep, self.replay_window + 1, retrained + 1)
+
+
+def _date(text: str) -> date | None:
+    if text in RELATIVE:
+        return date.today() - timedelta(RELATIVE[text])  # the machine's own calendar, as cron's
+    try:
+        return date.fromisoformat(text) if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else None
+    except ValueError:
+        return None
+
+
+@dataclass(slots=True)
+class DaysConfig(Section):
+    input: DaysInputConfig = field(default_factory=DaysInputConfig)
+    dataset: str = REQUIRED
+    output: str = REQUIRED
+    days: DaysSettings = field(default_factory=DaysSettings)
+    preprocess: list[str] = field(default_factory=list)
+    train: list[str] = field(default_factory=list)
+    export: list[str] = field(default_factory=list)
+
+    def rules(self, prefix: str) -> list[Problem]:
+        """A place to work in, and no settings that each day has of its own."""
+        problems = [] if self.output else [required("output")]
+        for command in COMMANDS:
+            for word in getattr(self, command):
+                key = word.partition("=")[0].lstrip("+")
+                if any(f"{key}.".startswith(f"{given}.") for given in GIVEN[command]):
+                    rule = "is what dlrm-days gives each day itself"
+                    problems.append(Problem(f"{command}.{key}", rule, "leave it out"))
+        if self.export and not self.days.export:
+            problems.append(
+                Problem("export", "settings are for days.export=true", "add that, or leave them out")
+            )
+        return problems
+
+
+def with_words(words: Sequence[str]) -> list[str]:
+    """The words behind ``dlrm-days``, with those of other commands, ``train.model=dcn``, as one ``train=[…]`` each.
+
+    So that they are read as that command reads them: its groups, recipes and YAML files too.
+    """
+    rest: list[str] = []
+    given: dict[str, list[str]] = {}
+    for word in words:
+        command, _, setting = word.partition(".")
+        key, _, value = word.partition("=")
+        if command in COMMANDS and "=" in setting:
+            given.setdefault(command, []).append(quoted(setting))
+        elif key == "input.days" and value[:1] not in ("'", '"'):  # = and {day} mean something in settings
+            rest.append(f"{key}={quoted(value)}")
+        else:
+            rest.append(word)
+    return [*rest, *(f"{command}=[{','.join(settings)}]" for command, settings in given.items())]

@@ -1,0 +1,150 @@
+"""dlrm-days: goes through the days in their order, learns those that are new, and names those that are missing or changed."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+from dlrm_app.config.days import DaysConfig
+from dlrm_app.days.day import Day, History, Run, prune, publish
+from dlrm_app.days.record import DAYS, DayRecord, parent_checksum, read_record, redo, write_lines
+from dlrm_app.distributed.ranks import Ranks
+from dlrm_app.errors import ConfigError
+from dlrm_app.files import explained_disk_errors, held_lock
+from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
+from dlrm_app.table import text_table
+from dlrm_app.text import count, fixed, listed, percent
+
+logger = logging.getLogger(__name__)
+SHOWN = 14
+"""Days in the table at the end."""
+
+
+def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecord]:
+    """Learns each day that has files and is not done; gives the records of all days that are done.
+
+    ``run``: does the work of another command. Raises DlrmError for what a user can fix; the same command then goes on.
+    """
+    output = Path(config.output).absolute()
+    with ExitStack() as stack:
+        if ranks.is_first:
+            (output / DAYS).mkdir(parents=True, exist_ok=True)
+            refusal = f"another dlrm-days is working on output={output}: wait for it"
+            stack.enter_context(held_lock(output / ".lock", refusal))
+        stack.enter_context(explained_disk_errors(output, "then run the same command again"))
+        records = read_records(output)
+        new, missing, late = days_to_do(config, [record.day for record in records])
+        for day in new:
+            history = History(output, records)
+            record = Day(config, day, history, run, ranks.is_first).learn()
+            logger.info("%s: %s", record.day, f"held back: {record.held}" if record.held else "published")
+            records.append(record)
+            if ranks.is_first:
+                conclude(config, History(output, records))
+        if ranks.is_first:
+            conclude(config, History(output, records))
+            print(days_table(records[-SHOWN:]))
+            _warn_of(missing, late, output)
+            print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
+    return records
+
+
+def read_records(output: Path) -> list[DayRecord]:
+    """The records of all days that are done, in the order of the days."""
+    found = (read_record(folder) for folder in sorted((output / DAYS).glob("*-*-*")))
+    return [record for record in found if record is not None]
+
+
+def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
+    """(Days to learn, days without files, days whose files have come after a later day was learnt, which are left out)."""
+    new, missing, late = [], [], []
+    for day in config.days.days():
+        name = day.isoformat()
+        if name in done:
+            continue
+        if not files_of(config, name):
+            missing.append(name)
+        elif done and name < done[-1]:
+            late.append(name)
+        else:
+            new.append(day)
+    return new, missing, late
+
+
+def files_of(config: DaysConfig, day: str) -> list[Source]:
+    """The files of a day as they are now; none where nothing is found."""
+    try:
+        return find_files("input.days", config.input.days.format(day=date.fromisoformat(day)))
+    except ConfigError:
+        return []
+
+
+def conclude(config: DaysConfig, history: History) -> None:
+    """Brings what follows from the records up to date: the link to the published day, what is kept, days.jsonl."""
+    if history.published:
+        publish(history)
+        prune(history, config.days.num_kept)
+    write_lines(history.output, history.records, marks_of(config, history))
+
+
+def marks_of(config: DaysConfig, history: History) -> dict[str, str]:
+    """Day → why its record is not what its files would give now: they have changed, or those of a day before it."""
+    marks: dict[str, str] = {}
+    for number, record in enumerate(history.records):
+        folder = history.folder(record.day)
+        following = [history.folder(later.day) for later in history.records[number:]]
+        if (folder / "dataset").is_dir() and (change := _change(record, config)):
+            marks[record.day] = change
+            logger.warning("%s: %s; %s", record.day, change, redo(following))
+        elif record.parent in marks:
+            marks[record.day] = f"made from {record.parent}, which has changed"
+        elif record.parent_record != parent_checksum(history.output, record.parent):
+            marks[record.day] = f"made from another {record.parent} than the one that is there now"
+            logger.warning("%s: %s; %s", record.day, marks[record.day], redo(following))
+    return marks
+
+
+def _change(record: DayRecord, config: DaysConfig) -> str | None:
+    """How the day's files differ from those that it was made of; files that are gone are no change, logs are rotated."""
+    before = {source.path: source for source in record.sources}
+    for source in files_of(config, record.day):
+        known = before.get(str(source.path))
+        if known is None:
+            return f"its file {source.path} has come since"
+        version = (known.bytes, known.modified_ns, known.tag)
+        if source.version != version and _checksum(source) != known.checksum:
+            return f"its file {source.path} has changed since"
+    return None
+
+
+@cache
+def _checksum(source: Source) -> str:
+    return content_checksum(source)
+
+
+def _warn_of(missing: Sequence[str], late: Sequence[str], output: Path) -> None:
+    if missing:
+        logger.warning("without files, left out: %s", listed(missing, 7))
+    if late:
+        folders = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name > late[0]]
+        logger.warning(
+            "files came after later days were learnt, left out: %s; %s", listed(late, 7), redo(folders)
+        )
+
+
+def days_table(records: Sequence[DayRecord]) -> str:
+    """A row a day."""
+    rows = [
+        [
+            record.day,
+            f"{record.rows:,}",
+            percent(record.unseen_share),
+            fixed(record.next_day.auc if record.next_day else None, 5),
+            fixed(record.first_model.auc if record.first_model else None, 5),
+            "published" if record.published else f"held back: {record.held}",
+        ]
+        for record in records
+    ]
+    return text_table(["day", "rows", "unseen", "AUC, yesterday's model", "first day's", ""], rows)

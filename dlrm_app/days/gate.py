@@ -1,0 +1,63 @@
+"""The gate: rules that hold a day back. Before its rows are learnt: how many there are, how new their values, how well
+yesterday's model knows them. After: is the new model worse than yesterday's on the rows held back?
+
+A day whose labels are shuffled has them shuffled in the rows held back too, where no model is better than another: only the
+first rules find it.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from dlrm_app.config.days import DaysSettings
+from dlrm_app.days.record import DayRecord, Holdout, Scores
+from dlrm_app.text import percent
+
+
+def reason_before(
+    rows: int,
+    unseen: Mapping[str, float],
+    next_day: Scores | None,
+    before: Sequence[DayRecord],
+    settings: DaysSettings,
+) -> str | None:
+    """Why a day is held back unlearnt; ``before``: the published days of the window before it, the last at the end."""
+    if not before:
+        return None
+    usual_rows = median(record.rows for record in before)
+    if rows < settings.min_rows * usual_rows:
+        share = f"days.min_rows={settings.min_rows:g}"
+        return f"its {rows:,} rows are less than {share} of the {usual_rows:,.0f} of the days before"
+    known = [record for record in before if record.unseen]
+    for feature, share_now in unseen.items() if known else ():
+        most = max(record.unseen.get(feature, 1.0) for record in known)
+        if share_now - most > settings.max_unseen_rise:
+            return (
+                f"{percent(share_now)} of the lookups in {feature} are of values never seen, {percent(most)} on the days before: "
+                f"more than days.max_unseen_rise={settings.max_unseen_rise:g} above"
+            )
+    usual = [auc for auc in map(_auc_of, before) if auc is not None]
+    if next_day is not None and next_day.auc is not None and next_day.auc_high is not None and usual:
+        lowest = median(usual) - settings.max_auc_drop
+        if next_day.auc_high < lowest:
+            return (
+                f"yesterday's model has an AUC of {next_day.auc:.4f} on it, {median(usual):.4f} on the days before: "
+                f"lower by more than days.max_auc_drop={settings.max_auc_drop:g}"
+            )
+    return None
+
+
+def _auc_of(record: DayRecord) -> float | None:
+    """On a day that was new to the model; on the first one only the rows held back were."""
+    if record.next_day is not None:
+        return record.next_day.auc
+    return record.holdout.auc if record.holdout else None
+
+
+def reason_after(holdout: Holdout) -> str | None:
+    """Why a day is held back once it is learnt: its model is worse than the one before, beyond chance."""
+    if holdout.high is None or holdout.difference is None or holdout.high >= 0:
+        return None
+    return (
+        f"its model is worse than the one before on the rows held back: AUC {holdout.auc:.4f} after {holdout.before:.4f}, "
+        f"a difference of {holdout.difference:+.4f} (95% interval {holdout.low:+.4f} to {holdout.high:+.4f})"
+    )

@@ -1,0 +1,73 @@
+"""The settings of the commands that a day calls. What is typed stands behind what may be changed, before what may not."""
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from dlrm_app.config.days import DaysConfig
+from dlrm_app.text import quoted
+
+
+def given(key: str, value: object) -> str:
+    """``key=value`` as a command takes it, whatever characters the value has."""
+    return f"{key}={quoted(str(value))}"
+
+
+def preprocess_words(config: DaysConfig, day: date, parent: Path | None, output: Path) -> list[str]:
+    """Of dlrm-preprocess for the rows of ``day``; ``parent``: the dataset whose vocabularies grow, if there is one."""
+    return [
+        f"dataset={config.dataset}",
+        given("input.train", config.input.days.format(day=day)),
+        f"split.val={config.days.holdout}",
+        *config.preprocess,
+        given("output", output),
+    ]
+
+
+def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Path) -> list[str]:
+    """Of dlrm-train for one pass over the dataset ``rows``; ``before``: the run whose weights it begins with."""
+    return [
+        given("data.path", rows),
+        *([given("warm_start.checkpoint", before)] if before else []),
+        "trainer.epochs=1",
+        "evaluation.table_health=false",
+        "checkpoint.every_minutes=10",
+        "checkpoint.keep_last=1",
+        "checkpoint.keep_best=0",
+        *config.train,
+        "evaluation.test=false",
+        "resume=auto",
+        given("output", output),
+    ]
+
+
+def evaluate_words(rows: Path, split: str, models: Sequence[Path], output: Path) -> list[str]:
+    """Of dlrm-evaluate for one model, or for two that are compared."""
+    return [
+        *(given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)),
+        given("data.path", rows),
+        f"split={split}",
+        given("output", output),
+    ]
+
+
+def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> list[str]:
+    """Of dlrm-export for ``model``, verified on the rows held back."""
+    return [
+        given("checkpoint", model),
+        "which=newest",
+        given("data.path", rows),
+        "split=val",
+        *config.export,
+        given("output", output),
+    ]
+
+
+def sample_words(config: DaysConfig) -> dict[str, list[str]]:
+    """Command → its settings on a first day, to be checked before any work."""
+    folder = Path(config.output)
+    words = {
+        "preprocess": preprocess_words(config, date(2026, 11, 1), None, folder),
+        "train": train_words(config, folder, None, folder),
+    }
+    return words | ({"export": export_words(config, folder, folder, folder)} if config.days.export else {})
