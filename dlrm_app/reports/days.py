@@ -202,7 +202,7 @@ def _scores_chart(records: Sequence[DayRecord], across: Axis, key: str, title: s
     chart = Chart(title, across, linear_axis(heights), note=note)
     for n, low, high in ends:
         chart.error_bar(n, low, high, MODELS["next_day"][0])
-    for name, line in points.items():
+    for name, line in reversed(points.items()):  # yesterday's model on top
         style, words = MODELS[name]
         if line:
             tips = [f"{records[int(x)].day}: {words} {y:.5f}" for x, y in line]

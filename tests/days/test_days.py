@@ -1,0 +1,208 @@
+"""Days in their order: learnt once, whatever interrupts; named where they are missing, late, changed or poisoned."""
+
+import logging
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dlrm_app.cli.commands import run_words
+from dlrm_app.reports.days import write_days
+from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("log")
+    write_log(folder / "days")
+    return folder / "days"
+
+
+@pytest.fixture(scope="module")
+def three(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The days up to the third, and a training from scratch after the second; not to be changed."""
+    output = tmp_path_factory.mktemp("three") / "out"
+    learn([*days_words(log, output, NAMES[2]), "days.full_retrain=2"])
+    return output
+
+
+def nothing(name: str, words: Sequence[str], log: Path) -> None:
+    raise AssertionError(f"dlrm-{name} {' '.join(words)} is not to be run")
+
+
+def shuffled_labels(text: str) -> str:
+    rows = [line.partition("\t") for line in text.splitlines()]
+    labels = [label for label, _, _ in rows]
+    random.Random(0).shuffle(labels)
+    return "".join(f"{label}\t{rest}\n" for label, (_, _, rest) in zip(labels, rows, strict=True))
+
+
+def half(text: str) -> str:
+    rows = text.splitlines(keepends=True)
+    return "".join(rows[: len(rows) * 2 // 5])
+
+
+def swapped_columns(text: str) -> str:
+    """The id columns of every row in reverse."""
+    rows = [line.split("\t") for line in text.splitlines()]
+    return "".join("\t".join([*row[:14], *row[:13:-1]]) + "\n" for row in rows)
+
+
+def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
+    first, second, third = lines(three).values()
+    assert [first[key] for key in ("next_day", "first_model", "full_retrain")] == [None] * 3
+    assert second["next_day"] == second["first_model"]
+    assert third["next_day"] != third["first_model"]
+    assert third["full_retrain"]["auc"] > 0.6
+    assert 0.6 < third["first_model"]["auc"] < third["next_day"]["auc"] < third["holdout"]["auc"] + 0.1
+    assert {line["rows"] for line in lines(three).values()} == {3000}
+    assert (three / "published" / "model" / "result.json").is_file()
+    assert (three / "published").resolve().name == NAMES[2]
+
+
+def test_a_second_call_does_nothing(log: Path, three: Path) -> None:
+    before = results(three)
+    learn([*days_words(log, three, NAMES[2]), "days.full_retrain=2"], nothing)
+    assert results(three) == before
+
+
+def test_days_that_are_interrupted_at_every_step_end_the_same(log: Path, three: Path, tmp_path: Path) -> None:
+    """Every call is killed behind its first command, or before the next."""
+    words = [*days_words(log, three, NAMES[1]), "days.full_retrain=2"]
+    kept = three.rename(tmp_path / "kept")  # the same path: manifests name it
+    calls = 0
+
+    def once(name: str, words: Sequence[str], log: Path) -> None:
+        nonlocal calls
+        if calls:
+            raise KeyboardInterrupt
+        calls += 1
+        run_words(name, words, log)
+
+    try:
+        for _ in range(20):
+            calls = 0
+            try:
+                learn(words, once)
+                break
+            except KeyboardInterrupt:
+                continue
+        expected = {name: data for name, data in results(kept).items() if NAMES[2] not in name}
+        found = results(three)
+        assert found.keys() == expected.keys()
+        of_lines = expected.pop("days.jsonl"), found.pop("days.jsonl")
+        assert found == expected
+        assert of_lines[0].startswith(of_lines[1])
+    finally:
+        shutil.rmtree(three)
+        kept.rename(three)
+
+
+def test_files_that_change_are_reported_and_what_follows_is_marked(
+    log: Path, three: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = shutil.copytree(log, tmp_path / "log")
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    words = days_words(own, output, NAMES[2])
+    for record in output.glob("days/*/day.json"):  # as if they had been read there
+        record.write_text(record.read_text().replace(str(log), str(own)))
+    for name in NAMES[:3]:  # only touched
+        (own / f"dt={name}" / "clicks.tsv").touch()
+    learn(words, nothing)
+    marks = [line["mark"] for line in lines(output).values()]
+    assert marks[0] is None
+    assert all(
+        "made from another" in mark for mark in marks[1:2]
+    )  # the records of the parents have other paths
+    with (own / f"dt={NAMES[1]}" / "clicks.tsv").open("a") as file:
+        file.write((own / f"dt={NAMES[2]}" / "clicks.tsv").read_text().splitlines()[0] + "\n")
+    learn(words, nothing)
+    marks = [line["mark"] for line in lines(output).values()]
+    assert "has changed since" in marks[1]
+    assert marks[2] == f"made from {NAMES[1]}, which has changed"
+    assert f"delete {output}/days/{NAMES[1]} {output}/days/{NAMES[2]}" in caplog.text
+    assert "which has changed" in write_days(output).read_text()
+
+
+def test_a_day_without_files_is_named_and_left_out_also_once_it_comes(
+    log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = shutil.copytree(log, tmp_path / "log")
+    shutil.rmtree(own / f"dt={NAMES[1]}")
+    words = days_words(own, tmp_path / "out", NAMES[2])
+    with caplog.at_level(logging.WARNING):
+        learn(words)
+        assert f"without files, left out: {NAMES[1]}" in caplog.text
+        shutil.copytree(log / f"dt={NAMES[1]}", own / f"dt={NAMES[1]}")
+        learn(words, nothing)
+    assert (
+        f"left out: {NAMES[1]}; to do it again, delete {tmp_path}/out/days/{NAMES[2]} and run" in caplog.text
+    )
+    assert list(lines(tmp_path / "out")) == [NAMES[0], NAMES[2]]
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        shuffled_labels,
+        pytest.param(half, marks=pytest.mark.long),
+        pytest.param(swapped_columns, marks=pytest.mark.long),
+    ],
+)
+def test_a_poisoned_day_is_held_back_and_the_next_goes_on_without_it(
+    poison: object, log: Path, three: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "log"
+    for name in NAMES[:4]:
+        (own / f"dt={name}").mkdir(parents=True)
+    text = (log / f"dt={NAMES[2]}" / "clicks.tsv").read_text()
+    (own / f"dt={NAMES[2]}" / "clicks.tsv").write_text(poison(text))  # type: ignore[operator]
+    shutil.copy(log / f"dt={NAMES[3]}" / "clicks.tsv", own / f"dt={NAMES[3]}")
+    output = shutil.copytree(three, tmp_path / "out", symlinks=True)
+    shutil.rmtree(output / "days" / NAMES[2])
+    learn(days_words(own, output, NAMES[3]))
+    held, following = lines(output)[NAMES[2]], lines(output)[NAMES[3]]
+    assert not held["published"]
+    assert held["held"]
+    assert following["published"]
+    assert following["parent"] == NAMES[1]
+    assert (output / "published").resolve().name == NAMES[3]
+    assert escape_free(held["held"]) in write_days(output).read_text()
+
+
+def escape_free(text: str) -> str:
+    return text.replace("'", "&#x27;")
+
+
+def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path) -> None:
+    page = write_days(three)
+    assert page is not None
+    text = page.read_text()
+    assert "Is retraining worth it?" in text
+    assert "trained from scratch" in text
+    output = tmp_path / "out"
+    shutil.copytree(three, output, symlinks=True)
+    for name in NAMES[1:3]:
+        shutil.rmtree(output / "days" / name)
+    alone = write_days(output)
+    assert alone is not None
+    assert "Nothing can be said yet" in alone.read_text()
+
+
+def test_settings_of_other_commands_are_theirs(tmp_path: Path) -> None:
+    config = configured(
+        [
+            "input.days=a={day}/*",
+            "dataset=x.yaml",
+            "output=o",
+            "days.from=2026-11-01",
+            "train.model=dcn",
+            "train.model.top_mlp=[8,1]",
+            "preprocess.encoding=hash",
+        ]
+    )
+    assert config.train == ["model=dcn", "model.top_mlp=[8,1]"]
+    assert config.preprocess == ["encoding=hash"]
+    assert config.problems() == []
