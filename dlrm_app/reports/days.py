@@ -159,9 +159,9 @@ def _charts(output: Path, records: Sequence[DayRecord]) -> str:
             across,
             records,
             {
-                "new": lambda record: record.vocabulary and record.vocabulary.new,
-                "freed": lambda record: record.vocabulary and record.vocabulary.expired,
-                "given again": lambda record: record.vocabulary and record.vocabulary.reused,
+                "new": lambda record: record.vocabulary.new if record.vocabulary else None,
+                "freed": lambda record: record.vocabulary.expired if record.vocabulary else None,
+                "given again": lambda record: record.vocabulary.reused if record.vocabulary else None,
             },
             lambda value: f"{value:,.0f}",
         ),
