@@ -48,6 +48,7 @@ class DatasetConfig(Section):
     label: str | None = None
     published_rows: dict[str, Whole] | None = None
     columns: list[Any] = REQUIRED
+    derived: list[Any] | None = None
 
 
 @dataclass(slots=True)

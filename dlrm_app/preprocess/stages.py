@@ -20,6 +20,7 @@ from dlrm_app.preprocess.encode.columns import (
     per_column,
     sharing_groups,
     target_sources,
+    with_derivations,
 )
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.finish import RejectLimit, finish
@@ -124,6 +125,7 @@ class Stages:
             sparse += self._make_vocabularies(study.journal, units)
             names = [column.name for column in spec.sparse]
             sparse.sort(key=lambda column: names.index(column.name))
+        dense, sparse = with_derivations(dense, sparse, spec)
         sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
         return dense + self._make_targets(cuts, dense, sparse), sparse
 

@@ -17,15 +17,21 @@ columns:
   - {name: session, role: ignore}
   - {name: user, role: sparse, kind: string}
   - {name: last_items, role: sparse, kind: string, separator: "|"}
+  - {name: item, role: sparse, kind: string}
+  - {name: shown_at, role: time, kind: iso}
+derived:
+  - {name: weekday, kind: weekday, of: shown_at}
+  - {name: item_weekday, kind: cross, of: [item, weekday]}
+  - {name: seen, kind: position_in_list, of: [item, last_items]}
 """
-HEADER = ["clicked", "hour", "price", "session", "user", "last_items"]
+HEADER = ["clicked", "hour", "price", "session", "user", "last_items", "item", "shown_at"]
 NUM_ROWS, NUM_TEST = 1200, 240
 Row = list[Any]
 
 
 def draw_rows() -> list[Row]:
     """Users that are liked to different degrees; values that are missing, rare, quoted, and lists that are empty."""
-    chance = random.Random(0)
+    chance, more = random.Random(0), random.Random(1)
     rows = []
     for session in range(NUM_ROWS):
         user = int(40 * chance.random() ** 2)
@@ -33,7 +39,10 @@ def draw_rows() -> list[Row]:
         hour = "" if chance.random() < 0.1 else chance.randrange(24)
         price = "" if chance.random() < 0.1 else round(100 * chance.random(), 2)
         name = "" if chance.random() < 0.05 else f"u, {user}" if user < 3 else f"u{user}"
-        rows.append([int(chance.random() < 0.1 + user / 50), hour, price, session, name, "|".join(items)])
+        item = more.choice([*items, f"i{more.randrange(30)}", ""])
+        day = f"2026-11-{more.randrange(1, 31):02d}" if more.random() < 0.9 else ""
+        clicked = int(chance.random() < 0.1 + user / 50)
+        rows.append([clicked, hour, price, session, name, "|".join(items), item, day])
     return rows
 
 

@@ -4,6 +4,7 @@ import gzip
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,8 @@ def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: 
         "price": pa.array([None if row[2] == "" else row[2] for row in rows], pa.float64()),
         "last_items": pa.array([row[5].split("|") if row[5] else [] for row in rows], pa.list_(pa.string())),
         "clicked": pa.array([bool(row[0]) for row in rows]),
+        "item": pa.array([row[6] or None for row in rows]),
+        "shown_at": pa.array([date.fromisoformat(row[7]) if row[7] else None for row in rows]),
     }
     pq.write_table(pa.table(columns), tmp_path / "test.parquet", row_group_size=100)
     for name in ("test.csv.gz", "test.parquet"):
@@ -72,7 +75,7 @@ def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: 
 
 
 def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
-    order = [5, 2, 0, 4, 1]
+    order = [5, 7, 2, 0, 4, 1, 6]
     rows = [[*(row[place] for place in order), "more"] for row in draw_rows()[-NUM_TEST:]]
     path = write_csv(tmp_path / "test.csv", rows, [*(HEADER[place] for place in order), "page"])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -92,13 +95,13 @@ def test_files_that_are_not_what_the_model_reads_are_refused(
         (
             unlabelled.partition(b"\n")[2],
             [],
-            "the header of .* lacks the columns hour, price, user, last_items",
+            "the header of .* lacks the columns hour, price, user, last_items, item, shown_at",
         ),
         (text.replace(b"clicked", b"CLICKED", 1), [], "'CLICKED' is not 'clicked': case and spaces count"),
         (text.replace(b"user", b"hour", 1), [], "names hour twice"),
         (unlabelled, ["labels=true"], "lacks the columns clicked"),
         (gzip.compress(gzip.compress(text)), [], "is gzip within gzip"),
-        (text.replace(b",", b";").replace(b";", b",", 5), [], "none of the first 240 lines fits it"),
+        (text.replace(b",", b";").replace(b";", b",", 7), [], "none of the first 240 lines fits it"),
     ):
         (tmp_path / "given").write_bytes(given)
         with pytest.raises(ConfigError, match=fault):
@@ -120,6 +123,8 @@ def test_columns_of_parquet_go_along_with_their_row(shop: Path, expected: pa.Tab
         "price": pa.array([None if row[2] == "" else row[2] for row in rows], pa.float64()),
         "user": pa.array([row[4] or None for row in rows]),
         "last_items": pa.array([row[5] for row in rows]),  # as text, between separators
+        "item": pa.array([row[6] for row in rows]),
+        "shown_at": pa.array([row[7] for row in rows]),
     }
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=64)
     keys = (f"model={shop}/export", f"input={tmp_path}/rows.parquet", "rejects.max_fraction=0.1")
@@ -262,7 +267,7 @@ def test_malformed_lines_are_named_and_too_many_are_refused(
     shop: Path, expected: pa.Table, tmp_path: Path
 ) -> None:
     lines = (shop / "test.csv").read_text().splitlines()
-    lines.insert(3, "1,noon,3,4,u5,")
+    lines.insert(3, "1,noon,3,4,u5,,,")
     (tmp_path / "test.csv").write_text("\n".join(lines))
     keys = [f"model={shop}/export", f"input={tmp_path}/test.csv"]
     with pytest.raises(
@@ -291,9 +296,10 @@ def test_a_dataset_that_is_encoded_otherwise_is_refused(shop: Path, tmp_path: Pa
 
 
 def test_damaged_parquet_is_named(shop: Path, tmp_path: Path) -> None:
-    rows = {"hour": [1] * 500, "price": [2.0] * 500, "user": [f"u{i}" for i in range(500)]}
+    rows: dict[str, Any] = {"hour": [1] * 500, "price": [2.0] * 500, "user": [f"u{i}" for i in range(500)]}
     path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table(rows | {"last_items": [["i1"]] * 500}), path)
+    rows |= {"last_items": [["i1"]] * 500, "item": ["i1"] * 500, "shown_at": ["2026-11-23"] * 500}
+    pq.write_table(pa.table(rows), path)
     whole = path.read_bytes()
     for damaged in (whole[:900], whole[:4] + bytes(600) + whole[604:]):
         path.write_bytes(damaged)
@@ -312,6 +318,7 @@ def test_a_missing_column_of_parquet_is_named(shop: Path, tmp_path: Path) -> Non
 def test_a_file_without_rows_has_no_scores(shop: Path, tmp_path: Path) -> None:
     schema = pa.schema([("hour", pa.int64()), ("price", pa.float64()), ("user", pa.string())])
     schema = schema.append(pa.field("last_items", pa.list_(pa.string())))
+    schema = schema.append(pa.field("item", pa.string())).append(pa.field("shown_at", pa.timestamp("us")))
     pq.ParquetWriter(tmp_path / "none.parquet", schema).close()  # no row group either
     table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={tmp_path}/none.parquet")
     assert (len(table), table.column_names) == (0, ["score", "file", "line"])

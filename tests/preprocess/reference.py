@@ -1,5 +1,6 @@
 """Preprocessing, slow and obvious: plain Python over lists, written from docs/how-to/preprocessing.md and not from the code."""
 
+import datetime
 import math
 import re
 import struct
@@ -133,6 +134,41 @@ def key_of(value: object) -> int:
     for byte in value.encode():
         key = ((key ^ byte) * 0x100000001B3) & MASK
     return key + (key == 1 << 63)
+
+
+def seconds_of(text: str, offset_minutes: int = 0) -> float:
+    """A time as of ISO 8601, in seconds since 1970; ``offset_minutes`` of the clock where the text names none."""
+    clock = datetime.timezone(datetime.timedelta(minutes=offset_minutes))
+    time = datetime.datetime.fromisoformat(text)
+    time = time.replace(tzinfo=clock) if time.tzinfo is None else time
+    return (time - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) / datetime.timedelta(seconds=1)
+
+
+def hour_and_weekday(seconds: float, offset_minutes: int = 0) -> tuple[int, int]:
+    epoch = datetime.datetime(1970, 1, 1)
+    local = epoch + datetime.timedelta(seconds=math.floor(seconds) + 60 * offset_minutes)
+    return local.hour, local.weekday()
+
+
+def cross_key(values: list[object]) -> int | None:
+    """FNV-1a of the keys of all values, 8 bytes each, the lowest first."""
+    if all(value is MISSING for value in values):
+        return MISSING
+    key = 0xCBF29CE484222325
+    for value in values:
+        for byte in (1 << 63 if value is MISSING else key_of(value)).to_bytes(8, "little"):
+            key = ((key ^ byte) * 0x100000001B3) & MASK
+    return key + (key == 1 << 63)
+
+
+def places_in(item: object, history: list[object]) -> tuple[float | None, ...]:
+    """(is it there, how often, its first place from 1, its last one from the end)"""
+    if item is MISSING:
+        return MISSING, MISSING, MISSING, MISSING
+    there = [place for place, value in enumerate(history) if value == item]
+    if not there:
+        return 0, 0, MISSING, MISSING
+    return 1, len(there), there[0] + 1, len(history) - there[-1]
 
 
 def mix(key: int) -> int:

@@ -18,12 +18,18 @@ _JSON_TYPES = {
     "float": ["number", "string", "null"],
     "hex": ["string", "null"],
     "string": ["string", "integer", "null"],
+    "seconds": ["number", "string", "null"],
+    "milliseconds": ["number", "string", "null"],
+    "iso": ["string", "null"],
 }
 _PLAIN_TYPES: dict[str, set[type]] = {
     "integer": {str, int},
     "float": {str, int, float},
     "hex": {str},
     "string": {str, int},
+    "seconds": {str, int, float},
+    "milliseconds": {str, int, float},
+    "iso": {str},
 }
 """Types of values that stand in a line as ``str`` writes them."""
 
@@ -205,7 +211,7 @@ def _shown(value: Any) -> str:
 
 def request_schema(spec: Spec) -> dict[str, object]:
     """A request with rows of ``spec`` as JSON schema: the columns by name, with what they hold."""
-    columns = {c.name: _column_schema(c) for c in spec.columns if c.role in ("dense", "sparse")}
+    columns = {c.name: _column_schema(c) for c in spec.columns if c.role in ("dense", "sparse", "time")}
     row = {"type": "object", "properties": columns}
     return {
         "type": "object",

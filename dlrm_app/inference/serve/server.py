@@ -77,7 +77,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _announce(host: str, port: int, export: ServedExport) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    columns = [column for column in export.spec.columns if column.role in ("dense", "sparse")][:3]
+    columns = [column for column in export.spec.columns if column.role in ("dense", "sparse", "time")][:3]
     example = json.dumps({"rows": [{column.name: None for column in columns}]})
     logger.info("export %s (%s) is served at %s", export.identity, export.export.record.checkpoint, url)
     print(f"next: curl {url}/score -H 'content-type: {_JSON}' -d '{example}'", flush=True)

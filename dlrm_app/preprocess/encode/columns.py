@@ -185,17 +185,17 @@ def _known_problems(known: Manifest, dense: DenseConfig, sizes: Any, spec: Spec)
             f"the ids of {known.path} were made of dataset={known.dataset}, this is dataset={spec.name}: "
             "a column is given those of the one of the same name there"
         )
-    dense_names = [column.name for column in known.dense if not is_target(column)]
+    dense_columns = [(c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)]
     sparse = [
-        (c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding)
+        (c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding, c.encoding.get("derived"))
         for c in known.sparse
         if "raw" in c.encoding
     ]
-    given = [(column.name, column.kind, column.separator is not None) for column in spec.sparse]
-    if dense_names != [column.name for column in spec.dense] or sparse != given:
+    given = [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
+    if dense_columns != [(column.name, column.derivation) for column in spec.dense] or sparse != given:
         problems.append(
             f"the dataset at encoding.path={known.path} has other columns than dataset={spec.name} "
-            f"({', '.join(dense_names)}; {', '.join(name for name, *_ in sparse)}): give the dataset= it was made with "
+            f"({', '.join(name for name, _ in dense_columns)}; {', '.join(name for name, *_ in sparse)}): give the dataset= it was made with "
             f"({known.dataset})"
         )
     return problems
@@ -241,6 +241,17 @@ def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
         for column, size in zip(spec.sparse, sizes, strict=True)
         if size is not None
     ]
+
+
+def with_derivations(
+    dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn], spec: Spec
+) -> tuple[list[DenseColumn], list[SparseColumn]]:
+    """The columns, those that ``spec`` derives with the way they are made."""
+    ways = {column.name: {"derived": column.derivation} for column in spec.derived}
+    return (
+        [replace(column, transform=column.transform | ways.get(column.name, {})) for column in dense],
+        [replace(column, encoding=column.encoding | ways.get(column.name, {})) for column in sparse],
+    )
 
 
 def extended(

@@ -15,8 +15,8 @@ from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess.encode.dense import DenseTransforms, is_target, target_values
 from dlrm_app.preprocess.encode.sparse import SparseEncoder, expand
 from dlrm_app.preprocess.read.fields import MISSING_KEY
-from dlrm_app.preprocess.read.parser import RawColumns, list_slots
-from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.read.parser import RawColumns
+from dlrm_app.preprocess.read.spec import Spec, list_slots
 
 _IDS = pa.int32()
 _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))

@@ -1,8 +1,8 @@
 """Columns of Arrow → columns of raw values, by the rules that ``fields`` has for text.
 
 A value is what its decimal text would be: an integer id and its digits are the same id. Whole numbers may come as floats,
-which pandas makes of integers with nulls; NaN is missing. A time is seconds since 1970 in a dense column, days in a
-sparse one.
+which pandas makes of integers with nulls; NaN is missing. A timestamp is seconds since 1970 in a dense column or a time,
+days in a sparse one.
 """
 
 import threading
@@ -17,23 +17,30 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.kernels.compiled import njit, njit_uncounted
+from dlrm_app.preprocess.read.derived import derive
 from dlrm_app.preprocess.read.fields import (
     BAD,
     DENSE_FLOAT,
     DENSE_INTEGER,
+    FIRST_TIME,
     FLOAT32_LIMIT,
     KEY_HEX,
     KEY_INTEGER,
     KEY_STRING,
     LABEL,
+    LAST_TIME,
     MISSING_KEY,
     PRESENT,
+    TIME_ISO,
+    TIME_MILLISECONDS,
+    TIME_SECONDS,
     is_null,
     parse_float,
     parse_hex,
     parse_integer,
     parse_label,
     parse_string,
+    parse_time,
 )
 from dlrm_app.preprocess.read.parser import (
     EXCERPT_BYTES,
@@ -43,13 +50,19 @@ from dlrm_app.preprocess.read.parser import (
     bad_value,
     column_codes,
 )
-from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.read.spec import Column, Spec, offset_seconds
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import UnitText
 
 NULL = 3
 """The state of a null, beside PRESENT, ABSENT and BAD."""
-_NUMBERS = {"integer": DENSE_INTEGER, "float": DENSE_FLOAT}
+_NUMBERS = {
+    "integer": DENSE_INTEGER,
+    "float": DENSE_FLOAT,
+    "seconds": TIME_SECONDS,
+    "milliseconds": TIME_MILLISECONDS,
+    "iso": TIME_ISO,
+}
 _KEYS = {"integer": KEY_INTEGER, "hex": KEY_HEX, "string": KEY_STRING}
 _DAY = 86_400
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -122,7 +135,8 @@ class ArrowCursor:
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:
         """The rows of ``table``, the first of which is number ``start`` of the unit."""
-        spec, count, num_dense = self._spec, len(table), len(self._spec.dense)
+        spec, count, num_times = self._spec, len(table), len(self._spec.times)
+        num_dense = num_times + len(spec.dense)
         values = _thread_room(num_dense + len(self._one_hot), count)
         dense, keys = values[:num_dense].view(np.float64), values[num_dense:]
         labels, no_spans = np.zeros(count), np.zeros((0, 2), np.int64)
@@ -131,10 +145,12 @@ class ArrowCursor:
         if spec.label in table.column_names:
             column = next(column for column in spec.columns if column.role == "label")
             faults.append((column, self._fill_column(table, column, labels, no_spans)))
-        for column, out in zip(spec.dense, dense, strict=True):
-            faults.append((column, self._fill_column(table, column, out, no_spans)))
+        for column, out in zip([*spec.times, *spec.dense], dense, strict=True):
+            if not column.of:
+                faults.append((column, self._fill_column(table, column, out, no_spans)))
         for column, out, its_spans in zip(self._one_hot, keys, spans, strict=True):
-            faults.append((column, self._fill_column(table, column, out, its_spans)))
+            if not column.of:
+                faults.append((column, self._fill_column(table, column, out, its_spans)))
         lists = []
         for column in spec.sparse:
             if column.separator is not None:
@@ -147,9 +163,11 @@ class ArrowCursor:
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
             lists = [each.take(rows) for each in lists]
             dense, keys, count = values[:num_dense].view(np.float64), values[num_dense:], len(rows)
-        begins = np.arange(len(values)) * count
-        one_hot = Columns(values.reshape(-1), begins, begins + count)
-        return RawColumns((labels == 1).view(np.uint8), dense, keys, one_hot, spans, *_joined(lists, count))
+        times, dense, joined = dense[:num_times], dense[num_times:], _joined(lists, count)
+        derive(spec, times, dense, keys, joined[:2])
+        begins = np.arange(num_times, len(values)) * count
+        one_hot = Columns(values.reshape(-1), begins, begins + count)  # a copy, where rows are left out
+        return RawColumns((labels == 1).view(np.uint8), dense, keys, one_hot, spans, *joined)
 
     def _reject(
         self, start: int, table: pa.Table, faults: Sequence[tuple[Column, NDArray[np.bool_]]]
@@ -213,6 +231,8 @@ class ArrowCursor:
             self._parse(array.cast(pa.large_binary()), column, out)
         elif column.kind == "string":
             self._parse(_digits(array), column, out)
+        elif column.role == "time":
+            _fill_times(array, column, out)
         elif column.role == "sparse":
             numbers = _numeric(array, True)
             _convert_keys(*_numbers_and_nulls(numbers), _is_float(numbers), out.values, out.states)
@@ -235,13 +255,25 @@ class ArrowCursor:
         data, ends, nulls, offset = _texts_and_nulls(array)
         if column.role != "sparse":
             kind = LABEL if column.role == "label" else _NUMBERS[column.kind or ""]
-            _parse_numbers(data, ends, nulls, offset, self._nulls, kind, out.values, out.states)
+            parts = data, ends, nulls, offset, self._nulls, kind, offset_seconds(column.offset)
+            _parse_numbers(*parts, out.values, out.states)
             return
         _parse_keys(data, ends, nulls, offset, self._nulls, _KEYS[column.kind or ""], out.values, out.states)
         if len(out.spans) and column.kind == "string":
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
             out.spans[:, 0], out.spans[:, 1] = ends[:-1] + place, ends[1:] + place
+
+
+def _fill_times(array: Any, column: Column, out: _Values) -> None:
+    """Seconds since 1970 of numbers, timestamps and dates; those without a time zone are by the column's clock."""
+    numbers = _numeric(array, False)
+    _convert_numbers(*_numbers_and_nulls(numbers), _is_float(numbers), False, out.values, out.states)
+    if not pa.types.is_temporal(array.type):
+        out.values[:] /= 1000.0 if column.kind == "milliseconds" else 1.0
+    elif pa.types.is_date(array.type) or array.type.tz is None:
+        out.values[:] -= offset_seconds(column.offset)
+    out.states[(out.values < FIRST_TIME) | (out.values > LAST_TIME)] = BAD
 
 
 def _shown(value: Any) -> str:
@@ -419,7 +451,7 @@ def _spread(  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _parse_numbers(data, ends, nulls, first, null_texts, kind, values, states):  # type: ignore[no-untyped-def]  # compiled
+def _parse_numbers(data, ends, nulls, first, null_texts, kind, zone, values, states):  # type: ignore[no-untyped-def]  # compiled
     for row in range(len(values)):
         begin, behind = ends[row], ends[row + 1]
         if _has_no_value(nulls, first + row) or is_null(data, begin, behind, null_texts):
@@ -430,6 +462,8 @@ def _parse_numbers(data, ends, nulls, first, null_texts, kind, values, states): 
         elif kind == DENSE_INTEGER:
             number, states[row] = parse_integer(data, begin, behind)
             values[row] = np.float64(number) if states[row] == PRESENT else np.nan
+        elif kind >= TIME_SECONDS:
+            values[row], states[row] = parse_time(data, begin, behind, kind, zone)
         else:
             values[row], states[row] = parse_float(data, begin, behind)
 

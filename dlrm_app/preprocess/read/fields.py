@@ -5,6 +5,7 @@ integer  an optional sign and digits, within ±(2^63 - 1)
 float    an optional sign, digits with an optional point, an optional exponent; within the range of float32
 hex      1 to 8 hexadecimal digits, upper or lower case
 string   UTF-8 without NUL
+time     seconds or milliseconds since 1970, or text as of ISO 8601: within the years 1 to 9999
 The *key* of a sparse value is its number for hex and integer columns (two's complement), FNV-1a of its bytes for strings.
 An empty field is absent. Positions are of the first byte and behind the last one.
 """
@@ -19,7 +20,11 @@ MISSING_KEY = np.uint64(1 << 63)
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 
 IGNORE, LABEL, DENSE_INTEGER, DENSE_FLOAT, KEY_INTEGER, KEY_HEX, KEY_STRING = range(7)
+TIME_SECONDS, TIME_MILLISECONDS, TIME_ISO = range(7, 10)
 """What a column holds."""
+
+FIRST_TIME, LAST_TIME = -62_135_596_800.0, 253_402_300_799.0
+"""The years 1 to 9999, in seconds since 1970."""
 
 NULLS = 3
 """Where the null values begin in the row of a column."""
@@ -28,6 +33,8 @@ PRESENT, ABSENT, BAD = range(3)
 
 NEWLINE, CARRIAGE_RETURN = ord("\n"), ord("\r")
 _PLUS, _MINUS, _POINT, _ZERO, _LOWER_E = ord("+"), ord("-"), ord("."), ord("0"), ord("e")
+_COLON, _SPACE, _LOWER_T, _LOWER_Z = ord(":"), ord(" "), ord("t"), ord("z")
+_MAX_FRACTION = 9  # digits
 _TRUE, _FALSE = np.frombuffer(b"true", np.uint8), np.frombuffer(b"false", np.uint8)
 FLOAT32_LIMIT = 3.4028235677973366e38  # from here on a float64 rounds to an infinite float32
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
@@ -177,6 +184,93 @@ def _scaled(mantissa, exponent):  # type: ignore[no-untyped-def]  # compiled
     if exponent >= -308:
         return mantissa / _POWERS[-exponent]
     return mantissa / _POWERS[308] / _POWERS[min(-exponent - 308, 308)]
+
+
+@njit_uncounted
+def parse_time(text, start, stop, kind, offset):  # type: ignore[no-untyped-def]  # compiled
+    """Seconds since 1970 as float64, and their state; text without an offset of its own is ``offset`` seconds ahead of UTC."""
+    if start == stop:
+        return np.nan, ABSENT
+    if kind == TIME_ISO:
+        value, state = _parse_iso(text, start, stop, offset)
+    else:
+        value, state = parse_float(text, start, stop)
+        value = value / 1000.0 if kind == TIME_MILLISECONDS else value
+    if state == BAD or value < FIRST_TIME or value > LAST_TIME:
+        return np.nan, BAD
+    return value, PRESENT
+
+
+@njit_uncounted
+def _parse_iso(text, start, stop, offset):  # type: ignore[no-untyped-def]  # compiled
+    """YYYY-MM-DD, then perhaps T or a space, HH:MM[:SS[.fraction]], and Z or an offset."""
+    year, month = _digits(text, start, stop, 4), _digits(text, start + 5, stop, 2)
+    day = _digits(text, start + 8, stop, 2)
+    if year < 1 or day < 1 or not 1 <= month <= 12 or text[start + 4] != _MINUS or text[start + 7] != _MINUS:
+        return np.nan, BAD
+    is_leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+    short = 3 - is_leap if month == 2 else np.int64(month == 4 or month == 6 or month == 9 or month == 11)
+    if day > 31 - short:
+        return np.nan, BAD
+    # days since 1970 of the Gregorian calendar, years from March on (Hinnant, "chrono-compatible date algorithms")
+    shifted = year - (month <= 2)
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + day_of_year - 719468
+    at, seconds, scale = start + 10, 86400 * days, np.int64(1)
+    if at < stop:
+        hour, minute = _digits(text, at + 1, stop, 2), _digits(text, at + 4, stop, 2)
+        is_fine = (text[at] | 32) == _LOWER_T or text[at] == _SPACE
+        if not (is_fine and 0 <= hour <= 23 and 0 <= minute <= 59 and text[at + 3] == _COLON):
+            return np.nan, BAD
+        at, seconds = at + 6, seconds + 3600 * hour + 60 * minute
+        if at < stop and text[at] == _COLON:
+            second = _digits(text, at + 1, stop, 2)
+            if not 0 <= second <= 59:
+                return np.nan, BAD
+            at, seconds = at + 3, seconds + second
+            if at + 1 < stop and text[at] == _POINT and _digits(text, at + 1, stop, 1) >= 0:
+                at += 1
+                while at < stop and _digits(text, at, stop, 1) >= 0:
+                    if scale < 10**_MAX_FRACTION:
+                        seconds, scale = 10 * seconds + _digits(text, at, stop, 1), 10 * scale
+                    at += 1
+        if at < stop:
+            offset = _parse_offset(text, at, stop)
+            if offset == _NO_OFFSET:
+                return np.nan, BAD
+    return np.float64(seconds - scale * offset) / np.float64(scale), PRESENT
+
+
+_NO_OFFSET = 1 << 30
+
+
+@njit_uncounted
+def _parse_offset(text, at, stop):  # type: ignore[no-untyped-def]  # compiled
+    """Z, +HH:MM, +HHMM or +HH, of either sign, in seconds; else _NO_OFFSET."""
+    if (text[at] | 32) == _LOWER_Z and at + 1 == stop:
+        return 0
+    hours, rest = _digits(text, at + 1, stop, 2), at + 3
+    rest += rest < stop and text[rest] == _COLON
+    minutes = _digits(text, rest, stop, 2) if stop > at + 3 else 0
+    is_whole = stop == at + 3 or rest + 2 == stop
+    is_signed = text[at] == _PLUS or text[at] == _MINUS
+    if not (is_whole and is_signed and 0 <= hours <= 23 and 0 <= minutes <= 59):
+        return _NO_OFFSET
+    return (3600 * hours + 60 * minutes) * (-1 if text[at] == _MINUS else 1)
+
+
+@njit_uncounted
+def _digits(text, at, stop, count):  # type: ignore[no-untyped-def]  # compiled
+    """The number that ``count`` digits write, -1 if they are not that."""
+    if at + count > stop:
+        return np.int64(-1)
+    number = np.int64(0)
+    for place in range(at, at + count):
+        digit = np.int64(text[place]) - _ZERO
+        if digit < 0 or digit > 9:
+            return np.int64(-1)
+        number = 10 * number + digit
+    return number
 
 
 @njit_uncounted

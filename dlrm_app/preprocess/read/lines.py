@@ -20,12 +20,14 @@ from dlrm_app.preprocess.read.fields import (
     NEWLINE,
     NULLS,
     PRESENT,
+    TIME_SECONDS,
     is_null,
     parse_float,
     parse_hex,
     parse_integer,
     parse_label,
     parse_string,
+    parse_time,
 )
 from dlrm_app.preprocess.read.plain_lines import BATCH, make_room, read_batch
 from dlrm_app.preprocess.units.unit_text import MAX_LINE
@@ -47,8 +49,8 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
     stop,
     num_lines,  # to read at most
     marks,  # (delimiter, quote or -1)
-    columns,  # int64 [C, 3 + …]: what it holds, the output column it fills, the separator of its lists or -1, its null values
-    out,  # (labels uint8 [R], dense float64 [N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
+    columns,  # int64 [C, 3 + …]: ``parser.column_codes``
+    out,  # (labels uint8 [R], times and dense float64 [T + N, R], keys uint64 [F, R], spans int64 [F, R or 0, 2])
     lists,  # (ends int64 [L, R + 1], keys uint64 [L, V], spans int64 [L, V or 0, 2])
     row,  # rows in the outputs so far
     rejects,  # int64 [K, 7]: line, its start and end, reason, column or number of columns, the field's start and end
@@ -146,7 +148,7 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
     if is_null(text, begin, behind, column):
         behind = begin
     doubled = quote if form == _ESCAPED else _NO_BYTE
-    if separator >= 0:
+    if separator >= 0 and kind < TIME_SECONDS:
         return end, _parse_list(text, begin, behind, column, doubled, lists, row)
     state = PRESENT
     if kind == LABEL:
@@ -156,6 +158,8 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
         dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
     elif kind == DENSE_FLOAT:
         dense[slot, row], state = parse_float(text, begin, behind)
+    elif kind >= TIME_SECONDS:
+        dense[slot, row], state = parse_time(text, begin, behind, kind, separator)
     else:
         keys[slot, row], state = _parse_key(text, begin, behind, kind, doubled)
         if spans.shape[1] > 0:

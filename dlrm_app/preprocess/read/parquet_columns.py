@@ -21,6 +21,9 @@ _FITTING = {
     "float": (NUMBER, TEXT, TIME, FLAG),
     "string": (NUMBER, TEXT, FLAG),
     "hex": (TEXT,),
+    "seconds": (NUMBER, TEXT, TIME),
+    "milliseconds": (NUMBER, TEXT, TIME),
+    "iso": (TEXT, TIME),
 }
 LISTS = "lists of "
 READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.preprocess.read import fields, lines
-from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.read.derived import derive
+from dlrm_app.preprocess.read.spec import Column, Spec, list_slots, offset_seconds
 from dlrm_app.preprocess.units.unit_text import MAX_LINE, Block, UnitText
 
 REJECTS = "rejects.jsonl"
@@ -25,6 +26,9 @@ _RULES = {
     "float": "a number within the range of float32",
     "hex": "1 to 8 hex digits",
     "string": "UTF-8 without NUL",
+    "seconds": "seconds since 1970, of a year from 1 to 9999 (other kinds of times: milliseconds, iso)",
+    "milliseconds": "milliseconds since 1970, of a year from 1 to 9999",
+    "iso": "a time such as 2026-11-23T17:09:08, also with a fraction and Z or +01:00, or a date",
 }
 NULLS = ("null", "none", "na", "n/a", "nan", "nil", "\\n", "-", "?")
 _KINDS: dict[Any, int] = {
@@ -34,6 +38,9 @@ _KINDS: dict[Any, int] = {
     ("sparse", "integer"): fields.KEY_INTEGER,
     ("sparse", "hex"): fields.KEY_HEX,
     ("sparse", "string"): fields.KEY_STRING,
+    ("time", "seconds"): fields.TIME_SECONDS,
+    ("time", "milliseconds"): fields.TIME_MILLISECONDS,
+    ("time", "iso"): fields.TIME_ISO,
 }
 _ALL_LINES = 1 << 62
 _MAX_REJECTS = 4096
@@ -45,7 +52,7 @@ which a row's values go would all fall on the same few lines of the processor's 
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
-    """R rows: labels uint8 [R], dense float64 [N, R] (NaN where missing), keys uint64 [F, R] (MISSING_KEY).
+    """R rows: labels uint8 [R], dense float64 [N, R] (NaN where missing), keys uint64 [F, R] (MISSING_KEY); derived columns too.
 
     List columns: row r of column l holds ``list_keys[l, list_ends[l, r]:list_ends[l, r + 1]]``. Spans, where kept,
     are the positions in the text of the values behind the keys.
@@ -69,16 +76,6 @@ class RawColumns:
                 yield self.list_keys[slot, :stop], self.list_spans[slot, :stop]
             else:
                 yield self.keys[slot], self.spans[slot]
-
-
-def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
-    """For each sparse column whether the parser gives lists, and which of its arrays."""
-    slots, counts = {}, [0, 0]
-    for column in spec.sparse:
-        is_list = column.separator is not None
-        slots[column.name] = (is_list, counts[is_list])
-        counts[is_list] += 1
-    return slots
 
 
 class RejectedLine(NamedTuple):
@@ -158,9 +155,10 @@ class Parser:
         self._columns = column_codes(spec)
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
-        values = np.empty((len(spec.dense) + len(one_hot), capacity + _STAGGER), np.uint64)
+        self._num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
+        values = np.empty((num_dense + len(one_hot), capacity + _STAGGER), np.uint64)
         self._values = values.reshape(-1)
-        self._dense, self._keys = values[: len(spec.dense)].view(np.float64), values[len(spec.dense) :]
+        self._dense, self._keys = values[:num_dense].view(np.float64), values[num_dense:]
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
         self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
         self._rejects = np.empty((_MAX_REJECTS, 7), np.int64)
@@ -210,10 +208,11 @@ class Parser:
     def take(self) -> RawColumns:
         """The rows collected, as views that hold until the next parse, which begins again."""
         rows, self.rows = self.rows, 0
-        begins = np.arange(len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
-        return RawColumns(
+        begins = np.arange(self._num_times, len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
+        times, dense = self._dense[: self._num_times, :rows], self._dense[self._num_times :, :rows]
+        raw = RawColumns(
             self._labels[:rows],
-            self._dense[:, :rows],
+            dense,
             self._keys[:, :rows],
             Columns(self._values, begins, begins + rows),
             self._spans[:, :rows],
@@ -221,23 +220,34 @@ class Parser:
             self._list_keys,
             self._list_spans,
         )
+        derive(self.spec, times, dense, raw.keys, (raw.list_ends, raw.list_keys))
+        return raw
 
 
 def column_codes(spec: Spec) -> NDArray[np.int64]:
-    """[C, 3 + …]: for each column of the file what it holds, which output column it fills, its separator or -1, null values."""
+    """[C, 3 + …]: for each column of the file what it holds, which output column it fills, its separator or -1, null values.
+
+    Times come before the dense columns, and have their offset in seconds in place of a separator.
+    """
     nulls = b"".join(bytes([len(text)]) + text for text in map(str.encode, spec.null_values))
-    slots = {column.name: slot for slot, column in enumerate(spec.dense)}
+    slots = {column.name: slot for slot, column in enumerate([*spec.times, *spec.dense])}
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     codes = [
         (
             _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE),
             slots.get(column.name, 0),
-            ord(column.separator) if column.separator else -1,
+            _separator_code(column),
             *nulls,
         )
         for column in spec.fields
     ]
     return np.array(codes, np.int64)
+
+
+def _separator_code(column: Column) -> int:
+    if column.role == "time":
+        return offset_seconds(column.offset)
+    return ord(column.separator) if column.separator else -1
 
 
 class Cursor:

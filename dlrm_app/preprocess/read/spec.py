@@ -3,31 +3,80 @@
 - {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
+- {name: shown_at, role: time, kind: iso, offset: "+01:00"}        # seconds, milliseconds or iso; only for derived columns
 - {name: session, role: ignore}
+
+Columns made of these are listed under ``derived``; ``derived.py`` makes them.
+- {name: hour, kind: hour, of: shown_at}
+- {name: shop_hour, kind: cross, of: [shop, hour]}
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.text import listed
 
-ROLES = ("label", "dense", "sparse", "ignore")
-KINDS = {"dense": ("integer", "float"), "sparse": ("integer", "hex", "string")}
-KEYS = ("name", "role", "kind", "separator")
+ROLES = ("label", "dense", "sparse", "time", "ignore")
+KINDS = {
+    "dense": ("integer", "float"),
+    "sparse": ("integer", "hex", "string"),
+    "time": ("seconds", "milliseconds", "iso"),
+}
+KEYS = ("name", "role", "kind", "separator", "offset")
+DERIVED_KEYS = ("name", "kind", "of")
 MAX_NULL = 255
+_OFFSET = re.compile(r"([+-])([01]\d|2[0-3]):([0-5]\d)")
+
+
+class Rule(NamedTuple):
+    """A kind of derived columns: their role, the kind of their values, and what they are made of."""
+
+    role: str
+    kind: str
+    parts: tuple[str, ...]
+
+
+_TIME, _ONE, _LIST = "a column of role time", "a sparse column of one value", "a sparse column of lists"
+_HISTORY = Rule("dense", "float", (_ONE, _LIST))
+RULES = {
+    "hour": Rule("sparse", "integer", (_TIME,)),
+    "weekday": Rule("sparse", "integer", (_TIME,)),
+    "seconds_since": Rule("dense", "float", (_TIME, _TIME)),
+    "in_list": _HISTORY,
+    "count_in_list": _HISTORY,
+    "position_in_list": _HISTORY,
+    "position_from_end": _HISTORY,
+    "cross": Rule("sparse", "hex", (_ONE,)),
+}
+"""The kinds of derived columns, in the order in which they are made; a cross is of two parts or more."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the raw log. ``separator`` is set where its values are lists."""
+    """A column of the raw log, or a derived one. ``separator`` is set where its values are lists.
+
+    ``offset``: of the clock of a time, and of an hour or weekday. ``rule`` and ``of``: what a derived column is made of.
+    """
 
     name: str
     role: str
     kind: str | None = None
     separator: str | None = None
+    offset: str | None = None
+    rule: str | None = None
+    of: tuple[str, ...] = ()
+
+    @property
+    def derivation(self) -> dict[str, Any] | None:
+        """The way it is made, as the manifest says it; None for a column of the log."""
+        if self.rule is None:
+            return None
+        clock = {"offset": self.offset} if self.offset else {}
+        return {"kind": self.rule, "of": list(self.of), **clock}
 
 
 @dataclass(frozen=True)
@@ -35,6 +84,7 @@ class Spec:
     """The raw log's format. ``delimiter`` and ``quote`` are single bytes.
 
     ``null_values``: texts that stand for a missing value. ``order``: the columns as one file has them, if not as ``columns``.
+    ``derived``: columns that are made of those.
     """
 
     name: str
@@ -44,6 +94,7 @@ class Spec:
     columns: tuple[Column, ...]
     null_values: tuple[str, ...] = ()
     order: tuple[Column, ...] = ()
+    derived: tuple[Column, ...] = ()
 
     @property
     def fields(self) -> tuple[Column, ...]:
@@ -57,11 +108,18 @@ class Spec:
 
     @property
     def dense(self) -> list[Column]:
-        return [column for column in self.columns if column.role == "dense"]
+        """The dense columns, derived ones last."""
+        return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
 
     @property
     def sparse(self) -> list[Column]:
-        return [column for column in self.columns if column.role == "sparse"]
+        """The sparse columns, derived ones last."""
+        return [column for column in (*self.columns, *self.derived) if column.role == "sparse"]
+
+    @property
+    def times(self) -> list[Column]:
+        """The columns that are read to make others."""
+        return [column for column in self.columns if column.role == "time"]
 
     def without_label(self) -> "Spec":
         """The format of files that lack the label column, and the other labels that are described."""
@@ -88,6 +146,24 @@ class Spec:
         return replace(spec, order=tuple(known.get(name, Column(name, "ignore")) for name in names))
 
 
+def list_slots(spec: Spec) -> dict[str, tuple[bool, int]]:
+    """For each sparse column whether its values are lists, and which of the parser's arrays it has."""
+    slots, counts = {}, [0, 0]
+    for column in spec.sparse:
+        is_list = column.separator is not None
+        slots[column.name] = (is_list, counts[is_list])
+        counts[is_list] += 1
+    return slots
+
+
+def offset_seconds(offset: str | None) -> int:
+    """Seconds that a clock of ``offset`` is ahead of UTC."""
+    match = _OFFSET.fullmatch(offset or "+00:00")
+    if match is None:
+        raise ValueError(f"no such offset: {offset}")
+    return int(f"{match[1]}1") * (3600 * int(match[2]) + 60 * int(match[3]))
+
+
 def read_spec(config: DatasetConfig) -> Spec:
     """The format that ``config`` describes. Raises ConfigError with every fault."""
     problems = _character_faults("delimiter", config.delimiter)
@@ -102,7 +178,8 @@ def read_spec(config: DatasetConfig) -> Spec:
             continue
         problems += _column_faults(index, entry, config)
         columns.append(Column(**{key: entry.get(key) for key in KEYS}))  # type: ignore[arg-type]  # checked above
-    problems += _whole_faults(columns, config.label)
+    derived = _read_derived(config.derived or [], columns, problems)
+    problems += _whole_faults([*columns, *derived], config.label)
     if config.label is not None:
         others = {c.name for c in columns if c.role == "label" and c.name != config.label}
         columns = [Column(c.name, "ignore", "label") if c.name in others else c for c in columns]
@@ -114,7 +191,7 @@ def read_spec(config: DatasetConfig) -> Spec:
         problems.append(f"dataset.null_values must be texts of one line and 1 to {MAX_NULL} bytes")
     refuse_if(problems)
     marks = config.delimiter, config.quote
-    return Spec(config.name, *marks, config.header, tuple(columns), tuple(given))
+    return Spec(config.name, *marks, config.header, tuple(columns), tuple(given), derived=tuple(derived))
 
 
 def _character_faults(key: str, value: str) -> list[str]:
@@ -139,13 +216,15 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
     faults = [
         f"{where}: {key} is not a key of a column: use {', '.join(KEYS)}" for key in entry if key not in KEYS
     ]
-    role, kind, separator = entry["role"], entry.get("kind"), entry.get("separator")
+    role, kind, separator, offset = (entry.get(key) for key in KEYS[1:])
     if role not in ROLES:
         faults.append(f"{where}: role must be one of {', '.join(ROLES)}, got {role!r}")
     if role in KINDS and kind not in KINDS[role]:
         faults.append(
             f"{where}: kind of a {role} column must be one of {', '.join(KINDS[role])}, got {kind!r}"
         )
+    if offset is not None and (role != "time" or not _OFFSET.fullmatch(str(offset))):
+        faults.append(f"{where}: offset is for times, a text such as '+05:30', in quotes, got {offset!r}")
     if separator is not None:
         if role != "sparse":
             faults.append(f"{where}: separator is for sparse columns, whose values may be lists")
@@ -157,11 +236,68 @@ def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) 
     return faults
 
 
+def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) -> list[Column]:
+    """The columns that ``entries`` (dataset.derived) declare; adds what is wrong to ``faults``."""
+    made = []
+    for index, entry in enumerate(entries):
+        where = f"dataset.derived[{index}]"
+        is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
+        if not is_named or set(entry) != set(DERIVED_KEYS):
+            faults.append(f"{where} must be a mapping with {', '.join(DERIVED_KEYS)}, got {entry!r}")
+        elif str(entry["kind"]) not in RULES:
+            kinds = ", ".join(RULES)
+            faults.append(f"{where} ({entry['name']}): kind must be one of {kinds}, got {entry['kind']!r}")
+        else:
+            name, kind, of = (entry[key] for key in DERIVED_KEYS)
+            of = tuple(of) if isinstance(of, list | tuple) else (of,)
+            made.append(Column(name, RULES[kind].role, RULES[kind].kind, rule=kind, of=tuple(map(str, of))))
+    known = {column.name: column for column in (*columns, *made)}
+    faults += [f"dataset.derived: {c.name}: {fault}" for c in made for fault in _part_faults(c, known)]
+    used = {name for column in made for name in column.of}
+    faults += [
+        f"dataset.columns: nothing in dataset.derived is made of {column.name}, a time: give it role: ignore"
+        for column in columns
+        if column.role == "time" and column.name not in used
+    ]
+    clocks = {column.name: column.offset for column in columns}
+    return [
+        replace(c, offset=clocks.get(c.of[0])) if RULES[c.rule or ""].parts == (_TIME,) else c for c in made
+    ]
+
+
+def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:
+    """Why ``column``, a derived one, cannot be made of what it names."""
+    wanted = RULES[column.rule or ""].parts
+    wanted *= max(len(column.of), 2) if column.rule == "cross" else 1
+    if len({*column.of}) != len(wanted):
+        return [
+            f"of must name {len(wanted)} different columns: {', then '.join(wanted)}; got {listed(column.of)}"
+        ]
+    faults = []
+    for part, rule in zip(column.of, wanted, strict=True):
+        if part not in known:
+            faults.append(f"dataset.columns has no column {part}")
+        elif (what := _nature(known[part])) != rule:
+            faults.append(f"{part} is {what}; it must be {rule}")
+    if not faults and _LIST in wanted and len({known[part].kind for part in column.of}) > 1:
+        faults.append(f"{' and '.join(column.of)} differ in kind, so no value of one is one of the other")
+    return faults
+
+
+def _nature(column: Column) -> str:
+    """What a derived column may be made of, or what it is instead."""
+    if column.role == "time":
+        return _TIME
+    if column.role != "sparse" or column.rule == "cross":
+        return "a cross" if column.role == "sparse" else f"of role {column.role}"
+    return _ONE if column.separator is None else _LIST
+
+
 def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
     names = [column.name for column in columns if column.role != "ignore"]
     faults = [
         f"dataset.columns: two columns are named {name}"
-        for name in sorted(set(names))
+        for name in sorted(set(names), key=str)
         if names.count(name) > 1
     ]
     labels = [column.name for column in columns if column.role == "label"]

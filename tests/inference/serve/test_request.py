@@ -30,10 +30,14 @@ def test_values_become_the_fields_of_a_line(json_rows: JsonRows) -> None:
         "price": 1.5,
         "user": 12,
         "last_items": ["i1", "", None, "i2"],
+        "shown_at": "2026-11-23",
         "clicked": 1,
         "session": 9,
     }
-    assert json_rows.lines([row, {}]) == ["7\x1f1.5\x1f12\x1fi1\x1e\x1ei2\x1f", "\x1f\x1f\x1f\x1f"]
+    assert json_rows.lines([row, {}]) == [
+        "7\x1f1.5\x1f12\x1fi1\x1e\x1ei2\x1f\x1f2026-11-23\x1f",
+        "\x1f\x1f\x1f\x1f\x1f\x1f",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def test_requests_are_answered_or_refused_with_the_reason(server: Any, scores: l
         "price",
         "user",
         "last_items",
+        "item",
+        "shown_at",
     ]
     page = client.ask("GET", "/metrics")[1]
     assert re.search(r'dlrm_requests_total\{status="200"\} 1\.0\n', page)

@@ -36,7 +36,7 @@ def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
         (
             [*GOOD, {"name": "b", "role": "dence"}],
             {},
-            "role must be one of label, dense, sparse, ignore, got 'dence'",
+            "role must be one of label, dense, sparse, time, ignore, got 'dence'",
         ),
         (
             [*GOOD, {"name": "b", "role": "dense", "kind": "hex"}],

@@ -1,0 +1,96 @@
+"""Derived columns: made of a row's raw values, as the dataset's ``derived`` declares, before anything is encoded.
+
+cross              (sparse) all values together: FNV-1a of their keys, 8 bytes each, the lowest first. A missing value is one
+                   more value; where all are missing, so is the cross
+hour, weekday      (sparse) 0 to 23, 0 (Monday) to 6, by the clock of the time: UTC, or its offset
+seconds_since      (dense) from the second time to the first
+in_list            (dense) 1 if the value is in the list, else 0
+count_in_list      (dense) how often it is there
+position_in_list   (dense) its first place in the list, from 1; missing if it is not there
+position_from_end  (dense) its last place, counted from the list's end, from 1; missing if it is not there
+
+What is made of a missing value is missing. Shapes: R rows, N dense columns, F sparse columns of one value, T times.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.read.fields import FNV_PRIME, FNV_START, MISSING_KEY
+from dlrm_app.preprocess.read.spec import RULES, Spec, list_slots, offset_seconds
+
+_HOUR, _DAY, _MONDAY = 3600, 86_400, 3  # 1970 began on a Thursday
+_1, _8, _BYTE = np.uint64(1), np.uint64(8), np.uint64(0xFF)
+_ORDER: list[str | None] = [*RULES]
+
+
+def derive(
+    spec: Spec,
+    times: NDArray[np.float64],
+    dense: NDArray[np.float64],
+    keys: NDArray[np.uint64],
+    lists: tuple[NDArray[np.int64], NDArray[np.uint64]],
+) -> None:
+    """Fills the derived columns among ``dense`` [N, R] and ``keys`` [F, R]; ``times`` [T, R], ``lists``: (ends, keys)."""
+    if not spec.derived:
+        return
+    dense_slots = {column.name: slot for slot, column in enumerate(spec.dense)}
+    sparse_slots = {name: slot for name, (_, slot) in list_slots(spec).items()}
+    time_of = {column.name: times[slot] for slot, column in enumerate(spec.times)}
+    for column in sorted(spec.derived, key=lambda column: _ORDER.index(column.rule)):
+        if column.rule == "cross":
+            parts = np.array([sparse_slots[name] for name in column.of], np.int64)
+            _cross(keys, parts, keys[sparse_slots[column.name]])
+        elif column.rule in ("hour", "weekday"):
+            local = time_of[column.of[0]] + offset_seconds(column.offset)
+            number = local // _HOUR % 24 if column.rule == "hour" else (local // _DAY + _MONDAY) % 7
+            is_missing = np.isnan(number)
+            known = np.where(is_missing, 0, number).astype(np.uint64)
+            keys[sparse_slots[column.name]] = np.where(is_missing, MISSING_KEY, known)
+        elif column.rule == "seconds_since":
+            later, earlier = (time_of[name] for name in column.of)
+            dense[dense_slots[column.name]] = later - earlier
+        else:
+            item, history = (sparse_slots[name] for name in column.of)
+            ends, items = (each[history] for each in lists)
+            count, first, last = _find(keys[item], ends, items)
+            found = {
+                "in_list": np.minimum(count, 1.0),
+                "count_in_list": count,
+                "position_in_list": first,
+                "position_from_end": last,
+            }
+            dense[dense_slots[column.name]] = found[column.rule or ""]
+
+
+@njit(nogil=True, cache=True)
+def _cross(keys, parts, out):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(out)):
+        crossed, num_missing = FNV_START, 0
+        for part in parts:
+            key = keys[part, row]
+            num_missing += key == MISSING_KEY
+            for _ in range(8):
+                crossed = (crossed ^ (key & _BYTE)) * FNV_PRIME
+                key >>= _8
+        if crossed == MISSING_KEY:
+            crossed += _1
+        out[row] = MISSING_KEY if num_missing == len(parts) else crossed
+
+
+@njit(nogil=True, cache=True)
+def _find(values, ends, items):  # type: ignore[no-untyped-def]  # compiled
+    """(how often each value is in its row's list, its first place, its last one from the end), NaN where missing."""
+    count, first, last = np.zeros((3, len(values)), np.float64)
+    for row in range(len(values)):
+        first[row] = last[row] = np.nan
+        if values[row] == MISSING_KEY:
+            count[row] = np.nan
+            continue
+        for at in range(ends[row], ends[row + 1]):
+            if items[at] == values[row]:
+                count[row] += 1.0
+                last[row] = ends[row + 1] - at
+                if count[row] == 1.0:
+                    first[row] = at + 1 - ends[row]
+    return count, first, last
