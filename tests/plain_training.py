@@ -1,8 +1,9 @@
 """The same steps by the application on one rank and by plain torch, to be compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -82,30 +83,55 @@ def run_plain(
 
     ``parts``: into how many the optimizers take every row to be cut.
     """
+    sparse, dense = plain_optimizers(plain, config, tables, parts)
+    return torch.stack(
+        [
+            step_plain(plain, config, sparse, dense, step, rates(number), forward_in)
+            for number, step in enumerate(steps, start=1)
+        ]
+    )
+
+
+SparseOptimizers = list[tuple[float, RowByRow]]
+
+
+def plain_optimizers(
+    plain: PlainModel, config: TrainConfig, tables: Sequence[Table], parts: int = 1
+) -> tuple[SparseOptimizers, torch.optim.Optimizer]:
+    """(learning rate, optimizer) of each table, and the dense part's."""
     sparse = []
     for table in tables:
         settings = replace(config.optimizer.sparse, **table.optimizer)
         stored_as = torch.float16 if table.data_type == "fp16" else torch.float32
         sparse.append((settings.lr, RowByRow([plain.bags[table.name].weight], settings, stored_as, parts)))
     parameters: list[nn.Parameter] = list(plain.dense.values())
-    dense = DENSE[config.optimizer.dense.kind](parameters, config.optimizer.dense)
-    losses = []
-    for number, (rows, ids, labels) in enumerate(steps, start=1):
-        factors = rates(number)
-        plain.zero_grad(set_to_none=False)
-        with forward_in():
-            logits = plain(rows, ids)
-        loss = F.binary_cross_entropy_with_logits(logits.float(), labels)
-        loss.backward()
-        if config.optimizer.dense.clip_norm is not None:
-            clip_by_hand(parameters, config.optimizer.dense.clip_norm)
-        for lr, optimizer in sparse:
-            optimizer.lr = lr * factors["sparse"]
-            optimizer.step()
-        dense.param_groups[0]["lr"] = config.optimizer.dense.lr * factors["dense"]
-        dense.step()
-        losses.append(loss.detach())
-    return torch.stack(losses)
+    return sparse, DENSE[config.optimizer.dense.kind](parameters, config.optimizer.dense)
+
+
+def step_plain(
+    plain: PlainModel,
+    config: TrainConfig,
+    sparse: SparseOptimizers,
+    dense: torch.optim.Optimizer,
+    step: Any,
+    factors: Mapping[str, float] = MappingProxyType({"sparse": 1.0, "dense": 1.0}),
+    forward_in: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> torch.Tensor:
+    """The loss of one step; ``factors`` of the learning rates."""
+    rows, ids, labels = step
+    plain.zero_grad(set_to_none=False)
+    with forward_in():
+        logits = plain(rows, ids)
+    loss = F.binary_cross_entropy_with_logits(logits.float(), labels)
+    loss.backward()
+    if config.optimizer.dense.clip_norm is not None:
+        clip_by_hand(list(plain.dense.values()), config.optimizer.dense.clip_norm)
+    for lr, optimizer in sparse:
+        optimizer.lr = lr * factors["sparse"]
+        optimizer.step()
+    dense.param_groups[0]["lr"] = config.optimizer.dense.lr * factors["dense"]
+    dense.step()
+    return loss.detach()
 
 
 def clip_by_hand(parameters: Sequence[nn.Parameter], clip_norm: float) -> None:

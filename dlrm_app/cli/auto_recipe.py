@@ -169,7 +169,7 @@ def _with_settings_of(earlier: str, typed: Sequence[str], overrides: list[str]) 
 
     Groups and keys that are ``typed`` are chosen again, all of them by a recipe. Unchanged if the run cannot be read.
     """
-    from dlrm_app.training.resume import read_former, settings_of
+    from dlrm_app.training.warm_start import read_former, settings_of
 
     try:
         trained, config = read_former(earlier)

@@ -1,4 +1,4 @@
-"""The tables' initial weights, a function of (seed, table, row) alone, so that every sharding plan starts alike; and the
+"""The tables' initial weights, a function of (seed, table, row) alone, or of a row's generation too, so that every sharding plan starts alike; and the
 last bias, so that a model begins by predicting the share of positives and need not learn it.
 
 Tables are drawn on the CPU whatever the device, for a GPU's generator gives other numbers from the same seed.
@@ -7,6 +7,7 @@ Tables are drawn on the CPU whatever the device, for a GPU's generator gives oth
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -19,13 +20,21 @@ BLOCK_ROWS = 8192
 
 
 @torch.no_grad()
-def init_tables(model: nn.Module, tables: Sequence[Table], seed: int) -> None:
-    """Sets every table weight held by this rank, in ``model`` sharded or not."""
+def init_tables(
+    model: nn.Module,
+    tables: Sequence[Table],
+    seed: int,
+    generations: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> None:
+    """Sets every weight of ``tables`` held by this rank, in ``model`` sharded or not.
+
+    ``generations``: table → how often the id of each row was given to another value, int32 [rows]; else never.
+    """
     by_name = {table.name: table for table in tables}
     for name, weight in table_weights(model.state_dict(), by_name):
         table = by_name[name]
         for part, row, column in local_parts(weight):
-            _fill(part, row, column, table, seed)
+            _fill(part, row, column, table, seed, generations.get(name))
 
 
 def table_weights(state: Mapping[str, object], tables: Mapping[str, Table]) -> Iterator[tuple[str, object]]:
@@ -47,14 +56,23 @@ def local_parts(weight: object) -> list[tuple[torch.Tensor, int, int]]:
     return [(weight, 0, 0)]
 
 
-def _fill(part: torch.Tensor, first_row: int, first_column: int, table: Table, seed: int) -> None:
+def _fill(
+    part: torch.Tensor,
+    first_row: int,
+    first_column: int,
+    table: Table,
+    seed: int,
+    generations: torch.Tensor | None,
+) -> None:
     """Draws whole blocks of rows, each from its own seed, and copies what overlaps ``part`` [rows, columns]."""
     num_rows, num_columns = part.shape
     last_row = first_row + num_rows
     blocks = range(first_row // BLOCK_ROWS, math.ceil(last_row / BLOCK_ROWS))
     # each has a generator of its own; torch draws from one on one thread, however many it has
     num_threads = torch.get_num_threads()
-    drawn = map_in_order(lambda block: draw_block(table, seed, block), blocks, num_threads, num_threads)
+    drawn = map_in_order(
+        lambda block: draw_block(table, seed, block, generations), blocks, num_threads, num_threads
+    )
     for block, values in zip(blocks, drawn, strict=True):
         start = block * BLOCK_ROWS
         low, high = max(start, first_row), min(start + len(values), last_row)
@@ -63,14 +81,24 @@ def _fill(part: torch.Tensor, first_row: int, first_column: int, table: Table, s
         )
 
 
-def draw_block(table: Table, seed: int, block: int) -> torch.Tensor:
+def draw_block(table: Table, seed: int, block: int, generations: torch.Tensor | None = None) -> torch.Tensor:
     """Rows [block × BLOCK_ROWS, …) of a fresh table, at most BLOCK_ROWS of them: float32 [n, table.dim].
 
     uniform: U(-a, a), a = 1/sqrt(rows) unless ``init_scale`` is given (the DLRM paper's code);
-    normal: N(0, s²), s = 1/sqrt(dim) unless given.
+    normal: N(0, s²), s = 1/sqrt(dim) unless given. ``generations`` [table.rows]: a row of another one than 0 is drawn by it.
     """
+    values = _draw(table, block, f"{seed}/{table.name}/{block}")
+    if generations is not None:
+        of_rows = generations[block * BLOCK_ROWS :][: len(values)]
+        for generation in sorted({*of_rows.tolist()} - {0}):
+            rows = of_rows == generation
+            values[rows] = _draw(table, block, f"{seed}/{table.name}/{block}/{generation}")[rows]
+    return values
+
+
+def _draw(table: Table, block: int, seed: str) -> torch.Tensor:
     generator = torch.Generator()
-    digest = hashlib.sha256(f"{seed}/{table.name}/{block}".encode()).digest()
+    digest = hashlib.sha256(seed.encode()).digest()
     generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     values = torch.empty(min(BLOCK_ROWS, table.rows - block * BLOCK_ROWS), table.dim)
     if table.init == "zeros":

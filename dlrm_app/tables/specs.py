@@ -11,6 +11,7 @@ A spec names an embedding table and the features that read it:
                              # tables.data_type
       init: normal           # uniform, normal or zeros; default: tables.init
       init_scale: 0.01       # uniform: the bound (null: 1/sqrt(rows)); normal: the deviation (null: 1/sqrt(dim))
+      init_from: items.parquet  # begin with vectors by raw value: columns value, vector (docs/how-to/training.md)
       sharding: {types: [row_wise], kernels: [fused], min_partition: 32}  # see docs/how-to/sharding.md for all
       optimizer: {lr: 0.01}  # what differs from optimizer.sparse
       pooling_factors: [1, 20]  # ids a row that each feature is expected to hold; default: 1. For plans, not a limit
@@ -56,6 +57,8 @@ class Table:
     """The ids a row that each feature is expected to hold; empty: nobody says."""
     precision_by: str | None = None
     """The origin of ``data_type``: a pattern of tables.data_types, "" for the table's spec; None: tables.data_type."""
+    init_from: str | None = None
+    """A file of vectors by raw value."""
 
     @property
     def expected_pooling_factors(self) -> list[float]:
@@ -77,6 +80,7 @@ _TYPES: dict[str, Any] = {
     "data_type": DataType,
     "init": Literal["uniform", "normal", "zeros"],
     "init_scale": Positive | None,
+    "init_from": str | None,
     "sharding": dict[str, Any],
     "optimizer": dict[str, Any],
     "pooling_factors": list[Positive],

@@ -8,12 +8,15 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dlrm_app.config.train import TrainConfig
+from torch import Tensor
+
+from dlrm_app.config.train import TrainConfig, WarmStartConfig
 from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.evaluate import ForwardPasses
 from dlrm_app.loader.soft_labels import SoftLabels
+from dlrm_app.runs.checkpoint.inherit import Described, inherit_tensors
 from dlrm_app.runs.checkpoint.load import load_tensors, open_checkpoint
 from dlrm_app.runs.checkpoint.marker import EMA, Checkpoint, Marker, Progress, TrainedModel, keeps_ema
 from dlrm_app.runs.checkpoint.save import Checkpoints
@@ -36,6 +39,7 @@ from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.table_health import TableHealth
+from dlrm_app.training.warm_start import inherited_table
 
 logger = logging.getLogger(__name__)
 
@@ -90,23 +94,35 @@ class RunState:
         epoch, step = self.progress.epoch + 1, self.progress.step
         logger.info("resuming from %s: epoch %d, step %s", checkpoint.folder, epoch, f"{step:,}")
 
-    def begin_with(self, former: TrainedModel, with_optimizer: bool) -> None:
-        """Gives the run, before its first step, the weights of another and, if wanted, its optimizers' states."""
+    def begin_with(
+        self,
+        former: TrainedModel,
+        now: Described,
+        given_again: Mapping[str, Tensor],
+        config: WarmStartConfig,
+    ) -> None:
+        """Gives the run, which is ``now``, before its first step the weights of another one and, if wanted, its optimizers' states.
+
+        ``given_again``: table → rows [R] whose ids were given to other values since then; they keep what they begin with.
+        """
         open_checkpoint(former.folder, self.runtime)
-        if with_optimizer:
+        if config.optimizer:
             create_states(self.trainable.optimizer)
             tensors = _without_ema(self.tensors())
             self.progress.earlier_updates = former.marker.progress.counted_updates
         else:
             tensors = collect_weights(self.trainable.model)
-        self.runtime.together(lambda: load_tensors(former.folder, tensors))
-        if with_optimizer:
+        then = Described(former.spec, former.dense_names)
+        inherited = self.runtime.together(
+            lambda: inherit_tensors(former.folder, tensors, then, now, given_again, bool(config.allow))
+        )
+        if config.optimizer:
             set_step(self.trainable.optimizer, self.progress.counted_updates)
         if self.ema is not None:
             self.ema.start()
         steps = count(former.marker.progress.step, "step")
-        path = former.data_path
-        logger.info("beginning with the weights of %s, trained on %s: %s", former.folder, path, steps)
+        path, became = former.data_path, inherited_table(inherited, then.dense, now.dense)
+        logger.info("beginning with %s, trained on %s: %s\n%s", former.folder, path, steps, became)
 
 
 def _without_ema(tensors: Tensors) -> Tensors:

@@ -16,6 +16,8 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
 from dlrm_app.loader.soft_labels import read_soft_labels
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.names import checkpoint_name
 from dlrm_app.runs.checkpoint.save import Checkpoints
@@ -27,12 +29,13 @@ from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.training.evaluation import evaluate_split
+from dlrm_app.training.initial_rows import init_vectors
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
 from dlrm_app.training.mlperf_log import MlperfLog
 from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimizers import DenseEma
-from dlrm_app.training.resume import check_resumable, check_warm_start, with_lanes
+from dlrm_app.training.resume import check_resumable, with_lanes
 from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.setup import (
     Trainable,
@@ -47,6 +50,7 @@ from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_start, print_end
 from dlrm_app.training.table_health import TableHealth
+from dlrm_app.training.warm_start import check_warm_start
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +116,9 @@ def prepare(
     )
     begin_at_base_rate(trainable.model, config, manifest)
     runtime.together(lambda: begin_at_moments(trainable.model, manifest))
+    if any(table.init_from for table in tables):
+        members = config.model.ensemble_size
+        runtime.together(lambda: init_vectors(trainable.model, tables, manifest, members))
     soft_labels, distillation = None, config.distillation
     if scores := distillation.scores:
         soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), distillation.share, manifest))
@@ -124,7 +131,9 @@ def prepare(
     if checkpoint is not None:
         state.restore(checkpoint)
     elif former is not None:
-        state.begin_with(former, config.warm_start.optimizer)
+        spec = ModelSpec(config.model, tables, len(manifest.dense), config.trainer.seed, numbers)
+        now = Described(spec, [column.name for column in manifest.dense])
+        state.begin_with(former, now, {}, config.warm_start)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(
         trainable.optimizer, tables, config.optimizer, config.schedule, num_steps, state.progress

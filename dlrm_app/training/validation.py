@@ -25,7 +25,7 @@ from dlrm_app.runs.checkpoint.names import can_continue, other_run_problems
 from dlrm_app.sharding.cluster import Cluster, described_cluster, running_cluster
 from dlrm_app.sharding.constraints import sharding_problems, table_problems
 from dlrm_app.tables.specs import Table, resolve_tables
-from dlrm_app.training.resume import check_warm_start
+from dlrm_app.training.warm_start import check_warm_start
 
 if TYPE_CHECKING:
     from dlrm_app.sharding.cost import Workload
@@ -219,6 +219,10 @@ class _Checks:
             tables = self.result(lambda: resolve_tables(config.tables, feature_rows))
         if manifest is not None and tables is not None:
             self.add(lambda: sharing_problems(tables, manifest))
+            if any(table.init_from for table in tables):
+                from dlrm_app.training.initial_rows import vector_problems  # waits for pyarrow and numba
+
+                self.add(lambda: vector_problems(tables, manifest))
         if device_type is not None:
             self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device_type))
         if device_type is not None and tables is not None:

@@ -1,10 +1,11 @@
 """Opening a checkpoint, verifying its files and loading its tensors, on all ranks together."""
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from dlrm_app.runs.checkpoint.marker import (
 )
 from dlrm_app.runs.checkpoint.names import choose_checkpoint, list_checkpoints
 from dlrm_app.runs.checkpoint.storage import TensorReader
-from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces
+from dlrm_app.runs.checkpoint.tensors import Pieces, Tensors, collect_weights, local_pieces, table_name
 from dlrm_app.sharding.planner import plan_model
 from dlrm_app.sharding.sharded_model import shard_model
 from dlrm_app.tables.specs import table_of
@@ -57,22 +58,36 @@ def open_checkpoint(folder: Path, runtime: Runtime) -> Checkpoint:
     return Checkpoint(folder, marker)
 
 
-def load_tensors(folder: Path, tensors: Tensors) -> None:
+@dataclass(frozen=True)
+class Places:
+    """Places along each axis of the same values in a tensor of a checkpoint, ``then``, and in one of a run, ``now``."""
+
+    then: Sequence[torch.Tensor]
+    now: Sequence[torch.Tensor]
+
+
+def load_tensors(
+    folder: Path, tensors: Tensors, moved: Mapping[str, Places] = MappingProxyType({}), may_grow: bool = False
+) -> None:
     """Fills ``tensors`` in place from ``folder``, whatever plan and number of ranks wrote it.
 
     Numbers of one a row belong to columns: of a table that is cut into other columns each part takes the mean, by width,
     of those of its columns. A mean of squared gradients is then what the joined columns' own would be; where columns are
-    parted, all begin with the row's. Raises DataError naming every tensor that it lacks or holds in another size.
+    parted, all begin with the row's. What has other places, ``moved``, or more rows in a table that ``may_grow``, keeps the
+    values that the checkpoint has none for. Raises DataError naming every tensor that it lacks or holds in another size.
     """
     reader = TensorReader(folder)
-    stored = reader.read_metadata().state_dict_metadata
+    stored: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
     pieces, cuts, problems = local_pieces(tensors), _cuts(stored, tensors), []
-    mixes = [mix for name, cut in cuts.items() for mix in _mixed(pieces, name, *cut)]
     for name, tensor in tensors.items():
         entry = stored.get(name)
         if not isinstance(entry, TensorStorageMetadata):
             problems.append(f"{name} is not in it")
-        elif entry.size != tensor.size() and name not in cuts:
+        elif not (
+            name in cuts
+            or name in moved
+            or _fits(entry.size, tensor.size(), may_grow and table_name(name) is not None)
+        ):
             problems.append(
                 f"{name} has size {tuple(entry.size)} in it, the model wants {tuple(tensor.size())}"
             )
@@ -81,17 +96,39 @@ def load_tensors(folder: Path, tensors: Tensors) -> None:
             f"checkpoint {folder} is of another model or optimizer: give the settings that it was "
             f"saved with (config.yaml has them), or start a new run\n{bullets(problems, 8)}"
         )
+    mixes = [mix for name, cut in cuts.items() for mix in _mixed(pieces, name, cut)]
+    wholes = {name: torch.empty(stored[name].size, dtype=tensors[name].dtype) for name in moved}
+    for name, whole in wholes.items():
+        pieces[name, (0,) * whole.dim()] = whole
     load(tensors, storage_reader=reader, planner=PiecesPlanner(pieces))
     for target, parts in mixes:
         target.copy_(torch.stack([share * values for share, values in parts]).sum(0))
+    for name, places in moved.items():
+        values = wholes[name][grid(places.then)].to(tensors[name].device)
+        tensors[name][grid(places.now)] = values
 
 
-Cut = tuple[int, list[int], list[int]]
-"""A table's rows, and where its columns are cut, 0 and their number included: in a checkpoint, and now."""
+def _fits(stored: torch.Size, size: torch.Size, may_grow: bool) -> bool:
+    return stored == size or (may_grow and stored[1:] == size[1:] and stored[0] <= size[0])
 
 
-def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, Cut]:
-    """Those of ``tensors`` that hold one number a row of a table whose columns were cut elsewhere."""
+def grid(places: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Indices of every combination of ``places``, one sequence an axis."""
+    return torch.meshgrid(*places, indexing="ij") if places else ()
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A table's rows, and where its columns are cut, 0 and their number included: in a checkpoint, and now."""
+
+    rows_then: int
+    rows: int
+    before: list[int]
+    after: list[int]
+
+
+def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, _Cut]:
+    """Those of ``tensors`` that hold one number a row of a table that has grown, or whose columns were cut elsewhere."""
     cuts = {}
     weights = {f"table/{table}": name for name in tensors if (table := table_of(name))}
     for name, tensor in tensors.items():
@@ -102,28 +139,32 @@ def _cuts(stored: Mapping[str, Any], tensors: Tensors) -> dict[str, Cut]:
         shards = now.metadata().shards_metadata if isinstance(now, ShardedTensor) else []
         after = sorted({0, dim, *(shard.shard_offsets[1] for shard in shards)})
         before = sorted({0, dim, *(chunk.offsets[1] for chunk in stored[weight].chunks)})
-        if before != after and stored[name].size[0] == rows * (len(before) - 1):
-            cuts[name] = rows, before, after
+        then = stored[weight].size[0]
+        is_other = before != after or (then < rows and len(after) > 2)
+        if is_other and stored[name].size[0] == then * (len(before) - 1):
+            cuts[name] = _Cut(then, rows, before, after)
     return cuts
 
 
 def _mixed(
-    pieces: Pieces, name: str, rows: int, before: list[int], after: list[int]
+    pieces: Pieces, name: str, cut: _Cut
 ) -> list[tuple[torch.Tensor, list[tuple[float, torch.Tensor]]]]:
     """Puts room for the numbers of ``name`` as they were saved into ``pieces``: (this rank's numbers, shares of those)."""
-    own = [(pieces.pop(place), *divmod(place[1][0], rows)) for place in [*pieces] if place[0] == name]
+    own = [(pieces.pop(place), *divmod(place[1][0], cut.rows)) for place in [*pieces] if place[0] == name]
     mixes = []
-    for target, part, first in own:
-        start, end = after[part : part + 2]
+    for numbers, part, first in own:
+        target = numbers[: max(cut.rows_then - first, 0)]  # the others are of rows that are new
+        start, end = cut.after[part : part + 2]
         parts = [
             (
                 overlap / (end - start),
-                pieces.setdefault((name, (number * rows + first,)), torch.empty_like(target)),
+                pieces.setdefault((name, (number * cut.rows_then + first,)), torch.empty_like(target)),
             )
-            for number, (low, high) in enumerate(pairwise(before))
-            if (overlap := min(end, high) - max(start, low)) > 0
+            for number, (low, high) in enumerate(pairwise(cut.before))
+            if len(target) and (overlap := min(end, high) - max(start, low)) > 0
         ]
-        mixes.append((target, parts))
+        if parts:
+            mixes.append((target, parts))
     return mixes
 
 

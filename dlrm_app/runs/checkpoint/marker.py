@@ -241,6 +241,11 @@ class TrainedModel:
         return self.marker.columns
 
     @property
+    def dense_names(self) -> list[str]:
+        """Its dense columns, in the order that the model reads them."""
+        return [column["name"] for column in self.columns["dense"]]
+
+    @property
     def tables(self) -> Sequence[Table]:
         """Its tables, whose features the model reads in this order."""
         return self.spec.tables

@@ -65,6 +65,11 @@ def collect_tensors(
     return tensors
 
 
+def table_name(name: str) -> str | None:
+    """The table whose weights, or a state of whose optimizer, the tensor ``name`` is; None for the dense part's."""
+    return name.split("/")[1] if name.startswith("table/") else table_of(name)
+
+
 def collect_weights(model: nn.Module, dense: str = MODEL) -> Tensors:
     """Every weight: views, as of ``collect_tensors``; those that no table has under the name of ``dense``."""
     return {

@@ -38,12 +38,19 @@ def make(shards: list[ShardMetadata], size: tuple[int, ...], rank: int) -> Shard
     return ShardedTensor._init_from_local_shards_and_global_metadata(local, metadata)
 
 
-def tensors_of(cut: str, rank: int) -> dict[str, Any]:
-    """A table's weight, and its state as torchrec's fused kernel might place it: its pieces in any order."""
-    places = [
-        ShardMetadata([r, c], [rows, columns], f"rank:{on}/cpu") for r, c, rows, columns, on in CUTS[cut]
+def tensors_of(cut: str, rank: int, more: int = 0) -> dict[str, Any]:
+    """A table's weight, and its state as torchrec's fused kernel might place it: its pieces in any order.
+
+    With so many ``more`` rows in the first piece and in the last ones.
+    """
+    stretched = [
+        (r and r + more, c, rows + more * (1 + (rows == ROWS)), columns, on)
+        for r, c, rows, columns, on in CUTS[cut]
     ]
-    weight = make(places, (ROWS, DIM), rank)
+    places = [
+        ShardMetadata([r, c], [rows, columns], f"rank:{on}/cpu") for r, c, rows, columns, on in stretched
+    ]
+    weight = make(places, (ROWS + 2 * more, DIM), rank)
     sizes = [each.shard_sizes[0] for each in places]
     flat = [
         ShardMetadata([sum(sizes[:number])], [sizes[number]], each.placement)
@@ -72,7 +79,14 @@ def save_and_load(
     save_checkpoint(folder, saved, local_pieces(saved), marker, runtime, None)
     loaded = tensors_of(after, runtime.rank)
     load_tensors(folder, loaded)
+    grown = tensors_of(after, runtime.rank, more=2)
+    load_tensors(folder, grown, may_grow=True)
     compared = []
+    for weight, state in zip(grown[WEIGHT].local_shards(), grown[STATE].local_shards(), strict=True):
+        (r, c), (rows, columns) = weight.metadata.shard_offsets, weight.metadata.shard_sizes
+        expected = numbers(before)[r : r + rows, c : c + columns].mean(1)
+        padded = torch.cat([expected, torch.zeros(rows - len(expected))])
+        compared.append((state.tensor.tolist(), padded.tolist()))
     for weight, state in zip(loaded[WEIGHT].local_shards(), loaded[STATE].local_shards(), strict=True):
         (r, c), (rows, columns) = weight.metadata.shard_offsets, weight.metadata.shard_sizes
         expected = numbers(before)[r : r + rows, c : c + columns].mean(1)

@@ -1,0 +1,112 @@
+"""What the inputs of a model's dense layers stand for, by name, so that weights find their place when features come and go.
+
+Needs no torch. Shapes: F sparse features, N dense features, D the width of a model's vectors, W a layer's outputs.
+"""
+
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from dlrm_app.config.train import ModelConfig
+from dlrm_app.model.architectures import ModelSpec
+
+Names = Sequence[Hashable]
+Axes = tuple[Names | None, ...]
+"""Of each axis of a weight the names of its positions; None: they stand for nothing but themselves."""
+_BOTTOM = ""
+"""The name of the bottom MLP's vector among those of the features, none of which is empty."""
+
+
+def named_axes(spec: ModelSpec, dense: Sequence[str]) -> dict[str, Axes]:
+    """Parameter → its axes, for those of a dense part whose shape depends on the features; ``dense``: names of N features.
+
+    The parameters of each model of an ensemble have these names, and these axes.
+    """
+    members = spec.config.ensemble_size
+    widths = {name: table.dim // members for table in spec.tables for name in table.features}
+    axes_of = _AXES.get(spec.config.kind)
+    if axes_of is None:
+        return {}
+    embedded, dim = [dense[number] for number in spec.embedded], spec.config.dense_embedding_dim or 0
+    functions = [(name, dim, place) for name in embedded for place in range(dim)]
+    axes = axes_of(spec.config, widths, [*dense, *functions])
+    if not embedded:
+        return axes
+    axes = {re.sub("^dense_arch", "dense_arch.1", name): names for name, names in axes.items()}
+    axes |= {"dense_arch.0.mean": (dense,), "dense_arch.0.scale": (dense,)}
+    axes |= {"dense_arch.0.frequencies": (embedded, None), "dense_arch.0.bias": (embedded, None)}
+    return axes | {"dense_arch.0.weight": (embedded, None, None)}
+
+
+def _vectors(widths: Mapping[Any, int]) -> list[Hashable]:
+    """(feature, place in its vector) of vectors beside each other."""
+    return [(name, place) for name, width in widths.items() for place in range(width)]
+
+
+def _bottom_first(widths: Mapping[str, int]) -> dict[str, int]:
+    return {_BOTTOM: next(iter(widths.values())), **widths}
+
+
+def _first_layer(mlp: str, inputs: Names) -> dict[str, Axes]:
+    return {f"{mlp}._mlp.0._linear.weight": (None, inputs)}
+
+
+def _dlrm(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The top MLP reads the bottom MLP's vector and the dot product of each pair of vectors."""
+    vectors = _bottom_first(widths)
+    pairs = [frozenset(pair) for pair in combinations(vectors, 2)]
+    inputs = [*_vectors({_BOTTOM: vectors[_BOTTOM]}), *pairs]
+    return _first_layer("dense_arch.model", dense) | _first_layer("over_arch.model.0", inputs)
+
+
+def _dcn(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Every cross layer reads and writes all vectors."""
+    inputs, axes = _vectors(_bottom_first(widths)), _first_layer("dense_arch.model", dense)
+    for layer in range(config.dcn_num_layers or 0):
+        axes[f"inter_arch.crossnet.V_kernels.{layer}"] = (None, inputs)
+        axes[f"inter_arch.crossnet.W_kernels.{layer}"] = (inputs, None)
+        axes[f"inter_arch.crossnet.bias.{layer}"] = (inputs,)
+    return axes | _first_layer("over_arch.model.0", inputs)
+
+
+def _projection(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Both branches read all vectors."""
+    inputs, axes = _vectors(_bottom_first(widths)), _first_layer("dense_arch.model", dense)
+    for branch in ("interaction_branch1", "interaction_branch2"):
+        axes |= _first_layer(f"inter_arch.{branch}.model", inputs)
+    return axes
+
+
+def _dcn_parallel(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """Every dense feature has a vector too; the last layer reads the cross layers and the MLP."""
+    width = next(iter(widths.values()))
+    inputs = _vectors({**dict.fromkeys(dense, width), **widths})
+    axes: dict[str, Axes] = {"dense_arch.weight": (dense, None)}
+    for layer in range(config.dcn_num_layers or 0):
+        axes[f"inter_arch.layers.{layer}.weight"] = (inputs, inputs)
+        axes[f"inter_arch.layers.{layer}.bias"] = (inputs,)
+    *hidden, last = config.top_mlp
+    of_mlp = [("", place) for place in range(hidden[-1] if last == 1 and hidden else last)]
+    axes["over_arch.last.weight"] = (None, [*inputs, *of_mlp])
+    return axes | _first_layer("over_arch.mlp", inputs)
+
+
+def _concat(config: ModelConfig, widths: Mapping[str, int], dense: Names) -> dict[str, Axes]:
+    """The MLP reads all vectors, or means over windows of ``stride`` neighbours, and the dense features."""
+    inputs = _vectors(widths)
+    if stride := config.stride:
+        in_front = -len(inputs) % stride // 2
+        starts = range(-in_front, len(inputs), stride)
+        inputs = [frozenset(inputs[max(start, 0) : start + stride]) for start in starts]
+    return _first_layer("over_arch.model.0", [*inputs, *dense])
+
+
+_AXES: dict[str, Callable[[ModelConfig, Mapping[str, int], Names], dict[str, Axes]]] = {
+    "dlrm": _dlrm,
+    "dcn": _dcn,
+    "projection": _projection,
+    "dcn_parallel": _dcn_parallel,
+    "concat": _concat,
+}
+"""(configuration, feature → width, dense features) → axes. Without an entry, a layer whose shape changed is drawn anew."""

@@ -1,0 +1,191 @@
+"""Beginning with another run's tensors where tables have grown, and features, tables and dense layers may have come and gone.
+
+A table's rows keep their places; rows whose ids were given to other values since then begin anew, with their optimizer state.
+Weights of dense layers go with the names of what they read and write. A weight from an input that is new to an output that is
+not is 0, so that a model begins with the scores that it ended with; all else that is new stays as it was drawn.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.inputs import Axes, Names, named_axes
+from dlrm_app.runs.checkpoint.load import Places, grid, load_tensors
+from dlrm_app.runs.checkpoint.marker import MODEL
+from dlrm_app.runs.checkpoint.storage import TensorReader
+from dlrm_app.runs.checkpoint.tensors import Tensors, local_pieces, table_name
+from dlrm_app.tables.specs import Table
+
+
+@dataclass(frozen=True)
+class Described:
+    """A run's model, and the names of the dense features that it reads."""
+
+    spec: ModelSpec
+    dense: Sequence[str]
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """By name."""
+        return {table.name: table for table in self.spec.tables}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What became of a table's rows, or of what a layer reads. ``reset``: rows that were given to other values."""
+
+    kept: int = 0
+    new: int = 0
+    reset: int = 0
+    dropped: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing else than kept."""
+        return not (self.new or self.reset or self.dropped)
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What became of every table, and of every weight of the dense part (one model of an ensemble stands for all)."""
+
+    tables: Mapping[str, Kept]
+    layers: Mapping[str, Kept]
+
+
+@torch.no_grad()
+def inherit_tensors(
+    folder: Path,
+    tensors: Tensors,
+    then: Described,
+    now: Described,
+    given_again: Mapping[str, torch.Tensor],
+    may_differ: bool,
+) -> Inherited:
+    """Fills ``tensors``, which hold what begins anew, in place with what the checkpoint ``folder`` of the run ``then`` has.
+
+    ``given_again``: table → the rows [R] whose ids were given to values since then, new rows or not.
+    ``may_differ``: the dense part may, else a tensor of it that is missing or has another size is a DataError.
+    """
+    stored = {
+        name: torch.Size(entry.size)  # type: ignore[union-attr]  # all are tensors
+        for name, entry in TensorReader(folder).read_metadata().state_dict_metadata.items()
+    }
+    tables = {name: tensor for name, tensor in tensors.items() if table_name(name) in then.tables}
+    dense = {name: tensor for name, tensor in tensors.items() if table_name(name) is None}
+    given_again = {
+        name: rows[rows < then.tables[name].rows] for name, rows in given_again.items() if name in then.tables
+    }
+    places = _find_places(dense, stored, then, now)
+    wanted = tables | {name: tensor for name, tensor in dense.items() if name in places or not may_differ}
+    anew = [
+        (piece, rows, piece[rows].clone())
+        for (name, begin), piece in local_pieces(tables).items()
+        for table in [table_name(name) or ""]
+        if table in given_again
+        for rows in [_rows_of(piece, begin[0], now.tables[table].rows, given_again[table])]
+    ]
+    load_tensors(folder, wanted, places, may_grow=True)
+    for piece, rows, values in anew:
+        piece[rows] = values
+    for name in places:
+        if name.startswith(f"{MODEL}/") and dense[name].dim() == 2:
+            _silence_new_inputs(dense[name], places[name])
+    return Inherited(_tables_kept(then, now, given_again), _layers_kept(dense, stored, places))
+
+
+def _silence_new_inputs(weight: torch.Tensor, places: Places) -> None:
+    """Sets ``weight`` [outputs, inputs] to 0 from inputs that are new to outputs that are not."""
+    outputs, inputs = places.now
+    is_new = torch.ones(weight.size(1), dtype=torch.bool)
+    is_new[inputs] = False
+    weight[grid([outputs, is_new.nonzero().squeeze(1)])] = 0
+
+
+def _find_places(
+    dense: Tensors, stored: Mapping[str, torch.Size], then: Described, now: Described
+) -> dict[str, Places]:
+    """The places of the values that are in both, of those ``dense`` tensors that have any."""
+    axes_then, axes_now = (named_axes(each.spec, each.dense) for each in (then, now))
+    found: dict[str, Places] = {}
+    for name in dense.keys() & stored.keys():
+        unnamed = (None,) * dense[name].dim()
+        before, after = (axes.get(_parameter(name), unnamed) for axes in (axes_then, axes_now))
+        places = _common_places(before, after, stored[name], dense[name].size())
+        found |= {name: places} if places else {}
+    return found
+
+
+def _parameter(name: str) -> str:
+    """The parameter of a model, or of each of an ensemble, whose weights or optimizer state the tensor ``name`` is."""
+    return re.sub(r"^(model\.)?(models\.\d+\.)?", "", name.split("/")[1])
+
+
+def _common_places(then: Axes, now: Axes, stored: torch.Size, size: torch.Size) -> Places | None:
+    """The places of all values that are in both; None where there are none, or an axis without names has another length."""
+    if len(stored) != len(size):
+        return None
+    pairs = [
+        _common(*names, *lengths)
+        for names, lengths in zip(zip(then, now, strict=True), zip(stored, size, strict=True), strict=True)
+    ]
+    if not all(pairs):
+        return None
+    found = [torch.tensor(axis).unbind(1) for axis in pairs]
+    return Places([before for before, _ in found], [after for _, after in found])
+
+
+def _common(then: Names | None, now: Names | None, length: int, length_now: int) -> list[tuple[int, int]]:
+    """(place then, place now) of what both have."""
+    if then is None or now is None:
+        return [(place, place) for place in range(length)] if then is now and length == length_now else []
+    before = {name: place for place, name in enumerate(then)}
+    return [(before[name], place) for place, name in enumerate(now) if name in before]
+
+
+def _layers_kept(
+    dense: Tensors, stored: Mapping[str, torch.Size], places: Mapping[str, Places]
+) -> dict[str, Kept]:
+    """What became of every weight of the dense part, by parameter."""
+    names = [
+        name for name in {**stored, **dense} if name.startswith(f"{MODEL}/") and table_name(name) is None
+    ]
+    return {
+        _parameter(name): _kept(
+            [len(axis) for axis in places[name].now] if name in places else None,
+            stored.get(name, ()),
+            dense[name].size() if name in dense else (),
+        )
+        for name in names
+    }
+
+
+def _kept(common: Sequence[int] | None, then: Sequence[int], now: Sequence[int]) -> Kept:
+    """Of a weight's sizes along each axis: in both runs, in the earlier one, now. Counts along the last axis that differs."""
+    if common is None:
+        return Kept(new=now[-1] if now else 0, dropped=then[-1] if then else 0)
+    sizes = [*zip(common, then, now, strict=True)] or [(1, 1, 1)]
+    kept, before, after = next((each for each in reversed(sizes) if len({*each}) > 1), sizes[-1])
+    return Kept(kept, after - kept, dropped=before - kept)
+
+
+def _rows_of(piece: torch.Tensor, begin: int, num_rows: int, rows: torch.Tensor) -> torch.Tensor:
+    """Those of a table's ``rows`` that lie in ``piece``, counted from its first; numbers, one a row, of columns stand one
+    column behind the other."""
+    first = begin % num_rows
+    return (rows[(rows >= first) & (rows < first + len(piece))] - first).to(piece.device)
+
+
+def _tables_kept(then: Described, now: Described, given_again: Mapping[str, torch.Tensor]) -> dict[str, Kept]:
+    kept = {name: Kept(new=table.rows) for name, table in now.tables.items() if name not in then.tables}
+    for name, table in then.tables.items():
+        if name not in now.tables:
+            kept[name] = Kept(dropped=table.rows)
+            continue
+        reset = len(given_again.get(name, ()))
+        kept[name] = Kept(table.rows - reset, now.tables[name].rows - table.rows, reset)
+    return kept

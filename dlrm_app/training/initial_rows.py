@@ -1,0 +1,136 @@
+"""Tables that begin with vectors of a file, by raw value: ``tables.specs[…].init_from``.
+
+A Parquet file with the columns ``value`` (as raw logs have it) and ``vector`` (a list of numbers, as wide as the table or as one
+model's share of it in an ensemble, each of which then begins with it). Values that share an id begin with their mean.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+
+from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.errors import DataError
+from dlrm_app.model.initial_weights import local_parts, table_weights
+from dlrm_app.preprocess.encode.sparse import SparseEncoder
+from dlrm_app.preprocess.read.arrow_rows import ArrowCursor
+from dlrm_app.preprocess.read.spec import Column, Spec
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
+from dlrm_app.tables.specs import Table
+from dlrm_app.text import count
+
+logger = logging.getLogger(__name__)
+_ROWS = 1 << 16
+"""Read at a time."""
+
+
+def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:
+    """Problems of the files of vectors that ``tables`` name, as far as their footers tell."""
+    columns = {column.name: column for column in manifest.sparse}
+    problems = []
+    for table in tables:
+        if table.init_from is None:
+            continue
+        kind = columns[table.features[0]].encoding["kind"]
+        if kind not in ("hash", "vocab"):
+            problems.append(
+                f"{_key(table)}: {table.features[0]} has no raw values to find vectors by ({kind}): leave it out"
+            )
+            continue
+        try:
+            schema = pq.read_schema(table.init_from)
+        except (pa.ArrowException, OSError) as error:
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            problems.append(f"{_key(table)} cannot be read ({reason}): name a Parquet file, or leave it out")
+            continue
+        if not {"value", "vector"} <= {*schema.names} or not _is_vector(schema.field("vector").type):
+            problems.append(
+                f"{_key(table)} must have the columns value and vector, a list of floats; it has "
+                f"{', '.join(f'{field.name}: {field.type}' for field in schema)}"
+            )
+    return problems
+
+
+def _key(table: Table) -> str:
+    return f"init_from={table.init_from} of table {table.name}"
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return is_list and pa.types.is_floating(kind.value_type)
+
+
+@torch.no_grad()
+def init_vectors(model: nn.Module, tables: Sequence[Table], manifest: Manifest, num_models: int) -> None:
+    """Sets the rows of ``model``, sharded or not, that the tables' files have vectors for, and logs how many values have none.
+
+    ``num_models``: of an ensemble. Raises DataError, naming the file, for vectors or values that are none.
+    """
+    by_name = {table.name: table for table in tables if table.init_from is not None}
+    columns = {column.name: column for column in manifest.sparse}
+    for name, weight in table_weights(model.state_dict(), by_name):
+        table, column = by_name[name], columns[by_name[name].features[0]]
+        parts, num_unknown = local_parts(weight), 0
+        found = [torch.zeros(len(part), 1, dtype=torch.int32, device=part.device) for part, _, _ in parts]
+        for batch in _batches(table):
+            ids, vectors = _ids(table, column, manifest.folder, batch), _vectors(table, batch, num_models)
+            num_unknown += int((ids < 0).sum())
+            for (part, first, column_from), counts in zip(parts, found, strict=True):
+                here = (ids >= first) & (ids < first + len(part))
+                rows = (ids[here] - first).to(part.device)
+                part[rows[counts[rows, 0] == 0]] = 0
+                counts.index_add_(0, rows, torch.ones_like(counts[rows]))
+                part.index_add_(0, rows, vectors[here, column_from : column_from + part.shape[1]].to(part))
+        for (part, _, _), counts in zip(parts, found, strict=True):
+            part /= counts.clamp(min=1)
+        logger.info(
+            "table %s begins with vectors of %s, %s unknown to the vocabulary",
+            name,
+            table.init_from,
+            count(num_unknown, "value"),
+        )
+
+
+def _batches(table: Table) -> Iterator[pa.RecordBatch]:
+    assert table.init_from is not None
+    try:
+        with pq.ParquetFile(table.init_from) as file:
+            yield from file.iter_batches(_ROWS, columns=["value", "vector"])
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{_key(table)} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _ids(table: Table, column: SparseColumn, folder: Path, batch: pa.RecordBatch) -> torch.Tensor:
+    """The id of every value; -1 of one that the vocabulary does not know."""
+    spec = Spec("vectors", ",", None, False, (Column("value", "sparse", column.encoding["raw"]),))
+    cursor = ArrowCursor(ParquetUnit(0, 0, pa.Table.from_batches([batch.select(["value"])]), 0, True), spec)
+    keys = [raw.one_hot[0].copy() for raw in cursor.rows(_ROWS, None)]
+    if rejects := cursor.take_rejects():
+        raise DataError(f"{_key(table)}: {rejects[0].reason}; correct or remove such values")
+    if batch.column("value").null_count:
+        raise DataError(f"{_key(table)} has vectors without a value: remove them")
+    ids, _ = SparseEncoder([column], folder).apply(Columns.joined(keys))
+    return torch.from_numpy(np.where(ids == column.encoding.get("rare_id", -1), -1, ids).astype(np.int64))
+
+
+def _vectors(table: Table, batch: pa.RecordBatch, num_models: int) -> torch.Tensor:
+    """float32 [rows, table.dim]; each model of an ensemble has a copy."""
+    lists, wanted = batch.column("vector"), sorted({table.dim, table.dim // num_models})
+    widths = pc.unique(pc.list_value_length(lists)).to_pylist()
+    if len(widths) != 1 or widths[0] not in wanted:
+        raise DataError(
+            f"{_key(table)} must have {' or '.join(map(str, wanted))} numbers in each vector, as wide as the table's rows "
+            f"or as one model's share of them; it has {', '.join(map(str, widths))}"
+        )
+    vectors = torch.from_numpy(numbers_of(lists.flatten()).astype(np.float32)).view(len(batch), -1)
+    if not vectors.isfinite().all():
+        raise DataError(f"{_key(table)} holds NaN or inf: remove such vectors")
+    return vectors.repeat(1, table.dim // vectors.shape[1])

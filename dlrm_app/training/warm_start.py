@@ -1,0 +1,189 @@
+"""Rules for beginning a run with another run's weights, and the table that says what became of them.
+
+Nothing here waits for torch: a run that does not fit is refused before any work.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlrm_app.config.optimizer import OptimizerConfig
+from dlrm_app.config.saved import read_saved_config
+from dlrm_app.config.schema import is_section, known_keys, type_of
+from dlrm_app.config.train import ModelConfig, TrainConfig
+from dlrm_app.dataset.columns import refuse_other_columns
+from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.errors import ConfigError
+from dlrm_app.runs.checkpoint.marker import TrainedModel, describe_trained, read_marker
+from dlrm_app.runs.checkpoint.names import choose_checkpoint
+from dlrm_app.table import Column, text_table
+from dlrm_app.tables.sparse_optimizers import optimizer_kinds
+from dlrm_app.tables.specs import Table
+from dlrm_app.text import as_typed, listed, setting
+from dlrm_app.training.resume import other_tables, other_values
+
+if TYPE_CHECKING:
+    from dlrm_app.runs.checkpoint.inherit import Inherited, Kept
+
+_CHOSEN = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
+"""Keys that a recipe sets, or how they begin: where none is typed, those of the run whose weights a run begins with."""
+_RULE = "warm_start.checkpoint: what is not typed of model, tables and optimizer is that run's"
+_FREE = ("initial_bias", "dropout", "bottom_dropout")
+"""Keys of the model that its weights do not depend on."""
+_FIXED = ("kind", "ensemble_size")
+"""Keys of the model that decide what its weights mean."""
+
+
+def read_former(path: str) -> tuple[TrainedModel, TrainConfig]:
+    """The newest checkpoint of a run folder, or the one that is named, and its configuration. Raises DataError."""
+    folder = choose_checkpoint(Path(path), "newest")
+    marker = read_marker(folder)
+    return describe_trained(folder, marker), read_saved_config(marker.config, folder)
+
+
+def check_warm_start(config: TrainConfig, manifest: Manifest, tables: Sequence[Table]) -> TrainedModel:
+    """The checkpoint that ``config`` names. Raises DlrmError for what differs and is not in warm_start.allow, and for rows
+    whose ids or values mean something else."""
+    assert config.warm_start.checkpoint is not None
+    former, then = read_former(config.warm_start.checkpoint)
+    _check_columns(former, manifest, tables)  # first: other ids mean tables of other sizes too
+    allow = config.warm_start.allow
+    problems = [
+        *_come_and_gone("features", former.features, _features(tables), former.folder, allow),
+        *_come_and_gone("dense", former.dense_names, _dense_names(manifest), former.folder, allow),
+        *_model_problems(config, then, former.folder),
+        *_table_problems(former, tables),
+    ]
+    if config.warm_start.optimizer and not problems:
+        problems = _optimizer_problems(former, then.optimizer, config.optimizer, tables)
+    if problems:
+        raise ConfigError([*problems, _RULE])
+    return former
+
+
+def _features(tables: Sequence[Table]) -> list[str]:
+    return [name for table in tables for name in table.features]
+
+
+def _dense_names(manifest: Manifest) -> list[str]:
+    return [column.name for column in manifest.dense]
+
+
+def _check_columns(former: TrainedModel, manifest: Manifest, tables: Sequence[Table]) -> None:
+    """Raises DataError naming every column of both runs whose rows mean something else now."""
+    given, known = _dense_names(manifest), {column["name"]: column for column in former.columns["dense"]}
+    common = {**former.columns, "dense": [known[name] for name in given if name in known]}
+    both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
+    features = [name for name in former.features if name in _features(tables)]
+    refuse_other_columns(common, both, features, former.folder, setting("encoding.path", former.data_path))
+
+
+def _come_and_gone(
+    kind: str, then: Sequence[str], now: Sequence[str], folder: Path, allow: Sequence[str]
+) -> list[str]:
+    """The refusal of columns that only one of the two runs reads, unless ``allow`` has their ``kind``."""
+    gone, new = ([name for name in one if name not in other] for one, other in ((then, now), (now, then)))
+    if kind in allow or not (gone or new):
+        return []
+    said = [f"{listed(new)} new" if new else "", f"{listed(gone)} left out" if gone else ""]
+    columns = "features" if kind == "features" else "dense columns"
+    return [
+        f"{columns}: {' and '.join(filter(None, said))}, compared with {folder}: begin with what both have by "
+        f"warm_start.allow={as_typed([*allow, kind], str)}"
+    ]
+
+
+def _model_problems(config: TrainConfig, then: TrainConfig, folder: Path) -> list[str]:
+    """Keys of the model that are others; those that change the shape of dense layers may be, with ``layers``."""
+    allow = config.warm_start.allow
+    problems = other_values([f"model.{key}" for key in _FIXED], config, then, folder)
+    if "layers" in allow:
+        return problems
+    free = {field.name for field in fields(ModelConfig)} - {*_FREE, *_FIXED}
+    keys = [f"model.{field.name}" for field in fields(ModelConfig) if field.name in free]
+    cure = f", or draw what has another shape by warm_start.allow={as_typed([*allow, 'layers'], str)}"
+    return problems + [f"{problem}{cure}" for problem in other_values(keys, config, then, folder)]
+
+
+def _table_problems(former: TrainedModel, tables: Sequence[Table]) -> list[str]:
+    """Tables and features whose rows would be others than they were."""
+    readers = {feature: table.name for table in former.tables for feature in table.features}
+    known = {table.name: table for table in former.tables}
+    problems, where = other_tables(("dim", "pooling"), tables, former), f"in {former.folder}"
+    for table in tables:
+        problems += [
+            f"tables: {feature} is read by {table.name}, {where} by {readers[feature]}: let it read that one"
+            for feature in table.features
+            if readers.get(feature, table.name) != table.name
+        ]
+        then = known.get(table.name, table)
+        if table.rows < then.rows:
+            problems.append(
+                f"tables: {table.name} has {table.rows} rows, {where} {then.rows}: give rows={then.rows} or more"
+            )
+        if not {*table.features} & {*then.features}:
+            problems.append(
+                f"tables: {table.name} reads {listed(table.features)}, {where} {listed(then.features)}: its rows are of "
+                "other values; give the table another name"
+            )
+    return problems
+
+
+def _optimizer_problems(
+    former: TrainedModel, before: OptimizerConfig, after: OptimizerConfig, tables: Sequence[Table]
+) -> list[str]:
+    then = {"the dense part": before.dense.kind, **optimizer_kinds(former.tables, before.sparse)}
+    now = {"the dense part": after.dense.kind, **optimizer_kinds(tables, after.sparse)}
+    return [
+        f"the optimizer of {name} is {kind}, in {former.folder} {then[name]}: take that one, or let every optimizer begin again "
+        "with warm_start.optimizer=false"
+        for name, kind in now.items()
+        if kind != then.get(name, kind)
+    ][:1]
+
+
+def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]:
+    """The settings by which ``config`` chose model, tables, optimizer, schedule and batch, as Hydra takes them.
+
+    ``exclude``: groups and keys that are chosen again.
+    """
+    keys = [key for key in known_keys(TrainConfig) if key.startswith(_CHOSEN)]
+    return [
+        f"{key}={as_typed(attrgetter(key)(config))}"
+        for key in keys
+        if not is_section(type_of(key, TrainConfig)) and not {key.partition(".")[0], key} & {*exclude}
+    ]
+
+
+_COLUMNS: list[str | Column] = ["", Column("is", is_words=True), "kept", "new", "given again", "dropped"]
+
+
+def inherited_table(inherited: "Inherited", dense_then: Sequence[str], dense_now: Sequence[str]) -> str:
+    """What became of every table (in rows), dense column and dense layer (in what it reads), those that are whole together."""
+    rows = [*_lines(inherited.tables, "tables"), *_lines(inherited.layers, "weights of dense layers")]
+    rows += [[f"dense column {name}", "new"] for name in dense_now if name not in dense_then]
+    rows += [[f"dense column {name}", "dropped"] for name in dense_then if name not in dense_now]
+    return text_table(_COLUMNS, [[*row, *[""] * (len(_COLUMNS) - len(row))] for row in rows])
+
+
+def _lines(kept: "Mapping[str, Kept]", kind: str) -> list[list[str]]:
+    whole = [each.kept for each in kept.values() if each.is_whole]
+    lines = [[f"{len(whole):,} {kind}", "whole", f"{sum(whole):,}"]] if whole else []
+    return lines + [
+        [
+            name,
+            _state(each),
+            *(f"{number:,}" if number else "" for number in (each.kept, each.new, each.reset, each.dropped)),
+        ]
+        for name, each in kept.items()
+        if not each.is_whole
+    ]
+
+
+def _state(kept: "Kept") -> str:
+    if not kept.kept and not kept.reset:
+        return "new" if kept.new else "dropped"
+    parts = {"grown": kept.new, "reset": kept.reset, "cut": kept.dropped}
+    return " and ".join(word for word, number in parts.items() if number)

@@ -1,0 +1,159 @@
+"""A run that begins with another model's weights keeps what both have, where that is asked for, and says what became of everything."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlrm_app.errors import ConfigError, DataError
+from tests.loader.dataset_fixture import write_dataset
+from tests.ranks import train_on_ranks
+from tests.small_run import SMALL, final_bytes, losses, train_here
+
+IN_ORDER = "data.shuffle=false"
+ALLOW = "warm_start.allow=[features,dense]"
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wide") / "dataset"
+    write_dataset(folder, rows={"train": 4 * 128, "val": 256}, one_hot=(50, 1000, 900), multi_hot=(30,))
+    return folder
+
+
+def view(dataset: Path, folder: Path, **columns: list[str]) -> Path:
+    """``dataset`` with those columns alone, in that order: other datasets of the same rows."""
+    folder.mkdir(parents=True)
+    manifest: dict[str, Any] = json.loads((dataset / "manifest.json").read_text())
+    for kind, names in columns.items():
+        by_name = {column["name"]: column for column in manifest[kind]}
+        manifest[kind] = [by_name[name] for name in names]
+    for split in manifest["splits"]:
+        (folder / split).symlink_to(dataset / split)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def narrow(wide: Path) -> Path:
+    return view(wide, wide.parent / "narrow", dense=["i0", "i2"], sparse=["c0", "c2", "m0"])
+
+
+@pytest.fixture(scope="module")
+def former(narrow: Path) -> Path:
+    run = narrow.parent / "former"
+    train_here(run, f"data.path={narrow}", IN_ORDER, "trainer.max_steps=3", "optimizer.dense.ema_decay=0.9")
+    return run
+
+
+def begin_with(run: Path, former: Path, dataset: Path, *overrides: str) -> None:
+    keys = [
+        f"data.path={dataset}",
+        IN_ORDER,
+        f"warm_start.checkpoint={former}",
+        "optimizer.dense.ema_decay=0.9",
+    ]
+    train_here(run, *keys, *overrides)
+
+
+def test_what_is_new_needs_a_word_and_changes_nothing_at_first(
+    former: Path, narrow: Path, wide: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        begin_with(tmp_path / "run", former, wide)
+    first, second, _ = caught.value.problems
+    assert re.search(r"features: c1 new, .*step-000000003: .*warm_start\.allow=\[features\]", str(first))
+    assert re.search(r"dense columns: .*i1.* new, .*warm_start\.allow=\[dense\]", str(second))
+    assert not (tmp_path / "run").exists()
+    begin_with(tmp_path / "same", former, narrow)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        begin_with(tmp_path / "run", former, wide, ALLOW)
+    assert losses(tmp_path / "run")[0] == pytest.approx(losses(tmp_path / "same")[0], rel=1e-5)
+    table = [line.split() for line in caplog.text.splitlines()]
+    assert ["3", "tables", "whole", "980"] in table
+    assert ["t_c1", "new", "1,000"] in table
+    assert ["dense", "column", "i1", "new"] in table
+    keys = [
+        *SMALL,
+        f"data.path={wide}",
+        IN_ORDER,
+        f"warm_start.checkpoint={former}",
+        ALLOW,
+        "report.enabled=false",
+    ]
+    train_on_ranks(2, *keys, "optimizer.dense.ema_decay=0.9", f"output={tmp_path}/two")
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "run"), rel=1e-5)
+
+
+def test_what_is_left_out_needs_a_word_and_a_run_of_the_rest_goes_on_and_is_resumed(
+    wide: Path, narrow: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin = [f"data.path={wide}", IN_ORDER, "trainer.max_steps=3", "optimizer.dense.ema_decay=0.9"]
+    train_here(tmp_path / "former", *begin)
+    with pytest.raises(ConfigError, match=r"features: c1 left out, compared with .*allow=\[dense,features\]"):
+        begin_with(tmp_path / "run", tmp_path / "former", narrow, "warm_start.allow=[dense]")
+    with caplog.at_level(logging.INFO):
+        begin_with(tmp_path / "whole", tmp_path / "former", narrow, ALLOW)
+    table = [line.split() for line in caplog.text.splitlines()]
+    assert ["t_c1", "dropped", "1,000"] in table
+    begin_with(tmp_path / "run", tmp_path / "former", narrow, ALLOW, "trainer.max_steps=2")
+    begin_with(tmp_path / "run", tmp_path / "former", narrow, ALLOW, "resume=auto")
+    assert final_bytes(tmp_path / "run") == final_bytes(tmp_path / "whole")
+
+
+def test_dense_columns_in_another_order_are_the_same_model(
+    former: Path, narrow: Path, tmp_path: Path
+) -> None:
+    other = view(narrow, tmp_path / "other", dense=["i2", "i0"])
+    begin_with(tmp_path / "same", former, narrow)
+    begin_with(tmp_path / "other_order", former, other)
+    assert losses(tmp_path / "other_order") == pytest.approx(losses(tmp_path / "same"), rel=1e-5)
+
+
+def test_layers_of_another_shape_need_a_word(former: Path, narrow: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"give model.bottom_mlp=\[16\], or .*warm_start.allow=\[layers\]"):
+        begin_with(tmp_path / "run", former, narrow, "model.bottom_mlp=[24]")
+    begin_with(tmp_path / "run", former, narrow, "model.bottom_mlp=[24]", "warm_start.allow=[layers]")
+    allow = "warm_start.allow=[layers,features,dense]"
+    with pytest.raises(ConfigError, match=r"model.kind is dcn, in .* dlrm: give model.kind="):
+        begin_with(tmp_path / "other", former, narrow, "model=dcn", "model.dcn_low_rank_dim=4", allow)
+    with pytest.raises(ConfigError, match=r"dim of t_c0 is 12, in .* 8: give dim=8"):
+        begin_with(tmp_path / "other", former, narrow, "tables.embedding_dim=12", allow)
+    with pytest.raises(
+        ConfigError, match=r"warm_start.allow must be one of features, dense, layers, got 'rows'"
+    ):
+        begin_with(tmp_path / "other", former, narrow, "warm_start.allow=[rows]")
+
+
+def test_tables_written_with_more_rows_keep_those_that_they_had(narrow: Path, tmp_path: Path) -> None:
+    def specs(rows: int, features: str = "c0") -> str:
+        return f"tables.specs=[{{name:a,rows:{rows},dim:8,features:[{features}]}},{{name:b,rows:900,dim:8,features:[c2]}}]"
+
+    keys = ["tables.from_dataset=false", "trainer.max_steps=3", "model.initial_bias=random"]
+    train_here(tmp_path / "former", f"data.path={narrow}", IN_ORDER, *keys, specs(60))
+    begin = [f"data.path={narrow}", IN_ORDER, *keys, f"warm_start.checkpoint={tmp_path}/former"]
+    train_here(tmp_path / "same", *begin, specs(60))
+    train_here(tmp_path / "more", *begin, specs(90))
+    assert losses(tmp_path / "more") == losses(tmp_path / "same")
+    with pytest.raises(ConfigError, match=r"a has 55 rows, in .* 60: give rows=60 or more"):
+        train_here(tmp_path / "less", *begin, specs(55))
+    with pytest.raises(
+        ConfigError, match=r"tables: a reads m0, in .* c0: its rows are of other values; give the table"
+    ):
+        train_here(tmp_path / "less", *begin, specs(60, "m0"), "warm_start.allow=[features]")
+
+
+def test_a_column_that_means_something_else_is_refused_whatever_is_allowed(
+    former: Path, narrow: Path, tmp_path: Path
+) -> None:
+    other = view(narrow, tmp_path / "other")
+    path = other / "manifest.json"
+    path.write_text(
+        re.sub(r'"transform": {"kind": "none"}', '"transform": {"kind": "log1p"}', path.read_text(), count=1)
+    )
+    with pytest.raises(DataError, match=r"i0: transform is .*log1p"):
+        begin_with(tmp_path / "run", former, other, ALLOW)

@@ -1,0 +1,45 @@
+"""Names of what dense layers read and write: as many as there are, and each where it stands."""
+
+import pytest
+import torch
+
+from dlrm_app.model.architectures import ARCHITECTURES, ModelSpec
+from dlrm_app.model.build import build_model
+from dlrm_app.model.inputs import named_axes
+from tests.plain_training import compose_train
+from tests.random_batches import NUM_DENSE, TABLES
+
+DENSE = [f"i{number}" for number in range(NUM_DENSE)]
+WITHOUT_BOTTOM = ("concat", "dcn_parallel")
+
+
+def spec_of(kind: str, *overrides: str) -> ModelSpec:
+    bottom = ["model.bottom_mlp=[]"] if kind in WITHOUT_BOTTOM else []
+    config = compose_train(f"model={kind}", *bottom, "model.top_mlp=[16]", *overrides)
+    return ModelSpec(config.model, TABLES, NUM_DENSE, numbers=[0, 2, 3])
+
+
+@pytest.mark.parametrize("kind", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("embedding", ["null", 3])
+def test_every_axis_has_as_many_names_as_places(kind: str, size: int, embedding: object) -> None:
+    if size > 1 and not ARCHITECTURES[kind].interacts:
+        return
+    spec = spec_of(kind, f"model.ensemble_size={size}", f"model.dense_embedding_dim={embedding}")
+    prefix = "" if size == 1 else "models.1."
+    parameters = build_model(spec, torch.device("cpu")).state_dict()
+    axes = named_axes(spec, DENSE)
+    assert axes
+    for name, of_each_axis in axes.items():
+        shape = parameters[prefix + name].shape
+        assert [len(names or range(n)) for names, n in zip(of_each_axis, shape, strict=True)] == [*shape]
+        assert all(len({*names}) == len(names) for names in of_each_axis if names is not None)
+
+
+def test_strided_means_are_named_by_what_they_are_means_of() -> None:
+    """33 values in windows of 4: of the 3 that are missing 1 stands in front."""
+    (_, inputs), *_ = named_axes(spec_of("concat", "model.stride=4"), DENSE[:1]).values()
+    vectors = [("f1", p) for p in range(8)] + [("f2", p) for p in range(8)] + [("f3", p) for p in range(8)]
+    vectors += [("f4", p) for p in range(8)]
+    assert inputs is not None
+    assert list(inputs) == [frozenset(vectors[i : i + 4]) for i in range(0, 32, 4)] + ["i0"]
