@@ -1,10 +1,10 @@
 """The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.dataset.manifest import Manifest, SparseColumn
+from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import bullets
@@ -26,13 +26,14 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-OPINIONS = ("target",)
-"""Kinds of the transforms of dense columns that say what is known of a click, not a number of the log's own."""
+def is_opinion(column: DenseColumn) -> bool:
+    """True if the column says what is known of a click, by other rows or another model: it is no number of the log's own."""
+    return column.transform["kind"] in ("target", "logit")
 
 
-def number_features(transforms: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The dense columns with ``transforms`` that hold numbers of the log."""
-    return [index for index, transform in enumerate(transforms) if transform["kind"] not in OPINIONS]
+def number_features(columns: Sequence[DenseColumn]) -> list[int]:
+    """The places of the dense columns that hold numbers of the log."""
+    return [place for place, column in enumerate(columns) if not is_opinion(column)]
 
 
 def refuse_other_columns(

@@ -110,7 +110,7 @@ def prepare(
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
     guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip")
-    numbers = number_features([column.transform for column in manifest.dense])
+    numbers = number_features(manifest.dense)
     trainable = runtime.together(
         lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard, numbers)
     )

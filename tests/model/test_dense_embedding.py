@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dlrm_app.dataset.columns import number_features
+from dlrm_app.dataset.manifest import DenseColumn
 from dlrm_app.model.architectures import ARCHITECTURES
 from dlrm_app.model.dense_embedding import PeriodicEmbedding, set_moments
 from tests.model.test_parity import MODELS
@@ -59,8 +60,8 @@ def test_ten_steps_equal_plain_torch(kind: str) -> None:
 
 def test_target_columns_stay_as_they_are() -> None:
     """What is known of clicks is no number of the log: it has no waves, and keeps its scale."""
-    transforms = [{"kind": "log1p"}, {"kind": "target"}, {"kind": "standardize"}]
-    numbers = number_features(transforms)
+    kinds = ["log1p", "target", "standardize"]
+    numbers = number_features([DenseColumn(kind, {"kind": kind}) for kind in kinds])
     assert numbers == [0, 2]
     rows = torch.rand(20, 3, generator=torch.Generator().manual_seed(1))
     embedding = PeriodicEmbedding(3, numbers, 4)

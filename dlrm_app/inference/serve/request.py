@@ -16,6 +16,7 @@ _SHOWN = 60
 _JSON_TYPES = {
     "integer": ["integer", "string", "null"],
     "float": ["number", "string", "null"],
+    "score": ["number", "string", "null"],
     "hex": ["string", "null"],
     "string": ["string", "integer", "null"],
     "seconds": ["number", "string", "null"],
@@ -25,6 +26,7 @@ _JSON_TYPES = {
 _PLAIN_TYPES: dict[str, set[type]] = {
     "integer": {str, int},
     "float": {str, int, float},
+    "score": {str, int, float},
     "hex": {str},
     "string": {str, int},
     "seconds": {str, int, float},

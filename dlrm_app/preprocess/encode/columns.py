@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
+from dlrm_app.dataset.columns import is_opinion
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
-from dlrm_app.preprocess.encode.dense import is_target
+from dlrm_app.preprocess.encode.dense import LOGIT, is_target
 from dlrm_app.preprocess.encode.sparse import MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.source import Source, content_checksum
@@ -33,7 +34,7 @@ class Encoding:
         """dense.transform, or the kinds of the known dataset, which has its own."""
         if self.known is None:
             return dense.transform
-        kinds = {c.name: c.transform["kind"] for c in self.known.dense if not is_target(c)}
+        kinds = {c.name: c.transform["kind"] for c in self.known.dense if not is_opinion(c)}
         one = [*set(kinds.values())]
         known = one[0] if len(one) == 1 else kinds or dense.transform
         if dense.transform not in (AUTO, known):
@@ -57,7 +58,7 @@ def column_problems(
     encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec, known: Manifest | None
 ) -> list[str]:
     """All faults of the settings that go by column; ``sizes``: multi_hot.sizes."""
-    names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.dense]
+    names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.numbers]
     problems = _number_problems(
         "encoding.num_embeddings",
         encoding.num_embeddings,
@@ -222,11 +223,11 @@ def bucket_name(name: str) -> str:
 
 def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
     """The dense columns as ``transform`` (dense.transform) has them: one for all, or by column."""
-    names = [column.name for column in spec.dense]
-    rules = per_column(transform, names)
+    names = [column.name for column in spec.numbers]
+    rules = dict(zip(names, per_column(transform, names), strict=True))
+    kinds = [(column.name, rules.get(column.name, LOGIT)) for column in spec.dense]
     return [
-        DenseColumn(name, {"kind": rule} if isinstance(rule, str) else dict(rule))
-        for name, rule in zip(names, rules, strict=True)
+        DenseColumn(name, {"kind": rule} if isinstance(rule, str) else dict(rule)) for name, rule in kinds
     ]
 
 
@@ -265,7 +266,7 @@ def extended(
             rule = {"rule": "mlperf_v2", "size": size, "column": index}
             out[index] = replace(column, encoding={**column.encoding, "multi_hot": rule}, multi_hot=True)
     given = dense.bucket_boundaries
-    for name in chosen(dense.bucket_columns, [column.name for column in spec.dense]):
+    for name in chosen(dense.bucket_columns, [column.name for column in spec.numbers]):
         boundaries = [float(bound) for bound in (given[name] if isinstance(given, Mapping) else given)]
         encoding = {"kind": "bucket", "column": name, "boundaries": boundaries, "missing_id": MISSING_ID}
         out.append(SparseColumn(bucket_name(name), len(boundaries) + 2, encoding))

@@ -4,6 +4,7 @@ log1p        log(max(x, 0) + 1)                      (the DLRM paper's code)
 log3         log(max(x, 0) + 3), missing: as x = 0   (NVTabular's Criteo example)
 standardize  (x - mean) / deviation over the training split
 none         x
+logit        log(x / (1 - x))                        (of another model's score, whatever dense.transform says)
 
 A target column says what a sparse column's value tells of a click; ``passes/targets`` makes its values, here they are
 looked up by id.
@@ -25,8 +26,10 @@ from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import once_per_file
 
 _TABLE_SIZE = 1 << 16
-TARGET = "target"
-"""The kind of the transform of target columns."""
+TARGET, LOGIT = "target", "logit"
+"""The kinds of the transforms of target columns, and of other models' scores."""
+_SMALLEST = 1e-7
+"""A score that is nearer to 0 or 1 counts as so near: the logit of 0 has no number."""
 _ADDENDS = {"log1p": 1.0, "log3": 3.0}
 
 
@@ -54,7 +57,7 @@ class DenseTransforms:
 
 
 def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
-    """(what a logarithm adds or 0, shift, scale)."""
+    """(what a logarithm adds, 0 without one, -1 for the logit; shift, scale)."""
     kind = transform["kind"]
     if kind in _ADDENDS:
         return _ADDENDS[kind], 0.0, 1.0
@@ -62,6 +65,8 @@ def _rule(transform: dict[str, Any]) -> tuple[float, float, float]:
         return 0.0, transform["mean"], 1.0 / transform["deviation"]
     if kind == "none":
         return 0.0, 0.0, 1.0
+    if kind == LOGIT:
+        return -1.0, 0.0, 1.0
     raise ValueError(f"no such dense transform: {transform}")
 
 
@@ -74,9 +79,24 @@ def _transform(values, begins, ends, rules, tables, out, missing):  # type: igno
         if addend > 0.0:
             table = tables[0] if addend == 1.0 else tables[1]
             missing[c] = _logarithms(column, addend, table, np.float32(math.log(addend)), out[at:behind])
+        elif addend < 0.0:
+            missing[c] = _logits(column, out[at:behind])
         else:
             missing[c] = _scaled(column, shift, scale, out[at:behind])
         at = behind
+
+
+@njit(nogil=True, cache=True)
+def _logits(values, out):  # type: ignore[no-untyped-def]  # compiled
+    count = 0
+    for i in range(len(values)):
+        if values[i] != values[i]:
+            out[i] = 0.0
+            count += 1
+        else:
+            value = min(max(values[i], _SMALLEST), 1.0 - _SMALLEST)
+            out[i] = np.float32(math.log(value / (1.0 - value)))
+    return count
 
 
 @njit(nogil=True, cache=True)

@@ -19,6 +19,7 @@ from dlrm_app.errors import DataError
 from dlrm_app.preprocess.passes.plan import Plan, unit_feeds
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.fields import MISSING_KEY
+from dlrm_app.preprocess.read.spec import SCORE
 from dlrm_app.preprocess.units.executor import num_cores
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed, footer_of, units_of
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
@@ -173,6 +174,8 @@ def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
     step = -(-seen // _MOST) or 1
     dense, sparse = {}, {}
     for number, column in enumerate(plan.spec.dense):
+        if column.kind == SCORE:
+            continue
         dense[column.name] = numbers_of_column(
             np.concatenate([np.empty(0), *(p.dense[number] for p in pieces)])[::step]
         )

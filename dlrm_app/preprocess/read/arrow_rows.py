@@ -50,7 +50,7 @@ from dlrm_app.preprocess.read.parser import (
     bad_value,
     column_codes,
 )
-from dlrm_app.preprocess.read.spec import Column, Spec, offset_seconds
+from dlrm_app.preprocess.read.spec import SCORE, Column, Spec, offset_seconds
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import UnitText
 
@@ -59,6 +59,7 @@ NULL = 3
 _NUMBERS = {
     "integer": DENSE_INTEGER,
     "float": DENSE_FLOAT,
+    SCORE: DENSE_FLOAT,
     "seconds": TIME_SECONDS,
     "milliseconds": TIME_MILLISECONDS,
     "iso": TIME_ISO,
@@ -196,6 +197,8 @@ class ArrowCursor:
             at += len(array)
         if column.role == "label":
             states[(states != PRESENT) | ((values != 0) & (values != 1))] = BAD
+        if column.kind == SCORE:
+            states[(states == PRESENT) & ~((values >= 0) & (values <= 1))] = BAD
         return states == BAD
 
     def _read_lists(self, table: pa.Table, column: Column) -> tuple[_Lists, NDArray[np.bool_]]:

@@ -12,6 +12,7 @@ from dlrm_app.preprocess.read.fields import (
     CARRIAGE_RETURN,
     DENSE_FLOAT,
     DENSE_INTEGER,
+    DENSE_SCORE,
     IGNORE,
     KEY_HEX,
     KEY_STRING,
@@ -156,8 +157,10 @@ def _parse_field(text, at, marks, column, out, lists, row):  # type: ignore[no-u
     elif kind == DENSE_INTEGER:
         number, state = parse_integer(text, begin, behind)
         dense[slot, row] = np.float64(number) if state == PRESENT else np.nan
-    elif kind == DENSE_FLOAT:
+    elif kind in (DENSE_FLOAT, DENSE_SCORE):
         dense[slot, row], state = parse_float(text, begin, behind)
+        if kind == DENSE_SCORE and state == PRESENT and not 0.0 <= dense[slot, row] <= 1.0:
+            state = BAD
     elif kind >= TIME_SECONDS:
         dense[slot, row], state = parse_time(text, begin, behind, kind, separator)
     else:

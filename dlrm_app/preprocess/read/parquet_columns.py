@@ -19,6 +19,7 @@ _FITTING = {
     "label": (NUMBER, TEXT, FLAG),
     "integer": (NUMBER, TEXT, TIME, FLAG),
     "float": (NUMBER, TEXT, TIME, FLAG),
+    "score": (NUMBER, TEXT),
     "string": (NUMBER, TEXT, FLAG),
     "hex": (TEXT,),
     "seconds": (NUMBER, TEXT, TIME),

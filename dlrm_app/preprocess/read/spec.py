@@ -3,6 +3,7 @@
 - {name: clicked, role: label}                                     # 0 or 1, or true and false
 - {name: age, role: dense, kind: integer}                          # integer or float
 - {name: items, role: sparse, kind: string, separator: "|"}        # integer, hex or string; a list
+- {name: boosted, role: dense, kind: score}                        # another model's probability of a click
 - {name: shown_at, role: time, kind: iso, offset: "+01:00"}        # seconds, milliseconds or iso; only for derived columns
 - {name: session, role: ignore}
 
@@ -20,9 +21,10 @@ from dlrm_app.config.datasets import DatasetConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.text import listed
 
+SCORE = "score"
 ROLES = ("label", "dense", "sparse", "time", "ignore")
 KINDS = {
-    "dense": ("integer", "float"),
+    "dense": ("integer", "float", SCORE),
     "sparse": ("integer", "hex", "string"),
     "time": ("seconds", "milliseconds", "iso"),
 }
@@ -110,6 +112,11 @@ class Spec:
     def dense(self) -> list[Column]:
         """The dense columns, derived ones last."""
         return [column for column in (*self.columns, *self.derived) if column.role == "dense"]
+
+    @property
+    def numbers(self) -> list[Column]:
+        """The dense columns but for other models' scores."""
+        return [column for column in self.dense if column.kind != SCORE]
 
     @property
     def sparse(self) -> list[Column]:

@@ -13,7 +13,7 @@ from typing import Any
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig
 from dlrm_app.dataset.columns import number_features, refuse_other_columns
-from dlrm_app.dataset.manifest import Manifest
+from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
 from dlrm_app.model.architectures import ModelSpec
@@ -272,9 +272,8 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     config = read_saved_config(marker.config, folder)
     feature_rows = {column["name"]: column["num_embeddings"] for column in marker.columns["sparse"]}
     tables = in_order(resolve_tables(config.tables, feature_rows), marker.tables)
-    transforms = [column["transform"] for column in marker.columns["dense"]]
-    numbers = number_features(transforms)
-    spec = ModelSpec(config.model, tables, len(transforms), config.trainer.seed, numbers)
+    columns = [DenseColumn(**column) for column in marker.columns["dense"]]
+    spec = ModelSpec(config.model, tables, len(columns), config.trainer.seed, number_features(columns))
     return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, config.data.path, dense)
 
 

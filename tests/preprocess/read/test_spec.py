@@ -41,7 +41,7 @@ def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
         (
             [*GOOD, {"name": "b", "role": "dense", "kind": "hex"}],
             {},
-            "must be one of integer, float, got 'hex'",
+            "must be one of integer, float, score, got 'hex'",
         ),
         ([*GOOD, {"name": "b", "role": "ignore", "knd": 1}], {}, "knd is not a key of a column"),
         ([*GOOD, GOOD[1]], {}, "two columns are named a"),
