@@ -21,6 +21,7 @@ from dlrm_app.config.schema import (
     Threads,
     Which,
     needs_end,
+    required,
     value_problems,
 )
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
@@ -156,7 +157,7 @@ class ExportDataConfig(Section):
 
 @dataclass(slots=True)
 class ExportConfig(Section):
-    checkpoint: str = REQUIRED
+    checkpoint: str | None = None
     which: Which = REQUIRED
     ema: bool = REQUIRED
     output: str = REQUIRED
@@ -170,6 +171,9 @@ class ExportConfig(Section):
     split: Split | None = None
     max_auc_loss: NonNegative = REQUIRED
     cpp_program: str | None = None
+    since: str | None = None
+    base: str | None = None
+    apply: str | None = None
     batch_size: BatchRows = REQUIRED
     threads: Threads | None = None
 
@@ -179,8 +183,16 @@ class ExportConfig(Section):
         return list(self.format) if isinstance(self.format, list) else [self.format]
 
     def rules(self, prefix: str) -> list[Problem]:
-        """Formats that cannot hold what is asked for."""
+        """A checkpoint or a delta, and formats that cannot hold what is asked for."""
         problems = list(value_problems("format", self.formats, list[Format]))
+        if self.base is None and self.apply is None:
+            problems += [] if self.checkpoint else [required("checkpoint")]
+        elif not (self.base and self.apply):
+            key, other = ("base", "apply=DELTA") if self.base else ("apply", "base=EXPORT")
+            problems.append(Problem(key, f"needs {other}: a delta is applied to the export it was made from"))
+        elif self.checkpoint or self.since:
+            rule = "is not read where a delta is applied"
+            problems.append(Problem("checkpoint" if self.checkpoint else "since", rule, "leave it out"))
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
             problems.append(
                 Problem("format", "must name each file once, and at least one", value=self.format)

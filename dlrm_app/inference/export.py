@@ -17,7 +17,8 @@ from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
 from dlrm_app.files import explained_disk_errors, folder_written_whole, held_output, write_json
-from dlrm_app.inference.exported_model import write_reference
+from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_delta
+from dlrm_app.inference.exported_model import open_export, write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
     PACKAGE,
@@ -30,9 +31,11 @@ from dlrm_app.inference.formats import (
 from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
 from dlrm_app.inference.record import (
     RECORD,
+    DeltaRecord,
     ExportedFeature,
     ExportedTable,
     ExportRecord,
+    RowsAt,
     Verification,
     installed,
     mark_files,
@@ -51,6 +54,8 @@ from dlrm_app.text import bytes_text, next_line
 
 logger = logging.getLogger(__name__)
 NUM_REFERENCE_ROWS = 64
+_FULL, _GIVEN = ".full", ".given"
+"""Where a delta's export lies while it is made, and what base and delta give."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +91,58 @@ class _Source:
 def export_model(config: ExportConfig) -> ExportRecord:
     """Exports as ``config`` says and prints how near it is. Raises DlrmError; then nothing has the name ``config.output``."""
     output = Path(config.output)
+    if config.base and config.apply:
+        return _apply(Path(config.base), Path(config.apply), output)
     with start_runtime(config.threads, on_cpu=True) as runtime:  # the files are for CPUs
         source = _open(config, runtime)
-        with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as folder:
+        with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as named:
+            folder = named / _FULL if config.since else named
+            folder.mkdir(exist_ok=True)
             record = _export(config, source, folder, runtime)
             write_json(folder / RECORD, asdict(record))
             in_cpp = check_in_cpp(Path(config.cpp_program), folder) if config.cpp_program else None
+            delta = _keep_delta(Path(config.since), named) if config.since else None
     print(_summary(record))
     if in_cpp:
         print(f"in C++: {in_cpp}")
-    if record.proofs:  # plain weights do not score by themselves
+    if delta:
+        settings: dict[str, object] = {
+            "base": config.since,
+            "apply": config.output,
+            "output": f"{config.output}_full",
+        }
+        print(describe(delta), next_line("dlrm-export", settings), sep="\n", flush=True)
+    elif record.proofs:  # plain weights do not score by themselves
         rows = {"data.path": source.manifest.path, "split": source.split}
         settings = {"model": config.output, **rows, "output": "scores.parquet"}
         print(next_line("dlrm-predict", settings), flush=True)
     return record
 
 
+def _keep_delta(since: Path, folder: Path) -> DeltaRecord:
+    """Puts the delta from the export ``since`` in the place of the whole export in ``folder``, once it gives the same files."""
+    full, given = folder / _FULL, folder / _GIVEN
+    delta = write_delta(since, full, folder)
+    apply_delta(since, folder, given)
+    shutil.rmtree(full)
+    shutil.rmtree(given)
+    return delta
+
+
+def _apply(base: Path, delta: Path, output: Path) -> ExportRecord:
+    """Writes the export that ``delta`` gives from ``base``; what scores is tried on its reference rows."""
+    with explained_disk_errors(output, "then apply it again"), _named_at_the_end(output) as folder:
+        record = apply_delta(base, delta, folder).record
+        if record.proofs:
+            open_export(folder)
+    print(
+        f"{output}: {len(record.files)} files of {record.checkpoint}, step {record.step}, verified by their checksums"
+    )
+    return record
+
+
 def _open(config: ExportConfig, runtime: Runtime) -> _Source:
-    trained = open_trained(Path(config.checkpoint), runtime, config.which, config.ema)
+    trained = open_trained(Path(config.checkpoint or ""), runtime, config.which, config.ema)
     manifest = read_manifest(Path(config.data.path or trained.data_path))
     check_columns(trained, manifest)
     verify_shards(manifest)
@@ -140,10 +179,12 @@ def _named_at_the_end(output: Path) -> Iterator[Path]:
 def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtime) -> ExportRecord:
     trained = source.trained
     write_encoding(folder, source.manifest)
+    rows: dict[str, list[RowsAt]] = {}
     if "safetensors" in config.formats:
-        write_safetensors(folder, CheckpointWeights(trained), trained.tables, source.types)
+        rows |= write_safetensors(folder, CheckpointWeights(trained), trained.tables, source.types)
     if "parquet" in config.formats:
-        write_parquet(folder, CheckpointWeights(trained), trained.tables, source.types, source.manifest)
+        plain = CheckpointWeights(trained), trained.tables, source.types
+        rows |= write_parquet(folder, *plain, source.manifest)
     scoring = [name for name in config.formats if name in LOADERS]
     cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
     proofs = []
@@ -156,6 +197,8 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
             else:
                 logger.info("compiling %s, which takes a minute or less", PACKAGE)
                 write_package(folder / PACKAGE, model, example, config.cpu, _interface(source, cpu))
+            file = LOADERS[name][0]
+            rows[file] = locate_rows(folder / file, model.tables.named_rows())
         # with the kernels that it trained with, now that the files, which have none, are written
         kernels = install(model, CPU, trained.trainer.kernels)
         with torch.no_grad():
@@ -179,6 +222,7 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         ],
         dense_type=config.dense,
         shards=config.shards,
+        rows=rows,
         trained_bytes=sum(table.num_bytes for table in trained.tables),
         versions=installed(),
         cpu=cpu,

@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.files import ensure_room
+from dlrm_app.inference.delta import locate_rows
+from dlrm_app.inference.record import RowsAt
 from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.tables.specs import Table
 
@@ -30,14 +33,16 @@ _NAMES_BYTES = 1 << 10
 
 def write_safetensors(
     folder: Path, weights: CheckpointWeights, tables: Sequence[Table], types: dict[str, str]
-) -> None:
-    """Writes FOLDER/weights.safetensors. All weights are in memory at once."""
+) -> dict[str, list[RowsAt]]:
+    """Writes FOLDER/weights.safetensors. All weights are in memory at once. Gives the file's name → where its rows lie."""
     from safetensors.torch import save_file  # an extra
 
     tensors = {f"table.{t.name}": weights.table(t).to(_DTYPES[types[t.name]]) for t in tables}
     tensors |= _dense(weights)
     ensure_room(folder, sum(tensor.nbytes for tensor in tensors.values()) + _NAMES_BYTES * len(tensors))
     save_file(tensors, folder / SAFETENSORS)
+    rows = ((table.name, _bytes_of(tensors[f"table.{table.name}"])) for table in tables)
+    return {SAFETENSORS: locate_rows(folder / SAFETENSORS, rows)}
 
 
 def write_parquet(
@@ -46,9 +51,10 @@ def write_parquet(
     tables: Sequence[Table],
     types: dict[str, str],
     manifest: Manifest,
-) -> None:
-    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time."""
+) -> dict[str, list[RowsAt]]:
+    """Writes FOLDER/tables and FOLDER/dense.parquet, a table at a time. Gives the files' names → where their rows lie."""
     (folder / "tables").mkdir()
+    places = {}
     for table in tables:
         raw = _raw_values(table, manifest)
         kind = pa.float32() if types[table.name] == "fp32" else pa.float16()
@@ -59,7 +65,12 @@ def write_parquet(
         columns = [array_of(np.arange(len(vectors), dtype=np.int32)), *raw.values()]
         columns.append(pa.FixedSizeListArray.from_arrays(array_of(vectors.reshape(-1).numpy()), table.dim))
         rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
-        pq.write_table(rows, folder / "tables" / f"{table.name}.parquet", row_group_size=_CHUNK_ROWS)
+        name = f"tables/{table.name}.parquet"
+        # vectors as they are, so that their rows are found in the file; neither codes nor a dictionary would shorten them
+        written = {"row_group_size": _CHUNK_ROWS, "data_page_size": 1 << 30, "use_dictionary": list(raw)}
+        compression = dict.fromkeys(["id", *raw], "snappy") | {"vector.list.element": "none"}
+        pq.write_table(rows, folder / name, **written, compression=compression)
+        places[name] = locate_rows(folder / name, [(table.name, _bytes_of(vectors))])
     dense = _dense(weights)
     pq.write_table(
         pa.table(
@@ -73,6 +84,11 @@ def write_parquet(
         ),
         folder / "dense.parquet",
     )
+    return places
+
+
+def _bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:
+    return rows.contiguous().view(torch.uint8).numpy()
 
 
 def _dense(weights: CheckpointWeights) -> dict[str, torch.Tensor]:

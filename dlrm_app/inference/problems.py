@@ -8,7 +8,7 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, refuse_all
 from dlrm_app.files import is_program, output_problems
-from dlrm_app.inference.record import is_export
+from dlrm_app.inference.record import is_export, read_delta, read_record, refuse_other_base
 from dlrm_app.preprocess.units.source import find_files
 from dlrm_app.runs.checkpoint.names import list_checkpoints, refuse_no_checkpoint
 from dlrm_app.text import install_command, setting
@@ -36,7 +36,13 @@ def check_export(config: ExportConfig) -> None:
         if config.checkpoint:
             refuse_no_checkpoint(Path(config.checkpoint))
 
-    refuse_all(problems, look_at_checkpoint, lambda: _look_at_dataset(config.data.path))
+    def look_at_exports() -> None:
+        if base := config.since or config.base:
+            read_record(Path(base))
+        if config.base and config.apply:
+            refuse_other_base(Path(config.base), Path(config.apply), read_delta(Path(config.apply)))
+
+    refuse_all(problems, look_at_checkpoint, look_at_exports, lambda: _look_at_dataset(config.data.path))
 
 
 def check_predict(config: PredictConfig) -> None:

@@ -1,10 +1,11 @@
-"""The record of an export, and the encoding of its rows.
+"""The records of an export and of a delta, and the encoding of an export's rows.
 
 export.json: what an export holds, what it needs, and how near it is to what was trained. Written last. encoding/: a dataset
 folder without rows, enough to encode raw rows as those of training were.
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -13,12 +14,12 @@ from pathlib import Path
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
-from dlrm_app.files import describe_files, differences
+from dlrm_app.files import checksum, describe_files, differences, escapes
 from dlrm_app.records import from_json
 from dlrm_app.text import bullets
 
-RECORD, ENCODING = "export.json", "encoding"
-FORMAT = "dlrm-export"
+RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"
+FORMAT, DELTA_FORMAT = "dlrm-export", "dlrm-delta"
 VERSION = 1
 
 
@@ -28,6 +29,17 @@ class FileMark:
 
     bytes: int
     checksum: str
+
+
+@dataclass(frozen=True)
+class RowsAt:
+    """Rows of ``table`` from ``first_row`` on, which lie in a file from ``offset`` on as they are, ``row_bytes`` each."""
+
+    table: str
+    first_row: int
+    offset: int
+    rows: int
+    row_bytes: int
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ class ExportRecord:
     """An export: inputs in their order, what it was made of and with, what it needs, its files and how they were verified.
 
     ``cpu``: the instructions that model.pt2 needs. ``trained_bytes``: of the tables as they were
-    trained.
+    trained. ``rows``: file → where rows lie in it, which deltas compare.
     """
 
     checkpoint: str
@@ -98,7 +110,29 @@ class ExportRecord:
     proofs: list[Verification]
     files: dict[str, FileMark]
     shards: int = 1
+    rows: dict[str, list[RowsAt]] = field(default_factory=dict)
     format: str = FORMAT
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class DeltaRecord:
+    """A delta. ``base`` and ``result`` are the checksums of both exports' export.json, which has those of their files.
+
+    ``patched``: the files that changed. ``rows`` of tables in all files, of which ``changed_rows`` changed and ``new_rows``
+    are not in the base. ``files``: the delta's own.
+    """
+
+    base: str
+    base_step: int
+    result: str
+    record: ExportRecord
+    patched: list[str]
+    rows: int
+    changed_rows: int
+    new_rows: int
+    files: dict[str, FileMark]
+    format: str = DELTA_FORMAT
     version: int = VERSION
 
 
@@ -111,10 +145,10 @@ def installed() -> dict[str, str]:
     return versions
 
 
-def mark_files(folder: Path) -> dict[str, FileMark]:
-    """Path below ``folder`` → its mark, for every file there."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    names = [str(path.relative_to(folder)) for path in files]
+def mark_files(folder: Path, files: Sequence[Path] | None = None) -> dict[str, FileMark]:
+    """Path below ``folder`` → its mark, for ``files``, or every file there."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file()) if files is None else files
+    names = [str(path.relative_to(folder)) for path in found]
     return {name: FileMark(*described) for name, described in describe_files(folder, names).items()}
 
 
@@ -137,6 +171,37 @@ def read_record(folder: Path) -> ExportRecord:
         return from_json(ExportRecord, value)
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error}): export again") from error
+
+
+def read_delta(folder: Path) -> DeltaRecord:
+    """Reads FOLDER/delta.json. Raises DataError if it is missing, damaged or of another version."""
+    path = folder / DELTA
+    if not path.is_file():
+        raise DataError(
+            f"no delta at {folder}: it has no {DELTA}; name a folder that dlrm-export since=EXPORT wrote"
+        )
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if (value["format"], value["version"]) != (DELTA_FORMAT, VERSION):
+            raise ValueError(f"this program reads {DELTA_FORMAT!r} version {VERSION}")
+        record = from_json(DeltaRecord, value)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is damaged, or of another version ({error}): make the delta again"
+        ) from error
+    if outside := [name for name in record.record.files if escapes(name)]:
+        raise DataError(f"{path} names a file outside its folder, {outside[0]!r}: make the delta again")
+    return record
+
+
+def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
+    """Raises DataError if ``delta`` was made from another export than ``base``."""
+    if checksum(base / RECORD) != record.base:
+        found = read_record(base)
+        raise DataError(
+            f"apply={delta} was made from another export (of step {record.base_step}) than base={base} ({found.checkpoint}, step "
+            f"{found.step}), by the checksum of {RECORD}: give base= the export that since= named, or take the full export"
+        )
 
 
 def check_files(folder: Path, files: dict[str, FileMark]) -> None:

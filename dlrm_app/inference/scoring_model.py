@@ -36,6 +36,13 @@ class ScoringModel(nn.Module):
         super().__init__()
         self.model = model
 
+    @property
+    def tables(self) -> QuantizedTables | ShardedTables:
+        """The tables, in every architecture in one place."""
+        found = self.model.sparse_arch
+        assert isinstance(found, (QuantizedTables, ShardedTables))
+        return found
+
     def forward(
         self, dense: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:

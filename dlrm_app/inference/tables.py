@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -19,6 +20,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_inference import (
     rounded_row_size_in_bytes,
 )
 from fbgemm_gpu.tbe.utils.quantize import quantize_embs
+from numpy.typing import NDArray
 from torch import nn
 from torchrec.distributed import global_settings
 from torchrec.inference.modules import shard_quant_model
@@ -78,6 +80,7 @@ class QuantizedTables(nn.Module):
     there are, both int32. Nothing here checks them. Features are in the order of the tables.
     """
 
+    weights_host: torch.Tensor
     is_mean: torch.Tensor
     feature_of_column: torch.Tensor
 
@@ -110,6 +113,16 @@ class QuantizedTables(nn.Module):
             columns = torch.tensor([index for index, (_, t) in enumerate(features) for _ in range(t.dim)])
             self.register_buffer("is_mean", is_mean[:, None])
             self.register_buffer("feature_of_column", columns)
+        begins = laid_out.weights_physical_offsets
+        self._places = [
+            (t, begin, row_bytes(t, types[t.name])) for t, begin in zip(tables, begins, strict=True)
+        ]
+
+    def named_rows(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """(name, rows as they lie in memory [R, bytes]) of each table."""
+        for table, begin, width in self._places:
+            rows = self.weights_host[begin : begin + table.rows * width].view(table.rows, width)
+            yield table.name, rows.numpy()
 
     def forward(self, ids: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         values, lengths = ids
@@ -194,6 +207,14 @@ class ShardedTables(nn.Module):
         ]
         assert not left, f"torchrec did not take {left}"
         self.shard_of = {name: each.ranks[0] for part in plan.plan.values() for name, each in part.items()}
+
+    def named_rows(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+        """(name, rows as they lie in memory [R, bytes]) of each table, shard by shard."""
+        for module in self._sharded.modules():
+            if isinstance(module, IntNBitTableBatchedEmbeddingBagsCodegen):
+                parts = module.split_embedding_weights(split_scale_shifts=False)
+                for (name, *_), (rows, _) in zip(module.embedding_specs, parts, strict=True):
+                    yield name, rows.numpy()
 
     def _find_columns(self, tables: Sequence[Table]) -> torch.Tensor:
         """Where the features' columns stand among those that torchrec gives, which are ordered by shard."""

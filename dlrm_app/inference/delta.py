@@ -1,0 +1,287 @@
+"""Deltas of exports: what a day changed, and the full export again from an earlier one and its delta.
+
+delta.json, written last, says which export it is from and to, by checksums, and holds the record of the one that it gives. A
+file that changed is cut into pieces: rows of a table, which are compared with the same rows of the base; bytes that the
+base's file has elsewhere; and new bytes. NAME.patch is one zstd stream: of each block of rows how many changed, the gaps between
+their numbers and their bytes less the base's, byte by byte, all first bytes first; of new bytes the bytes themselves.
+Where rows lie in a file is only a hint: wrong ones make a delta larger, and what is applied is compared by checksums.
+"""
+
+import hashlib
+import mmap
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.errors import DataError
+from dlrm_app.files import checksum, differences, write_json
+from dlrm_app.inference.record import (
+    DELTA,
+    RECORD,
+    DeltaRecord,
+    RowsAt,
+    check_files,
+    mark_files,
+    read_delta,
+    read_record,
+    refuse_other_base,
+)
+from dlrm_app.kernels.compiled import njit
+from dlrm_app.text import bullets, bytes_text
+
+_HEAD_BYTES = 1 << 10
+_BLOCK_BYTES = 1 << 24
+_CHUNK_MASK = np.uint64(((1 << 11) - 1) << 40)  # chunks of unlike bytes have some 2 KiB
+_MIN_CHUNK, _MAX_CHUNK = 1 << 8, 1 << 14
+
+Bytes = NDArray[np.uint8]
+
+
+class Piece(NamedTuple):
+    """The next ``bytes`` of a file: new ones, or those at ``base_offset`` of the base's file; rows of ``row_bytes``, if any
+    bytes, some of which changed.
+    """
+
+    bytes: int
+    base_offset: int = -1
+    row_bytes: int = 0
+
+
+def locate_rows(path: Path, tables: Iterable[tuple[str, Bytes]]) -> list[RowsAt]:
+    """Where ``path`` holds the rows [R, W] of ``tables`` as they are, so far as it does; quick if it has them in this order."""
+    found, after = [], 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        whole = np.frombuffer(data, np.uint8)
+        for name, rows in tables:
+            flat, width, row = rows.reshape(-1), rows.shape[1], 0
+            while row < len(rows):
+                head = flat[row * width : row * width + _HEAD_BYTES].tobytes()
+                offset = data.find(head, after)
+                offset = data.find(head) if offset < 0 else offset
+                equal = _equal_bytes(whole[offset:], flat[row * width :]) // width if offset >= 0 else 0
+                if not equal:
+                    break
+                found.append(RowsAt(name, row, offset, equal, width))
+                row += equal
+                after = offset + equal * width
+        del whole  # which keeps the file mapped
+    return found
+
+
+def _equal_bytes(first: Bytes, second: Bytes) -> int:
+    """How many bytes both begin with alike."""
+    length = min(len(first), len(second))
+    for start in range(0, length, _BLOCK_BYTES):
+        stop = min(start + _BLOCK_BYTES, length)
+        unequal = first[start:stop] != second[start:stop]
+        if unequal.any():
+            return start + int(unequal.argmax())
+    return length
+
+
+def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
+    """Writes to the folder ``delta`` what gives the export ``full`` from the export ``base``. Raises DataError if that is damaged."""
+    before, after = read_record(base), read_record(full)
+    check_files(base, before.files)
+    patched, num_changed, num_new = [], 0, 0
+    for name, mark in after.files.items():
+        if before.files.get(name) == mark:
+            continue
+        patched.append(name)
+        old, new = _mapped(base / name if name in before.files else None), _mapped(full / name)
+        pieces = _cut(old, new, before.rows.get(name, []), after.rows.get(name, []))
+        patch = _patch_path(delta, name)
+        patch.parent.mkdir(parents=True, exist_ok=True)
+        with patch.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
+            num_changed += _write_patch(stream, old, new, pieces)
+        compared = sum(piece.bytes // piece.row_bytes for piece in pieces if piece.row_bytes)
+        num_new += sum(at.rows for at in after.rows.get(name, [])) - compared
+    rows = sum(at.rows for places in after.rows.values() for at in places)
+    ends = checksum(base / RECORD), before.step, checksum(full / RECORD)
+    marks = mark_files(delta, [_patch_path(delta, name) for name in patched])
+    record = DeltaRecord(*ends, after, patched, rows, num_changed, num_new, marks)
+    write_json(delta / DELTA, asdict(record))
+    return record
+
+
+def _mapped(path: Path | None) -> Bytes:
+    if path is None or not path.stat().st_size:
+        return np.empty(0, np.uint8)
+    return np.memmap(path, np.uint8, mode="r")
+
+
+def _patch_path(delta: Path, name: str) -> Path:
+    return delta / f"{name}.patch"
+
+
+def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[Piece]:
+    """The pieces of ``new``: rows that the base has too, and what lies between."""
+    known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows}
+    chunks = _base_chunks(old, old_rows)
+    pieces, end = [], 0
+    for at in sorted(new_rows, key=lambda at: at.offset):
+        there = known.get((at.table, at.first_row, at.row_bytes))
+        if there is None or at.offset < end:
+            continue
+        pieces += _copies(new[end : at.offset], chunks)
+        num_bytes = min(at.rows, there.rows) * at.row_bytes
+        pieces.append(Piece(num_bytes, there.offset, at.row_bytes))
+        end = at.offset + num_bytes
+    return pieces + _copies(new[end:], chunks)
+
+
+def _base_chunks(old: Bytes, rows: list[RowsAt]) -> dict[bytes, int]:
+    """Digest → offset of the base's chunks that are no rows."""
+    chunks: dict[bytes, int] = {}
+    end = 0
+    bounds = [
+        (at.offset, at.offset + at.rows * at.row_bytes) for at in sorted(rows, key=lambda at: at.offset)
+    ]
+    for start, stop in [*bounds, (len(old), len(old))]:
+        chunks |= {digest: end + begin for begin, _, digest in _chunks(old[end:start])}
+        end = stop
+    return chunks
+
+
+def _copies(new: Bytes, known: dict[bytes, int]) -> list[Piece]:
+    """``new`` as bytes that the base has and others; neighbours are joined."""
+    pieces: list[Piece] = []
+    for begin, end, digest in _chunks(new):
+        piece = Piece(end - begin, known.get(digest, -1))
+        if pieces:
+            last = pieces[-1]
+            follows = last.base_offset + (last.bytes if last.base_offset >= 0 else 0)
+            if piece.base_offset == follows:
+                piece = Piece(last.bytes + piece.bytes, last.base_offset)
+                pieces.pop()
+        pieces.append(piece)
+    return pieces
+
+
+def _chunks(data: Bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(begin, end, digest) of pieces cut where the bytes before say so, the same wherever they stand (Muthitacharoen 2001)."""
+    begin = 0
+    for end in _cuts(data).tolist() if len(data) else []:
+        yield begin, end, hashlib.blake2b(data[begin:end].data, digest_size=16).digest()
+        begin = end
+
+
+@njit(nogil=True, cache=True)
+def _cuts(data):  # type: ignore[no-untyped-def]  # compiled
+    """Ends of chunks, by a hash of the 64 bytes before: each byte's mixed bits, one place on for each byte since."""
+    ends = np.empty(len(data) // _MIN_CHUNK + 1, np.int64)
+    count, begin, state = 0, 0, np.uint64(0)
+    for i in range(len(data)):
+        mixed = np.uint64(data[i] + 1) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state << np.uint64(1)) + (mixed ^ (mixed >> np.uint64(32)))
+        length = i + 1 - begin
+        if (length >= _MIN_CHUNK and (state & _CHUNK_MASK) == 0) or length == _MAX_CHUNK:
+            ends[count] = begin = i + 1
+            count += 1
+    if begin < len(data):
+        ends[count] = len(data)
+        count += 1
+    return ends[:count]
+
+
+def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> int:
+    """Writes the pieces, and what the base lacks; gives the number of rows that changed."""
+    at = num_changed = 0
+    stream.write(np.array([len(pieces)], "<i8"))
+    stream.write(np.array(pieces, "<i8"))
+    for piece in pieces:
+        part = new[at : at + piece.bytes]
+        at += piece.bytes
+        if piece.base_offset < 0:
+            for start in range(0, len(part), _BLOCK_BYTES):
+                stream.write(part[start : start + _BLOCK_BYTES])
+        elif piece.row_bytes:
+            there = old[piece.base_offset : piece.base_offset + piece.bytes]
+            for begin, end in _blocks(piece):
+                rows, base = (block[begin:end].reshape(-1, piece.row_bytes) for block in (part, there))
+                changed = np.flatnonzero((rows != base).any(1))
+                stream.write(np.array([len(changed)], "<u4"))
+                stream.write(np.diff(changed, prepend=0).astype("<u4"))
+                stream.write((rows[changed] - base[changed]).T.copy())
+                num_changed += len(changed)
+    return num_changed
+
+
+def _blocks(piece: Piece) -> Iterator[tuple[int, int]]:
+    """(begin, end) of whole rows of a piece, as many as are looked at together."""
+    step = max(1, _BLOCK_BYTES // piece.row_bytes) * piece.row_bytes
+    return ((begin, min(begin + step, piece.bytes)) for begin in range(0, piece.bytes, step))
+
+
+def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
+    """Writes the export that ``delta`` gives from ``base`` to the folder ``target``, its record last; every file is verified.
+
+    Raises DataError for another base than the delta's, for damaged files, and where a file's checksum is not that of the export.
+    """
+    record = read_delta(delta)
+    refuse_other_base(base, delta, record)
+    check_files(base, read_record(base).files)
+    check_files(delta, record.files)
+    for name in record.record.files:
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name not in record.patched:
+            shutil.copyfile(base / name, path)
+            continue
+        old = _mapped(base / name if (base / name).is_file() else None)
+        with (
+            _patch_path(delta, name).open("rb") as patch,
+            pa.CompressedInputStream(patch, "zstd") as stream,
+            path.open("wb") as file,
+        ):
+            for part in _patched(stream, old):
+                file.write(part)
+    marks = {name: (mark.bytes, mark.checksum) for name, mark in record.record.files.items()}
+    write_json(target / RECORD, asdict(record.record))
+    marks[RECORD] = ((target / RECORD).stat().st_size, record.result)
+    if problems := differences(target, marks):
+        raise DataError(f"{delta} does not give the export that it was made of:\n{bullets(problems)}")
+    return record
+
+
+def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, part by part: what ``_write_patch`` wrote, applied to ``old``."""
+    (count,) = np.frombuffer(stream.read(8), "<i8")
+    for values in np.frombuffer(stream.read(24 * int(count)), "<i8").reshape(-1, 3).tolist():
+        piece = Piece(*values)
+        there = old[piece.base_offset : piece.base_offset + piece.bytes]
+        if piece.base_offset < 0:
+            for start in range(0, piece.bytes, _BLOCK_BYTES):
+                yield stream.read(min(_BLOCK_BYTES, piece.bytes - start))
+        elif not piece.row_bytes:
+            yield there.data
+        else:
+            for begin, end in _blocks(piece):
+                rows = there[begin:end].reshape(-1, piece.row_bytes).copy()
+                (count,) = np.frombuffer(stream.read(4), "<u4")
+                changed = np.cumsum(np.frombuffer(stream.read(4 * int(count)), "<u4"), dtype=np.int64)
+                added = np.frombuffer(stream.read(int(count) * piece.row_bytes), np.uint8)
+                rows[changed] += added.reshape(piece.row_bytes, -1).T
+                yield rows.reshape(-1).data
+
+
+def describe(record: DeltaRecord) -> str:
+    """How large a delta is beside the export, and whether that pays."""
+    size, full = (sum(mark.bytes for mark in marks.values()) for marks in (record.files, record.record.files))
+    text = (
+        f"delta: {bytes_text(size)}, {size / full:.1%} of the export's {bytes_text(full)}; of {record.rows:,} rows "
+        f"{record.changed_rows:,} changed, {record.new_rows:,} are new"
+    )
+    if 2 * (record.changed_rows + record.new_rows) > record.rows:
+        text += (
+            "\nmost rows changed, so a full export is about as small: weight decay, and optimizers or averages that move every row, "
+            "do that"
+        )
+    return text

@@ -1,0 +1,273 @@
+"""Deltas of exports: base and delta give the full export byte for byte, whatever changed; everything else is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.scoring import ExportConfig
+from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.inference import export
+from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
+from dlrm_app.inference.exported_model import open_export
+from dlrm_app.inference.problems import check_export
+from dlrm_app.inference.record import RowsAt, read_delta, read_record
+from tests.inference.conftest import TABLES, export_here
+from tests.small_run import train_here
+
+FORMATS = {
+    "fp32": ["format=[torchscript,parquet]"],
+    "int8_and_fp16": ["format=torchscript", "quantize=int8", "quantize_tables={t_c0: fp16}"],
+    "plain": ["format=[safetensors,parquet]", "quantize_tables={t_c1: fp16}"],
+    "shards": ["format=torchscript", "quantize=int8", "shards=2"],
+    "int4": ["format=torchscript", "quantize=int4"],
+    "aoti": ["format=aoti", "quantize=int8"],
+}
+
+
+@pytest.fixture(scope="session")
+def later(trained: Path) -> Path:
+    """The trained run two steps later: a hundred of the 1,000 rows of t_c1 changed, and all dense weights."""
+    keys = [f"data.path={trained}/dataset", f"tables={trained}/tables.yaml", "trainer.max_steps=2"]
+    train_here(
+        trained / "later", *keys, f"warm_start.checkpoint={trained}/run", "trainer.global_batch_size=64"
+    )
+    return trained / "later"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def make_delta(
+    folder: Path, before: Path, after: Path, monkeypatch: pytest.MonkeyPatch, *keys: str
+) -> dict[str, bytes]:
+    """Makes FOLDER/base and FOLDER/delta; gives the files of the full export that the delta was made of."""
+    full, write = {}, export.write_delta
+
+    def keep(base: Path, made: Path, delta: Path) -> Any:
+        full.update(files_of(made))
+        return write(base, made, delta)
+
+    monkeypatch.setattr(export, "write_delta", keep)
+    export_here(f"checkpoint={before}", *keys, "max_auc_loss=1", f"output={folder}/base")
+    since = ["max_auc_loss=1", f"since={folder}/base", f"output={folder}/delta"]
+    export_here(f"checkpoint={after}", *keys, *since)
+    return full
+
+
+def apply(folder: Path, output: str = "applied", base: str = "base") -> Path:
+    export_here(f"base={folder}/{base}", f"apply={folder}/delta", f"output={folder}/{output}")
+    return folder / output
+
+
+@pytest.mark.parametrize(
+    "kind", [*list(FORMATS)[:3], *(pytest.param(kind, marks=pytest.mark.long) for kind in list(FORMATS)[3:])]
+)
+def test_base_and_delta_give_the_files_of_the_full_export(
+    trained: Path, later: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    full = make_delta(tmp_path, trained / "run", later, monkeypatch, *FORMATS[kind])
+    assert files_of(apply(tmp_path)) == full
+    assert set(full) == {*read_record(tmp_path / "applied").files, "export.json"}
+    delta = read_delta(tmp_path / "delta")
+    num_formats = len(FORMATS[kind][0].split(","))
+    assert delta.rows == 1080 * num_formats
+    assert 60 <= delta.changed_rows <= 260 * num_formats
+    assert delta.new_rows == 0
+    if kind != "plain":
+        assert open_export(tmp_path / "applied").record.checkpoint == "later/step-000000002"
+
+
+def test_a_delta_counts_and_holds_the_rows_that_changed(
+    trained: Path,
+    later: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Beside a count of unequal vectors in Parquet, and the full export of the same checkpoint made by itself."""
+    make_delta(tmp_path, trained / "run", later, monkeypatch, "format=parquet")
+    export_here(f"checkpoint={later}", "format=parquet", f"output={tmp_path}/full")
+    applied = apply(tmp_path)
+    changed = 0
+    for name in ("t_c0", "t_c1", "t_bags"):
+        path = f"tables/{name}.parquet"
+        assert (applied / path).read_bytes() == (tmp_path / "full" / path).read_bytes()
+        old, new = (
+            np.array(pq.read_table(f / path)["vector"].to_pylist()) for f in (tmp_path / "base", applied)
+        )
+        changed += int((old != new).any(axis=1).sum())
+    delta = read_delta(tmp_path / "delta")
+    assert (delta.rows, delta.changed_rows) == (1080, changed)
+    assert f"of 1,080 rows {changed} changed, 0 are new" in capsys.readouterr().out
+
+
+def test_tables_that_grew_are_in_the_delta_and_most_rows_changed_is_told(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tables.yaml").write_text(
+        TABLES.replace("rows: 1000", "rows: 1200").replace("rows: 50", "rows: 60")
+    )
+    keys = [f"data.path={trained}/dataset", f"tables={tmp_path}/tables.yaml", "trainer.max_steps=2"]
+    train_here(tmp_path / "run", *keys, "trainer.seed=1")
+    full = make_delta(
+        tmp_path, trained / "run", tmp_path / "run", monkeypatch, "format=torchscript", "quantize=int8"
+    )
+    assert files_of(apply(tmp_path)) == full
+    assert read_delta(tmp_path / "delta").new_rows == 210
+    assert "a full export is about as small" in capsys.readouterr().out
+
+
+@given(
+    st.binary(max_size=3000),
+    st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=40)), max_size=5),
+    st.lists(st.tuples(*[st.integers(0, 300)] * 3, st.integers(1, 9)), max_size=4),
+)
+def test_any_bytes_and_any_hints_give_the_new_bytes(
+    old: bytes, inserted: list[tuple[int, bytes]], hints: list[tuple[int, int, int, int]]
+) -> None:
+    new = old
+    for at, text in inserted:
+        new = new[:at] + text + new[at + len(text) // 2 :]
+
+    def rows(place: int, size: int) -> list[RowsAt]:
+        """Rows that lie within a file of ``size`` bytes, and may be anything there."""
+        placed = [RowsAt("t", i, hint[place], hint[2], hint[3]) for i, hint in enumerate(hints)]
+        return [at for at in placed if at.offset + at.rows * at.row_bytes <= size]
+
+    before, after = np.frombuffer(old * 3, np.uint8), np.frombuffer(new * 3, np.uint8)
+    sink = pa.BufferOutputStream()
+    _write_patch(sink, before, after, _cut(before, after, rows(0, len(before)), rows(1, len(after))))
+    given = b"".join(map(bytes, _patched(pa.BufferReader(sink.getvalue()), before)))
+    assert given == new * 3
+
+
+def test_rows_are_found_where_they_lie(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    tables = {name: random.integers(0, 256, (500, 20), dtype=np.uint8) for name in "abc"}
+    parts = [
+        b"head",
+        tables["b"].tobytes(),
+        b"-",
+        tables["a"][:300].tobytes(),
+        b"page",
+        tables["a"][300:].tobytes(),
+    ]
+    (tmp_path / "file").write_bytes(b"".join(parts))
+    assert locate_rows(tmp_path / "file", tables.items()) == [
+        RowsAt("a", 0, 10005, 300, 20),
+        RowsAt("a", 300, 16009, 200, 20),
+        RowsAt("b", 0, 4, 500, 20),
+    ]
+
+
+@pytest.fixture(scope="session")
+def made_once(trained: Path, later: Path) -> Path:
+    """A folder with ``base``, the ``delta`` and, under ``full``, the export that it was made of."""
+    folder = trained / "deltas"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in make_delta(folder, trained / "run", later, patch, "format=parquet").items():
+            (folder / "full" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "full" / name).write_bytes(text)
+    return folder
+
+
+@pytest.fixture
+def made(made_once: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made_once, tmp_path / "made")
+    return tmp_path / "made"
+
+
+def test_another_base_is_refused_before_any_work(made: Path) -> None:
+    keys = [f"base={made}/full", f"apply={made}/delta", f"output={made}/applied"]
+    for refused in (check_export, export.export_model):
+        with pytest.raises(
+            DataError, match=r"made from another export .* give base= the export that since= named"
+        ):
+            refused(compose_config("export", ExportConfig, keys))
+    assert not (made / "applied").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "refusal"),
+    [("base/tables/t_c0.parquet", "has other bytes"), ("delta/tables/t_c1.parquet.patch", "has other bytes")],
+)
+def test_a_damaged_base_or_delta_is_refused_by_the_name_of_the_file(
+    made: Path, file: str, refusal: str
+) -> None:
+    data = bytearray((made / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    (made / file).write_bytes(data)
+    with pytest.raises(DataError, match=f"{file}.*{refusal}"):
+        apply(made)
+    assert not (made / "applied").exists()
+
+
+def test_a_delta_that_says_other_things_is_refused(made: Path) -> None:
+    written = json.loads((made / "delta/delta.json").read_text())
+    for change, refusal in (
+        ({"version": 2}, "of another version"),
+        ({"rows": "many"}, r"damaged.*rows must be of type int"),
+        (
+            {"record": {**written["record"], "files": {"../x": {"bytes": 0, "checksum": ""}}}},
+            "outside its folder",
+        ),
+        ({"record": {**written["record"], "step": 999}}, "does not give the export"),
+    ):
+        (made / "delta/delta.json").write_text(json.dumps({**written, **change}))
+        with pytest.raises(DataError, match=refusal):
+            apply(made)
+    assert not (made / "applied").exists()
+    with pytest.raises(DataError, match=r"it has no delta\.json"):
+        export_here(f"base={made}/base", f"apply={made}/base", f"output={made}/applied")
+
+
+@pytest.mark.parametrize("killed", ["write_delta", "apply_delta"])
+def test_a_kill_leaves_nothing_and_the_same_command_makes_the_delta(
+    later: Path, made: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    keys = [f"checkpoint={later}", "format=parquet", f"since={made}/base", f"output={made}/again"]
+
+    def kill(*_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export, killed, kill)
+        with pytest.raises(KeyboardInterrupt):
+            export_here(*keys)
+        if killed == "apply_delta":
+            with pytest.raises(KeyboardInterrupt):
+                apply(made)
+    assert {path.name for path in made.iterdir()} == {"base", "delta", "full"}
+    export_here(*keys)
+    assert files_of(made / "again") == files_of(made / "delta")
+    assert files_of(apply(made)) == files_of(made / "full")
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ([], "checkpoint is required"),
+        (["base=b"], "base needs apply=DELTA"),
+        (["apply=a"], "apply needs base=EXPORT"),
+        (
+            ["apply=a", "base=b", "checkpoint=c"],
+            "checkpoint is not read where a delta is applied: leave it out",
+        ),
+        (["apply=a", "base=b", "since=c"], "since is not read where a delta is applied: leave it out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(keys: list[str], problem: str) -> None:
+    found = compose_config("export", ExportConfig, ["output=o", *keys]).problems()
+    assert any(str(each).startswith(problem) for each in found)
+    with pytest.raises((ConfigError, DataError)):
+        check_export(compose_config("export", ExportConfig, ["output=o", *keys]))
