@@ -93,6 +93,7 @@ class EncodingConfig(Section):
     min_count: Any = None
     top_k: Any = None
     shared: Any = None
+    crosses: Any = None
     path: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
@@ -118,6 +119,10 @@ class EncodingConfig(Section):
         if kind == "hash" and self.num_embeddings is None:
             rule = "needs encoding.num_embeddings"
             problems.append(Problem("encoding=hash", rule, "one number, or one for each sparse column"))
+        if kind == "from_dataset" and self.crosses not in (None, AUTO):
+            problems.append(
+                Problem(f"{prefix}crosses", "comes with the dataset at encoding.path", "leave it out")
+            )
         if kind == "from_dataset" and not self.path:
             rule = "needs encoding.path"
             problems.append(

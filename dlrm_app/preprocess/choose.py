@@ -3,19 +3,17 @@
 The rules, and what was measured for each: docs/experiments/quality.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
 from dlrm_app.preprocess.encode.columns import chosen, per_column
-from dlrm_app.preprocess.passes.look import Numbers, Summary
-from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.passes.look import STUDIED_ROWS, Numbers, Summary
+from dlrm_app.preprocess.read.spec import Spec, cross_name
 from dlrm_app.table import Column, text_table
 from dlrm_app.text import listed
 
-STUDIED_ROWS = 1_000_000
-"""Up to so many rows the passes over them take seconds; beyond that single values have rows enough to be learnt."""
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
 MIN_COUNT = 3
@@ -25,6 +23,8 @@ MOST_IDS = 3_000_000
 HEAVY_TAIL = 4.0
 """Distance of the highest 64th from the median, over that of the lowest: beyond it, logarithms are alike."""
 NUM_BUCKETS = 32
+CROSS_GAIN, MOST_CROSSES = 0.003, 8
+"""The share of the labels' entropy that a pair of columns must tell beyond its parts, and how many pairs are taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
 _ALL = "all one-hot columns"
 
@@ -43,8 +43,13 @@ def choose(
 ) -> Choice:
     """What ``encoding`` and ``dense`` leave to choose, by ``summary`` alone; what is typed in them is kept."""
     choice = Choice(asdict(encoding), asdict(dense), [])
+    if encoding.crosses == AUTO:
+        _choose_crosses(summary, spec, choice)
     if encoding.kind == AUTO:
-        _choose_ids(summary, spec, choice)
+        names = [column.name for column in spec.sparse]
+        _choose_ids(
+            summary, names + [cross_name(parts) for parts in choice.encoding["crosses"] or []], choice
+        )
     if dense.transform == AUTO:
         _choose_transforms(summary, choice)
     _choose_buckets(summary, choice)
@@ -60,9 +65,22 @@ def choose(
     return choice
 
 
-def _choose_ids(summary: Summary, spec: Spec, choice: Choice) -> None:
+def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
+    """The pairs that tell most beyond their parts; none where settings are listed by column, of which a cross has none."""
+    known = {*(frozenset(column.of) for column in spec.derived)}
+    listed_settings = [choice.encoding[key] for key in ("num_embeddings", "min_count", "top_k")]
+    telling = [each for each in summary.pairs if each.gain >= CROSS_GAIN and {*each.names} not in known]
+    if any(isinstance(value, list) for value in listed_settings):
+        telling = []
+    choice.encoding["crosses"] = [[*each.names] for each in telling[:MOST_CROSSES]] or None
+    for each in telling[:MOST_CROSSES]:
+        why = "together they tell more of a click than each by itself"
+        choice.reasons.append(("cross", cross_name(each.names), why))
+
+
+def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
     """Vocabularies for logs that can be studied, but for columns with too many values; hashes for larger ones."""
-    given, names = choice.encoding, [column.name for column in spec.sparse]
+    given = choice.encoding
     sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
     needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
     is_small = summary.rows <= STUDIED_ROWS
@@ -166,6 +184,7 @@ def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if encoding["kind"] == "from_dataset":  # which has all columns as they are
         return {}
     ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
+    ids += ["crosses"] * (encoding["crosses"] == AUTO)
     out = {
         "encoding": {key: encoding[key] for key in ids},
         "dense": {k: v for k, v in dense.items() if v == AUTO},

@@ -70,7 +70,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
 
     Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
     """
-    spec = read_spec(config.dataset)
+    config = _with_known_crosses(config)
+    spec = read_spec(config.dataset, config.encoding.crosses)
     encoding = read_encoding(config.encoding, spec)
     refuse_if(_column_problems(config, spec, encoding))
     config = replace(config, dense=replace(config.dense, transform=encoding.transform(config.dense)))
@@ -89,7 +90,8 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         run, is_resumed = _open_work(config, identity, plan, encoding)
         config = _with_sections(config, run.config)
         if encoding.known is None:
-            encoding = read_encoding(config.encoding, spec)
+            plan = _with_crosses(plan, config)
+            encoding = read_encoding(config.encoding, plan.spec)
         manifest = Stages(config, plan, encoding, executor).run(run.config)
         remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
@@ -104,6 +106,21 @@ def _column_problems(config: PreprocessConfig, spec: Spec, encoding: Encoding) -
             "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
         )
     return problems
+
+
+def _with_known_crosses(config: PreprocessConfig) -> PreprocessConfig:
+    """``config`` with the crosses that the dataset at encoding.path chose."""
+    if config.encoding.kind != "from_dataset":
+        return config
+    known = read_manifest(Path(config.encoding.path or "")).config.get("encoding", {})
+    return replace(config, encoding=replace(config.encoding, crosses=known.get("crosses")))
+
+
+def _with_crosses(plan: Plan, config: PreprocessConfig) -> Plan:
+    """``plan`` with the columns that were chosen."""
+    spec = read_spec(config.dataset, config.encoding.crosses)
+    files = tuple(replace(each, derived=spec.derived) for each in plan.file_specs)
+    return replace(plan, spec=spec, file_specs=files)
 
 
 def _has_clicks(config: PreprocessConfig, spec: Spec) -> bool:
@@ -127,6 +144,8 @@ def _without_choices(
         return {**identity, "auto": before["auto"]} if left else identity
     summary = look_at(plan, config.threads)
     config = _with_sections(config, identity)
+    if isinstance(config.multi_hot.sizes, list):  # one for each column that is there
+        config = replace(config, encoding=replace(config.encoding, crosses=None))
     choice = choose(summary, config.encoding, config.dense, plan.spec, _has_clicks(config, plan.spec))
     logger.info(
         f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
@@ -139,7 +158,8 @@ def _without_choices(
     }
     identity = {**identity, "encoding": choice.encoding, "dense": choice.dense, "auto": made}
     config = _with_sections(config, identity)
-    refuse_if(_column_problems(config, plan.spec, read_encoding(config.encoding, plan.spec)))
+    spec = _with_crosses(plan, config).spec
+    refuse_if(_column_problems(config, spec, read_encoding(config.encoding, spec)))
     return identity
 
 

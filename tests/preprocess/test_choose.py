@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocess.choose import MOST_IDS, STUDIED_ROWS, Choice, boundaries, choose
+from dlrm_app.preprocess.choose import CROSS_GAIN, MOST_CROSSES, MOST_IDS, Choice, boundaries, choose
+from dlrm_app.preprocess.encode.pairs import Pair
 from dlrm_app.preprocess.passes import look
-from dlrm_app.preprocess.passes.look import Numbers, Summary, Values, numbers_of_column
+from dlrm_app.preprocess.passes.look import STUDIED_ROWS, Numbers, Summary, Values, numbers_of_column
 from dlrm_app.preprocess.read.spec import Column, Spec
 from dlrm_app.text import as_typed
 from tests.preprocess.running import AUTO, configure, content, run, table_of
@@ -29,6 +31,7 @@ COLUMNS = (
     Column("always", "dense", "integer"),
     Column("user", "sparse", "integer"),
     Column("shop", "sparse", "string"),
+    Column("slot", "sparse", "integer"),
     Column("seen", "sparse", "integer", "|"),
 )
 SPEC = Spec("shop", ",", None, True, COLUMNS)
@@ -39,14 +42,16 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with a column of each sort: shop.csv, its compressed copy and the same rows as Parquet."""
     folder = tmp_path_factory.mktemp("shop")
     draw = np.random.default_rng(0)
+    shops, slots = draw.integers(0, 9, ROWS), draw.integers(0, 4, ROWS)
     columns = {
-        "click": draw.integers(0, 2, ROWS),
+        "click": (draw.random(ROWS) < np.where((shops + slots) % 2, 0.2, 0.6)).astype(int),
         "price": np.round(draw.lognormal(3, 1.5, ROWS), 2),
         "degrees": pa.array(np.round(draw.normal(0, 10, ROWS), 3), mask=draw.random(ROWS) < 0.1),
         "visits": draw.poisson(3, ROWS),
         "always": np.full(ROWS, 7),
         "user": draw.integers(0, 5000, ROWS),
-        "shop": [f"s{number}" for number in draw.integers(0, 9, ROWS)],
+        "shop": [f"s{number}" for number in shops],
+        "slot": slots,
         "seen": ["|".join(map(str, draw.integers(0, 50, draw.integers(0, 4)))) for _ in range(ROWS)],
     }
     table = pa.table(columns)
@@ -130,6 +135,8 @@ def test_a_column_with_too_many_values_is_hashed_beside_vocabularies() -> None:
         "dense.bucket_boundaries=[1.0, 5.0]",
         "dense.target_columns=[shop]",
         "dense.target_columns=null",
+        "encoding.crosses=[[user, shop]]",
+        "encoding.crosses=null",
     ],
 )
 @pytest.mark.parametrize("rows", [ROWS, 10 * STUDIED_ROWS])
@@ -139,6 +146,23 @@ def test_what_is_typed_is_kept(typed: str, rows: int) -> None:
     section, key = typed.partition("=")[0].split(".")
     kept, wanted = getattr(made, section)[key], getattr(getattr(config, section), key)
     assert kept == ({**kept, **wanted} if isinstance(wanted, dict) else wanted)
+
+
+def test_the_pairs_that_tell_most_beyond_their_parts_become_crosses() -> None:
+    names = [(f"c{number}", "shop") for number in range(20)]
+    gains = [CROSS_GAIN * (0.5 if number > 12 else 20 - number) for number in range(20)]
+    seen = replace(summary(), pairs=[Pair(pair, gain) for pair, gain in zip(names, gains, strict=True)])
+    made = choice(seen)
+    assert made.encoding["crosses"] == [[*pair] for pair in names[:MOST_CROSSES]]
+    assert ("cross", "c0_x_shop", "together they tell more of a click than each by itself") in made.reasons
+    assert any(what.startswith("vocabulary") and name == "c0_x_shop" for what, name, _ in made.reasons)
+    declared = replace(SPEC, derived=(Column("mine", "sparse", "hex", rule="cross", of=("shop", "c0")),))
+    config = configure(*words(Path("any"))[1:], "output=x")
+    again = choose(seen, config.encoding, config.dense, declared, True).encoding["crosses"]
+    assert again == [[*pair] for pair in names[1 : MOST_CROSSES + 1]]
+    assert choice(replace(seen, pairs=seen.pairs[13:])).encoding["crosses"] is None
+    # a setting that lists a number for each column has none for a cross
+    assert choice(seen, "encoding.min_count=[2,2,2,2]").encoding["crosses"] is None
 
 
 def test_one_number_of_embeddings_hashes_every_column() -> None:
@@ -162,6 +186,8 @@ def test_few_distinct_numbers_have_a_bucket_each() -> None:
 def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp_path: Path) -> None:
     made = run(tmp_path / "auto", *words(shop))
     assert made.config["auto"]["seen"] == ROWS * 8 // 10
+    assert made.config["encoding"]["crosses"] == [["shop", "slot"]]
+    assert {"shop_x_slot", "shop_x_slot_target"} < {*table_of(made).column_names}
     typed = [
         f"{section}.{key}={as_typed(value, str)}"
         for section, keys in made.config["auto"]["keys"].items()
@@ -231,7 +257,7 @@ def test_a_look_at_a_large_file_is_spread_over_its_training_rows(
 ) -> None:
     monkeypatch.setattr(look, "_PIECES", 8)
     monkeypatch.setattr(look, "_PIECE", 2000)
-    rising = [f"{number % 2},{number},1,1,1,{number},a,1" for number in range(20_000)]
+    rising = [f"{number % 2},{number},1,1,1,{number},a,1,1" for number in range(20_000)]
     header = ",".join(column.name for column in COLUMNS)
     log = tmp_path / "log.csv"
     log.write_text("\n".join([header, *rising]) + "\n")

@@ -109,7 +109,8 @@ def raw_spec(manifest: Manifest) -> Spec:
         raise DataError(
             f"{manifest.path} was not made of raw logs, so their format is not known: give data.path=, an encoded dataset"
         )
-    return read_spec(DatasetConfig(**manifest.config["dataset"]))
+    crosses = manifest.config.get("encoding", {}).get("crosses")
+    return read_spec(DatasetConfig(**manifest.config["dataset"]), crosses)
 
 
 def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.errors import DataError
+from dlrm_app.preprocess.encode.pairs import Pair, score_pairs
 from dlrm_app.preprocess.passes.plan import Plan, unit_feeds
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.read.fields import MISSING_KEY
@@ -34,6 +35,8 @@ _STEP = 4
 _MOST = 1 << 17
 """Rows by which columns are summed up."""
 NUM_QUANTILES = 64
+STUDIED_ROWS = 1_000_000
+"""Up to so many rows the passes over them take seconds; beyond that single values have rows enough to be learnt."""
 _ROWS = 1 << 14
 
 
@@ -62,24 +65,26 @@ class Summary:
     seen: int
     dense: dict[str, Numbers]
     sparse: dict[str, Values]
+    pairs: Sequence[Pair] = ()
+    """Of one-hot columns, where the rows are few enough to be studied."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of a piece: dense [N, R], and the keys of each sparse column, lists joined."""
+    """Rows of a piece: labels [R], dense [N, R], and the keys of each sparse column, lists joined."""
 
     lines: int
     file_bytes: int
-    num_rows: int
+    labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: list[NDArray[np.uint64]]
 
     def first(self, lines: int) -> "_Piece":
         """About the rows of the first ``lines`` lines: exactly these, if none was rejected and there are no lists."""
         share = lines / self.lines
-        rows = round(self.num_rows * share)
+        rows = round(len(self.labels) * share)
         keys = [keys[: round(len(keys) * share)] for keys in self.keys]
-        return replace(self, lines=lines, num_rows=rows, dense=self.dense[:, :rows], keys=keys)
+        return replace(self, lines=lines, labels=self.labels[:rows], dense=self.dense[:, :rows], keys=keys)
 
 
 def look_at(plan: Plan, threads: int | None) -> Summary:
@@ -132,16 +137,20 @@ def _read(plan: Plan, feed: Any, step: int) -> Iterator[_Piece]:
     spec = plan.file_specs[feed.source.index]
     for text in feed.items():
         cursor = open_cursor(text, spec)
-        num_rows, dense = 0, [np.empty((len(spec.dense), 0))]
+        labels, dense = [np.empty(0, np.uint8)], [np.empty((len(spec.dense), 0))]
         keys: list[list[NDArray[np.uint64]]] = [[np.empty(0, np.uint64)] for _ in spec.sparse]
         for raw in cursor.rows(_ROWS, None):
             dense.append(raw.dense[:, ::step].copy())
-            num_rows += dense[-1].shape[1]
+            labels.append(raw.labels[::step].copy())
             for parts, (part, _) in zip(keys, raw.sparse_keys(spec), strict=True):
                 parts.append(part[::step].copy())
         file_bytes = text.finish().file_bytes
         yield _Piece(
-            cursor.line, file_bytes, num_rows, np.concatenate(dense, 1), [np.concatenate(k) for k in keys]
+            cursor.line,
+            file_bytes,
+            np.concatenate(labels),
+            np.concatenate(dense, 1),
+            [np.concatenate(k) for k in keys],
         )
 
 
@@ -170,9 +179,10 @@ def _train_part(plan: Plan, pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
-    seen = sum(piece.num_rows for piece in pieces)
+    labels = np.concatenate([np.empty(0, np.uint8), *(piece.labels for piece in pieces)])
+    seen = len(labels)
     step = -(-seen // _MOST) or 1
-    dense, sparse = {}, {}
+    dense, sparse, one_hot = {}, {}, {}
     for number, column in enumerate(plan.spec.dense):
         if column.kind == SCORE:
             continue
@@ -181,9 +191,12 @@ def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
         )
     for number, column in enumerate(plan.spec.sparse):
         keys = np.concatenate([np.empty(0, np.uint64), *(piece.keys[number] for piece in pieces)])[::step]
+        if column.separator is None and column.rule != "cross":
+            one_hot[column.name] = keys
         present = keys[keys != MISSING_KEY]
         sparse[column.name] = Values(len(present), pc.count_distinct(array_of(present)).as_py())
-    return Summary(rows, -(-seen // step), dense, sparse)
+    pairs = score_pairs(one_hot, labels[::step]) if rows <= STUDIED_ROWS else []
+    return Summary(rows, -(-seen // step), dense, sparse, pairs)
 
 
 def numbers_of_column(values: NDArray[np.float64]) -> Numbers:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dlrm_app.config.datasets import DatasetConfig
+from dlrm_app.config.datasets import AUTO, DatasetConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.text import listed
 
@@ -171,8 +171,13 @@ def offset_seconds(offset: str | None) -> int:
     return int(f"{match[1]}1") * (3600 * int(match[2]) + 60 * int(match[3]))
 
 
-def read_spec(config: DatasetConfig) -> Spec:
-    """The format that ``config`` describes. Raises ConfigError with every fault."""
+def cross_name(parts: Sequence[str]) -> str:
+    """The name of a cross of ``encoding.crosses``."""
+    return "_x_".join(map(str, parts))
+
+
+def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
+    """The format that ``config`` describes, and ``crosses`` (encoding.crosses). Raises ConfigError with every fault."""
     problems = _character_faults("delimiter", config.delimiter)
     if config.quote is not None:
         problems += _character_faults("quote", config.quote)
@@ -185,7 +190,14 @@ def read_spec(config: DatasetConfig) -> Spec:
             continue
         problems += _column_faults(index, entry, config)
         columns.append(Column(**{key: entry.get(key) for key in KEYS}))  # type: ignore[arg-type]  # checked above
-    derived = _read_derived(config.derived or [], columns, problems)
+    crosses = [] if crosses in (None, AUTO) else crosses
+    if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
+        problems.append(
+            f"encoding.crosses must hold lists of columns, such as [[shop, device]], got {crosses!r}"
+        )
+        crosses = []
+    entries = [{"name": cross_name(parts), "kind": "cross", "of": parts} for parts in crosses]
+    derived = _read_derived([*(config.derived or []), *entries], columns, problems)
     problems += _whole_faults([*columns, *derived], config.label)
     if config.label is not None:
         others = {c.name for c in columns if c.role == "label" and c.name != config.label}
