@@ -24,8 +24,9 @@ KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
 MAX_TABLE_BYTES = 2**30
 """Of a recipe's tables with the optimizer's state. Beyond that, as with hashed ids that few rows never fill, making and
 saving them would take longer than the epoch."""
-MIN_STEPS = 100
-"""Of an epoch. The recipe for small samples was measured with 117 steps (30,000 rows at batch 256)."""
+MIN_STEPS = {"kaggle_small": 100, "small_clicks": 600}
+"""Of an epoch: where rows are few, smaller batches learn more from each (docs/experiments/quality.md)."""
+MIN_BATCH = 64
 GROUPS = ("tables", "model", "optimizer", "schedule")
 SIZE, WIDTH = "model.ensemble_size", "tables.embedding_dim"
 """The tables of an ensemble are as wide as its models' together."""
@@ -63,17 +64,12 @@ def with_recipe(overrides: list[str]) -> list[str]:
         name, recipe = choose_recipe(manifest, lanes)
     except DlrmError:
         return overrides
-    taken, reasons = combine(recipe, typed)
-    without = [
-        f"{_words({key: recipe[key] for key in recipe if reasons.get(key) == reason})} ({reason} is typed)"
-        for reason in dict.fromkeys(reasons.values())
-    ]
+    taken = below(recipe, typed)
     logger.info(
-        "experiment=auto takes %s for %s: %s%s; experiment=null: none",
+        "experiment=auto takes %s for %s: %s; what is typed wins, experiment=null takes none",
         name,
         count(manifest.splits["train"].rows, "row"),
         _words(taken),
-        f"; without {', '.join(without)}" if without else "",
     )
     return [*_words(taken).split(), *(text for text in overrides if not text.startswith("experiment="))]
 
@@ -89,8 +85,9 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     if name != "linear_decay" and _table_bytes(config, manifest) > MAX_TABLE_BYTES:
         name = "linear_decay"
         config = _composed(name)
-    # unless that leaves too few steps, or cannot be dealt to the ranks
-    batch = max(1, min(config.trainer.global_batch_size, rows // MIN_STEPS) // lanes) * lanes
+    # smaller where that leaves too few steps, and dealt to the ranks
+    enough = max(MIN_BATCH, rows // MIN_STEPS.get(name, 100))
+    batch = max(1, min(config.trainer.global_batch_size, enough) // lanes) * lanes
     files: Any = [
         OmegaConf.to_container(OmegaConf.load(conf_dir() / path))
         for path in ("train.yaml", f"experiment/{name}.yaml")
@@ -101,33 +98,28 @@ def choose_recipe(manifest: Manifest, lanes: int) -> tuple[str, dict[str, Any]]:
     return name, {**chosen, **dict(leaves(files[1])), "trainer.global_batch_size": batch}
 
 
-def combine(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(What of ``recipe`` is taken, and each key of it that is not → the ``typed`` key because of which it is not).
+def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, Any]:
+    """What of ``recipe`` stands below the ``typed`` keys.
 
     Another choice of a group, or another kind, leaves out all that the recipe has in there, which is for its own choice.
+    An ensemble's tables are as wide as its models together: where the typed ones are not, there is one model.
     """
     typed = dict(leaves(typed))
-    others = [key for key, value in typed.items() if _is_other_choice(key, value, recipe)]
-    reasons = {
-        name: key
-        for key in [*others, *(key for key in typed if typed[key] != recipe.get(key))]
-        for name in recipe
-        if name == key or (key in others and f"{name}.".startswith(f"{_scope(key)}."))
+    scopes = [f"{_scope(key)}." for key, value in typed.items() if _is_other_choice(key, value, recipe)]
+    taken = {
+        key: value
+        for key, value in recipe.items()
+        if key not in typed and not any(f"{key}.".startswith(scope) for scope in scopes)
     }
-    if SIZE not in recipe:
-        return {key: value for key, value in recipe.items() if key not in reasons}, reasons
-    width, size = typed.get(WIDTH, recipe[WIDTH]), recipe[SIZE]
-    if not isinstance(width, int) or width % size:
-        reasons.setdefault(SIZE, WIDTH)
-    elif typed.get("trainer.micro_batches", 1) != 1:
-        reasons.setdefault(SIZE, "trainer.micro_batches")
-    elif "tables" in reasons:
-        reasons.setdefault(SIZE, reasons["tables"])
-    taken = {key: value for key, value in recipe.items() if key not in reasons}
-    models = typed.get(SIZE, taken.get(SIZE, 1))
-    if WIDTH in taken and isinstance(models, int):
-        taken[WIDTH] = recipe[WIDTH] // size * max(models, 1)
-    return taken, reasons
+    if SIZE in recipe:
+        width, size = typed.get(WIDTH), recipe[SIZE]
+        is_wide_enough = WIDTH in taken or (isinstance(width, int) and width % size == 0)
+        if not is_wide_enough or typed.get("trainer.micro_batches", 1) != 1:
+            taken.pop(SIZE, None)
+        models = typed.get(SIZE, taken.get(SIZE, 1))
+        if WIDTH in taken and isinstance(models, int):
+            taken[WIDTH] = recipe[WIDTH] // size * max(models, 1)
+    return taken
 
 
 def _scope(key: str) -> str:
