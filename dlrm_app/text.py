@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 
 
 def listed(names: Sequence[object], most: int = 3) -> str:
@@ -179,3 +180,25 @@ def without_credentials(text: str) -> str:
     """``text`` with its URLs as they may be shown and stored: without user:password@ and without tokens after a ?."""
     text = _LOGIN.sub(lambda match: match["scheme"] or match["web"], text)
     return _QUERY.sub(lambda match: match[0] if match["scheme"].lower() in _HARMLESS else match["url"], text)
+
+
+_EPOCH = date(1970, 1, 1)
+
+
+def day_number(day: str) -> int:
+    """Days since 1970-01-01 of a date, or the number itself. Raises ValueError for what is neither."""
+    known = date.fromisoformat(day) if is_date(day) else int(day)
+    if str(known) != day:  # Python reads other forms too
+        raise ValueError(f"{day!r} is neither a date as 2026-11-02 nor a whole number")
+    return known if isinstance(known, int) else (known - _EPOCH).days
+
+
+def is_date(day: str) -> bool:
+    """True for a date as 2026-11-02, False for a number."""
+    return "-" in day
+
+
+def day_after(day: str, days: int = 1) -> str:
+    """The day that comes ``days`` after ``day``."""
+    number = day_number(day) + days
+    return (_EPOCH + timedelta(number)).isoformat() if is_date(day) else str(number)

@@ -6,6 +6,7 @@ from typing import Any
 
 from dlrm_app.check.check_dataset import Findings
 from dlrm_app.check.distributions import Popularity
+from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share, text_table
 from dlrm_app.text import NONE, bytes_text, fixed, percent, short
@@ -23,6 +24,9 @@ def log_tables(findings: Findings) -> None:
     if note := overlap_note(findings):
         parts.append(note)
     parts += ["", text_table(*sparse_table(findings))]
+    lineage = findings.manifest.lineage
+    if lineage and lineage.growth:
+        parts += ["", f"day {lineage.day}:", text_table(*growth_table(lineage))]
     if findings.manifest.dense:
         parts += ["", text_table(*dense_table(findings))]
     logger.info("\n".join([*parts, ""]))

@@ -29,7 +29,7 @@ from dlrm_app.config.schema import (
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import Problem
 from dlrm_app.files import is_file, output_problems
-from dlrm_app.text import install_command
+from dlrm_app.text import day_number, install_command
 
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
 AUTO = "auto"
@@ -94,6 +94,10 @@ class EncodingConfig(Section):
     top_k: Any = None
     shared: Any = None
     crosses: Any = None
+    grow_from: str | None = None
+    day: Any = None
+    capacity: Any = None
+    expire_days: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
     path: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
@@ -104,6 +108,10 @@ class EncodingConfig(Section):
             "min_count": "vocab",
             "top_k": "vocab",
             "shared": "vocab",
+            "grow_from": "vocab",
+            "day": "vocab",
+            "capacity": "vocab",
+            "expire_days": "vocab",
             "path": "from_dataset",
         }
         hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)  # the columns that it names
@@ -113,7 +121,7 @@ class EncodingConfig(Section):
             if getattr(self, key) is not None
             and kind in (*owners.values(), AUTO)
             and kind != owner
-            and not (kind == AUTO and owner != "from_dataset")
+            and not (kind == AUTO and key in ("num_embeddings", "min_count", "top_k", "shared"))
             and not (key == "num_embeddings" and hashes_some)
         ]
         if kind == "hash" and self.num_embeddings is None:
@@ -128,10 +136,40 @@ class EncodingConfig(Section):
             problems.append(
                 Problem("encoding=from_dataset", rule, "the folder of the dataset whose ids to keep")
             )
-        elif kind == "from_dataset" and not is_file(Path(self.path or "") / "manifest.json"):
-            rule = "must be a finished dataset folder, which holds a manifest.json"
-            problems.append(Problem(f"{prefix}path", rule, value=self.path))
+        for key, path in (("path", self.path), ("grow_from", self.grow_from)):
+            if path and not is_file(Path(path) / "manifest.json"):
+                rule = "must be a finished dataset folder, which holds a manifest.json"
+                problems.append(Problem(f"{prefix}{key}", rule, value=path))
+        return problems + self._growth_rules(prefix)
+
+    def _growth_rules(self, prefix: str) -> list[Problem]:
+        """Keys of vocabularies that grow: where they do not, and those that cannot go with them."""
+        problems = []
+        if self.day is not None and not _is_day(self.day):
+            cure = "such as 2026-11-02; or a whole number, such as 2"
+            problems.append(Problem(f"{prefix}day", "must be a date", cure, value=self.day))
+        grows = self.grow_from is not None or self.day is not None
+        for key in ("capacity", "expire_days"):
+            if getattr(self, key) is not None and not grows:
+                rule = "is for vocabularies that grow"
+                cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
+                problems.append(Problem(f"{prefix}{key}", rule, cure))
+        if grows and self.top_k is not None:
+            rule = "is for vocabularies that do not grow"
+            problems.append(Problem(f"{prefix}top_k", rule, "give encoding.capacity"))
+        for key in ("shared", "num_embeddings", "crosses"):
+            if self.grow_from is not None and getattr(self, key) not in (None, AUTO):
+                rule = "comes with the dataset at encoding.grow_from"
+                problems.append(Problem(f"{prefix}{key}", rule, "leave it out"))
         return problems
+
+
+def _is_day(day: Any) -> bool:
+    """True for a date after 1970-01-01, and for a number from 1 on."""
+    try:
+        return not isinstance(day, bool | float) and 0 < day_number(str(day)) < 1 << 30
+    except ValueError:
+        return False
 
 
 @dataclass(slots=True)

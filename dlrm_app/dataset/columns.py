@@ -1,17 +1,23 @@
 """The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.dataset.lineage import Relation, relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table
-from dlrm_app.text import bullets
+from dlrm_app.text import bullets, day_number
 
 
 def describe_columns(manifest: Manifest) -> dict[str, Any]:
-    """All that decides which number a raw value becomes; files of encodings by their checksums."""
+    """All that decides which number a raw value becomes; files of encodings by their checksums.
+
+    ``lineage``, without what each day did, where vocabularies grow.
+    """
+    lineage = manifest.encoding_lineage
     return {
         "dense": [{"name": c.name, "transform": c.transform} for c in manifest.dense],
         "sparse": [
@@ -23,6 +29,7 @@ def describe_columns(manifest: Manifest) -> dict[str, Any]:
             }
             for c in manifest.sparse
         ],
+        **({"lineage": asdict(lineage)} if lineage else {}),
     }
 
 
@@ -37,31 +44,47 @@ def number_features(columns: Sequence[DenseColumn]) -> list[int]:
 
 
 def refuse_other_columns(
-    known: dict[str, Any], manifest: Manifest, features: Collection[str], model: Path, encoding: str
+    known: dict[str, Any],
+    manifest: Manifest,
+    features: Collection[str],
+    model: Path,
+    encoding: str,
+    *,
+    takes_newer: bool = False,
 ) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the dataset of ``model``.
 
-    ``encoding``: what to preprocess with, so that it would not.
+    ``encoding``: what to preprocess with, so that it would not; ``takes_newer`` as for ``column_problems``.
     """
-    if problems := column_problems(known, manifest, features):
+    if problems := column_problems(known, manifest, features, takes_newer=takes_newer):
         raise DataError(
             f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
             f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
         )
 
 
-def column_problems(known: dict[str, Any], manifest: Manifest, features: Collection[str]) -> list[str]:
+def column_problems(
+    known: dict[str, Any], manifest: Manifest, features: Collection[str], *, takes_newer: bool = False
+) -> list[str]:
     """Reasons why rows of ``manifest`` do not mean the same as those of a model's own dataset, ``known``.
 
-    ``features``: the sparse columns that it reads.
+    ``features``: the sparse columns that it reads. A vocabulary that the model's was grown from is none, as long as it gave no
+    id again since; nor, where ``takes_newer``, is one that was grown from the model's.
     """
     given = describe_columns(manifest)
+    relation = relate(known, given)
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
     if names[0] != names[1]:
         problems = [f"its dense columns are {', '.join(names[1])}, the model's {', '.join(names[0])}"]
     else:
         pairs = zip(known["dense"], given["dense"], strict=True)
-        problems = [problem for pair in pairs for problem in _differences(*pair, ["transform"])]
+        is_related = relation.kind == "older" or (relation.kind == "newer" and takes_newer)
+        problems = [
+            problem
+            for old, new in pairs
+            if not (is_related and _is_same_but_for_bytes(old["transform"], new["transform"]))
+            for problem in _differences(old, new, ["transform"])
+        ]
     there = {column["name"]: column for column in given["sparse"]}
     for column in known["sparse"]:
         name = column["name"]
@@ -70,8 +93,27 @@ def column_problems(known: dict[str, Any], manifest: Manifest, features: Collect
         if name not in there:
             problems.append(f"it has no sparse column {name}")
             continue
-        problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
+        other = there[name]
+        if relation.day is None or not _is_same_but_for_bytes(column["encoding"], other["encoding"]):
+            problems += _differences(column, other, ["num_embeddings", "multi_hot", "encoding"])
+            continue
+        problems += _differences(column, other, ["multi_hot"])
+        problems += _day_problems(name, relation, known, given, takes_newer)
     return problems
+
+
+def _day_problems(
+    name: str, relation: Relation, known: Mapping[str, Any], given: Mapping[str, Any], takes_newer: bool
+) -> list[str]:
+    """The problem of reading column ``name``, of an older or newer vocabulary of the same lineage, if there is one."""
+    if relation.kind == "newer":
+        days = f"it is of day {given['lineage']['day']}, the model of an earlier one"
+        return [] if takes_newer else [f"{name}: its vocabulary has grown since the model's: {days}"]
+    again = known["lineage"]["given_again"].get(name)
+    if again is None or relation.day is None or day_number(again) <= relation.day:
+        return []
+    days = f"last on day {again}; the dataset is of day {given.get('lineage', known['lineage'])['day']}"
+    return [f"{name}: ids of its vocabulary were given to other values since, {days}"]
 
 
 def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:

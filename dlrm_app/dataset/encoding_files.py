@@ -4,7 +4,8 @@ A file counts only if its bytes are those that its manifest names, and if its ta
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.files import file_difference, written_whole
@@ -23,10 +25,56 @@ from dlrm_app.text import bullets
 _CURE = "copy the dataset folder again from where it is whole, or preprocess again"
 
 
+BEFORE_ALL_DAYS = -(1 << 31)
+
+
+@dataclass(frozen=True)
+class VocabularyRows:
+    """The history of every id of a column [num_embeddings]; of ids without one, and of those of one day: zeros.
+
+    generation: times that the id was given again; given_day: the day on which it was given to its value, last_seen: the
+    last one with that value, both as numbers (``lineage.day_number``), BEFORE_ALL_DAYS where nothing is known; count: rows.
+    """
+
+    generation: NDArray[np.int32]
+    given_day: NDArray[np.int32]
+    last_seen: NDArray[np.int32]
+    count: NDArray[np.int64]
+
+
 def read_vocabulary(folder: Path, column: SparseColumn) -> pa.Table:
     """``value`` and ``id`` of each value that ``column`` knows. Raises DataError for anything else than was written."""
+    return _read_vocabulary(folder, column, ["value", "id"]).drop_null()
+
+
+def read_rows(folder: Path, column: SparseColumn) -> VocabularyRows:
+    """The history of the ids of ``column``, which may be encoded in any way. Raises DataError as ``read_vocabulary`` does."""
+    days = {"generation": 0, "given_day": BEFORE_ALL_DAYS, "last_seen": BEFORE_ALL_DAYS}
+    arrays = {name: np.full(column.num_embeddings, value, np.int32) for name, value in days.items()}
+    counts = np.zeros(column.num_embeddings, np.int64)
+    if column.encoding["kind"] == "vocab":
+        first = column.encoding["rare_id"] + 1
+        table = _read_vocabulary(folder, column, ["id", "count", *days])
+        counts[first:] = numbers_of(table.column("count"))
+        for name in days.keys() & set(table.column_names):
+            arrays[name][first:] = numbers_of(table.column(name))
+    return VocabularyRows(**arrays, count=counts)
+
+
+def read_waiting(
+    folder: Path, growth: Growth
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:
+    """(keys, counts, last days seen) of values that wait for an id. Raises DataError as ``read_vocabulary`` does."""
+    rule = {"file": growth.waiting_file, "checksum": growth.waiting_checksum}
+    table = _read(folder, rule, ["key", "count", "last_seen"], growth.waiting)
+    keys, counts, last_seen = (numbers_of(column) for column in table.columns)
+    return keys, counts, last_seen
+
+
+def _read_vocabulary(folder: Path, column: SparseColumn, names: list[str]) -> pa.Table:
+    """The line of each id, from the first value's on; ``value`` is null where the id is free."""
     first = column.encoding["rare_id"] + 1
-    table = _read(folder, column.encoding, ["value", "id"], column.num_embeddings - first)
+    table = _read(folder, column.encoding, names, column.num_embeddings - first, nullable={"value"})
     if not np.array_equal(numbers_of(table.column("id")), np.arange(first, column.num_embeddings)):
         raise DataError(
             f"{folder / column.encoding['file']} does not give the ids from {first} on in their order: {_CURE}"
@@ -47,7 +95,10 @@ def read_clicks(
     return rows, clicks, log_odds.astype(np.float32)
 
 
-def _read(folder: Path, rule: dict[str, Any], columns: list[str], rows: int) -> pa.Table:
+def _read(
+    folder: Path, rule: dict[str, Any], columns: list[str], rows: int, nullable: Collection[str] = ()
+) -> pa.Table:
+    """Those of ``columns`` that the file has."""
     path = folder / rule["file"]
     if "checksum" not in rule:
         raise DataError(
@@ -56,10 +107,13 @@ def _read(folder: Path, rule: dict[str, Any], columns: list[str], rows: int) -> 
     try:
         if difference := file_difference(path, None, rule["checksum"]):
             raise DataError(f"{difference}: {_CURE}")
-        table = pq.read_table(path, columns=columns)
+        with pq.ParquetFile(path) as file:
+            table = file.read([name for name in columns if name in file.schema_arrow.names])
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}; {_CURE}") from error
-    if len(table) != rows or any(column.null_count for column in table.columns):
+    if len(table) != rows or any(
+        table.column(name).null_count for name in table.column_names if name not in nullable
+    ):
         raise DataError(
             f"{path} has {len(table):,} lines, the manifest says {rows:,}, all with values: {_CURE}"
         )
@@ -80,6 +134,8 @@ def encoding_file_problems(manifest: Manifest) -> list[str]:
         for rule in rules
         if rule["kind"] == "target"
     }
+    for growth in manifest.lineage.growth if manifest.lineage else ():
+        looks[growth.waiting_file] = partial(read_waiting, folder, growth)
     for look in looks.values():
         try:
             look()
@@ -95,7 +151,7 @@ def verify_encoding_files(manifest: Manifest) -> None:
 
 
 def copy_encoding_files(manifest: Manifest, folder: Path) -> None:
-    """Copies the files that encoding takes to ``folder``. Raises DataError if one is not as it was written."""
+    """Copies the files that encoding, and growing on, take to ``folder``. Raises DataError if one is not as it was written."""
     verify_encoding_files(manifest)
     for file in manifest.encoding_files:
         target = folder / file

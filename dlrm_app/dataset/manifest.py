@@ -2,7 +2,7 @@
 
     DATASET/manifest.json
     DATASET/train/part-00000.parquet  val/…  test/…
-    DATASET/vocab/<feature>.parquet  target/<feature>.parquet
+    DATASET/vocab/<feature>.parquet  vocab/<feature>.waiting.parquet  target/<feature>.parquet
     DATASET/rejects.jsonl
 
 Columns in a shard: the label (uint8) unless ``manifest.label`` is None, every dense column (float32),
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dlrm_app.dataset.lineage import Lineage
 from dlrm_app.errors import DataError
 from dlrm_app.files import escapes, write_json
 from dlrm_app.records import from_json
@@ -96,7 +97,8 @@ class Source:
 class Manifest:
     """Everything that a reader of the dataset may rely on.
 
-    ``best`` holds the best reachable ``auc`` and ``logloss`` where the data is synthetic and they are known.
+    ``best`` holds the best reachable ``auc`` and ``logloss`` where the data is synthetic and they are known. ``lineage``
+    is there where vocabularies grow.
     """
 
     dataset: str
@@ -107,6 +109,7 @@ class Manifest:
     sources: list[Source]
     config: dict[str, Any]
     best: dict[str, float] | None = None
+    lineage: Lineage | None = None
     format: str = FORMAT
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
@@ -126,9 +129,15 @@ class Manifest:
 
     @property
     def encoding_files(self) -> list[str]:
-        """The files beside the manifest that encoding a raw row takes, relative to the folder."""
+        """The files beside the manifest that encoding a raw row takes, and growing on, relative to the folder."""
         rules = [c.encoding for c in self.sparse] + [c.transform for c in self.dense]
-        return list(dict.fromkeys(rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE))
+        files = [rule["file"] for rule in rules if rule["kind"] in _KINDS_WITH_A_FILE]
+        return list(dict.fromkeys(files + (self.lineage.files if self.lineage else [])))
+
+    @property
+    def encoding_lineage(self) -> Lineage | None:
+        """The lineage for rows that are encoded in the same way, whose vocabularies don't grow on: without ``growth``."""
+        return self.lineage and replace(self.lineage, growth=[])
 
     def fingerprint(self) -> str:
         """sha256 over everything that decides which rows a reader sees and how they are encoded."""
@@ -151,6 +160,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes DATASET/manifest.json, whole or not at all: the last act of preprocessing."""
     value = asdict(manifest)
     del value["path"]
+    if manifest.lineage is None:  # the manifests of other datasets stay as they were
+        del value["lineage"]
     write_json(folder / MANIFEST, value)
 
 
@@ -214,6 +225,7 @@ def _faults(manifest: Manifest) -> list[str]:
     files = [rule.get("file") for _, rule in rules if rule.get("kind") in _KINDS_WITH_A_FILE]
     faults += [f"{file!r} is no file" for file in files if not isinstance(file, str)]
     names = [file for file in files if isinstance(file, str)] + paths
+    names += manifest.lineage.files if manifest.lineage else []
     return faults + [f"{name!r} is outside the folder" for name in names if escapes(name)]
 
 

@@ -216,6 +216,7 @@ def write_encoding(folder: Path, manifest: Manifest) -> None:
     """Writes FOLDER/encoding: the manifest's columns and file format, and the files that encoding takes. Raises DataError."""
     target = folder / ENCODING
     target.mkdir()
+    manifest = replace(manifest, lineage=manifest.encoding_lineage)
     copy_encoding_files(manifest, target)
     # the inputs of the dataset are nobody's business where the model is served
     config = {"dataset": manifest.config["dataset"]} if "dataset" in manifest.config else {}

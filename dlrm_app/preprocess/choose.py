@@ -181,7 +181,7 @@ def choice_table(choice: Choice) -> str:
 def open_choices(typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The keys that the configuration ``typed`` leaves to choose, by section, with what stands there."""
     encoding, dense = typed["encoding"], typed["dense"]
-    if encoding["kind"] == "from_dataset":  # which has all columns as they are
+    if encoding["kind"] == "from_dataset" or encoding["grow_from"]:  # a dataset that has all columns
         return {}
     ids = [key for key in AUTO_ENCODING if encoding["kind"] == AUTO and encoding[key] in (AUTO, None)]
     ids += ["crosses"] * (encoding["crosses"] == AUTO)

@@ -12,10 +12,12 @@ from typing import Any
 
 from isal import isal_zlib
 
-from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn, Split, write_manifest
+from dlrm_app.dataset.lineage import growth_table
+from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.manifest import Source as ManifestSource
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder, written_whole
+from dlrm_app.preprocess.encode.columns import MadeColumns
 from dlrm_app.preprocess.known_encoding import notes_on_rows
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
@@ -36,11 +38,11 @@ def finish(
     journal: Journal[EncodedUnit],
     units: Sequence[EncodedUnit],
     shards: MadeShards,
-    dense: Sequence[DenseColumn],
-    sparse: Sequence[SparseColumn],
+    columns: MadeColumns,
     config: dict[str, Any],
 ) -> Manifest:
     """Completes the dataset of ``units``, in order; ``config`` is what the manifest keeps of the configuration."""
+    dense, sparse = columns.dense, columns.sparse
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
     empty = [name for name, split in splits.items() if split.rows == 0]
     if empty:
@@ -66,6 +68,7 @@ def finish(
         sources=_sources(plan, units),
         config=config,
         best=_best(plan),
+        lineage=columns.lineage,
         path=plan.output,
     )
     write_manifest(plan.output, manifest)
@@ -247,6 +250,8 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
         lines.append(
             f"best reachable AUC {manifest.best['auc']:.4f}, log loss {manifest.best['logloss']:.4f}"
         )
+    if manifest.lineage and manifest.lineage.growth:
+        lines += [f"vocabularies on day {manifest.lineage.day}:", text_table(*growth_table(manifest.lineage))]
     lines += notes_on_rows(manifest)
     lines.append(next_command(manifest))
     logger.info("\n".join(lines))

@@ -109,10 +109,11 @@ def _column_problems(config: PreprocessConfig, spec: Spec, encoding: Encoding) -
 
 
 def _with_known_crosses(config: PreprocessConfig) -> PreprocessConfig:
-    """``config`` with the crosses that the dataset at encoding.path chose."""
-    if config.encoding.kind != "from_dataset":
+    """``config`` with the crosses that the dataset at encoding.path or encoding.grow_from chose."""
+    path = config.encoding.path if config.encoding.kind == "from_dataset" else config.encoding.grow_from
+    if not path:
         return config
-    known = read_manifest(Path(config.encoding.path or "")).config.get("encoding", {})
+    known = read_manifest(Path(path)).config.get("encoding", {})
     return replace(config, encoding=replace(config.encoding, crosses=known.get("crosses")))
 
 
@@ -274,9 +275,10 @@ def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
     _refuse_other_config(before.config, now.config, output, state, open_keys(output, before))
     refuse_other_input(_read_sources(before, plan), plan.sources, output, state)
     if before.encoding != now.encoding:
-        path = now.config["encoding"]["path"]
+        encoding = now.config["encoding"]
+        key = "path" if encoding["path"] else "grow_from"
         raise ConfigError(
-            [f"the dataset at encoding.path={path} has changed: delete {output} to start again"]
+            [f"the dataset at encoding.{key}={encoding[key]} has changed: delete {output} to start again"]
         )
 
 

@@ -9,23 +9,31 @@ from typing import Any, Protocol, TypeVar
 
 from dlrm_app.config.datasets import PreprocessConfig
 from dlrm_app.dataset.encoding_files import copy_encoding_files
+from dlrm_app.dataset.lineage import Growth, Lineage
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, Shard, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.preprocess.encode.columns import (
     Encoding,
+    MadeColumns,
     columns_of,
     dense_columns,
     extended,
     hash_columns,
+    known_groups,
+    lineage_after,
     per_column,
     sharing_groups,
     target_sources,
     with_derivations,
 )
+from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
 from dlrm_app.preprocess.finish import RejectLimit, finish
 from dlrm_app.preprocess.passes.counting import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
+from dlrm_app.preprocess.passes.growth import Rule
+from dlrm_app.preprocess.passes.new_ids import PlacedUnit, PlaceIds
+from dlrm_app.preprocess.passes.parent import Parent, parent_of
 from dlrm_app.preprocess.passes.plan import (
     CountedUnit,
     CountLines,
@@ -39,10 +47,12 @@ from dlrm_app.preprocess.passes.shuffle import Gather
 from dlrm_app.preprocess.passes.targets import (
     AddUpClicks,
     CountClicks,
+    grow_target,
     refuse_if_clicks_are_too_many,
 )
 from dlrm_app.preprocess.passes.vocabulary import (
     BYTES_PER_VALUE,
+    AddedUp,
     AddUp,
     StudiedUnit,
     Study,
@@ -56,6 +66,7 @@ from dlrm_app.preprocess.units.remote import in_threads
 from dlrm_app.preprocess.units.source import DamagedFileError, Source
 from dlrm_app.preprocess.units.unit_text import TextFeed, TextRange
 from dlrm_app.progress import work_bar
+from dlrm_app.text import day_number
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +93,20 @@ class Stages:
     def run(self, identity: dict[str, Any]) -> Manifest:
         """Runs all passes that have not been done, and writes the manifest; ``identity``: its configuration."""
         cuts = self.cut()
-        dense, sparse = self.make_columns(cuts)
-        journal, units = self.encode(cuts, dense, sparse)
+        columns = self.make_columns(cuts)
+        journal, units = self.encode(cuts, columns)
+        placed = None
+        if self.encoding.grows_from is not None:
+            before = columns
+            columns = self.grow_columns(self.encoding.grows_from, before, journal, units)
+            placed = self.place_new_ids(before, columns, journal, units)
         if self.encoding.hashed:
             files = [journal.path(unit.text.source, unit.text.unit, ".sketch") for unit in units]
             num_raw = len(self.plan.spec.sparse)
-            sparse = count_distinct(files, sparse[:num_raw]) + sparse[num_raw:]
-        shards = self.collect_shards(journal, units)
-        return finish(self.plan, journal, units, shards, dense, sparse, identity)
+            distinct = count_distinct(files, columns.sparse[:num_raw])
+            columns = replace(columns, sparse=distinct + columns.sparse[num_raw:])
+        shards = self.collect_shards(journal, units, placed)
+        return finish(self.plan, journal, units, shards, columns, identity)
 
     def cut(self) -> Cuts | None:
         """The cuts of the training input into splits, if there are any."""
@@ -107,12 +124,17 @@ class Stages:
         refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
         return cut_lines(lines, self.plan.fractions)
 
-    def make_columns(self, cuts: Cuts | None) -> tuple[list[DenseColumn], list[SparseColumn]]:
-        """The columns of the dataset, their vocabularies, moments and targets included."""
+    def make_columns(self, cuts: Cuts | None) -> MadeColumns:
+        """The columns that rows are encoded as, their vocabularies, moments and targets included."""
         config, spec = self.config, self.plan.spec
+        if self.encoding.grows_from is not None:
+            self._parent_folder.mkdir(exist_ok=True)
+            copy_encoding_files(self.encoding.grows_from, self._parent_folder)
+            return columns_of(self.encoding.grows_from)
         if self.encoding.known is not None:
-            copy_encoding_files(self.encoding.known, self.plan.output)
-            return columns_of(self.encoding.known)
+            known = replace(self.encoding.known, lineage=self.encoding.known.encoding_lineage)
+            copy_encoding_files(known, self.plan.output)
+            return columns_of(known)
         dense = dense_columns(config.dense.transform, spec)
         wants_counts = self.encoding.has_vocabularies
         wants_moments = any(column.transform == {"kind": "standardize"} for column in dense)
@@ -121,35 +143,45 @@ class Stages:
             units = self._over_units(study, self.plan.sources_of(self.plan.studied))
             dense = standardized(dense, units) if wants_moments else dense
         sparse = hash_columns(config.encoding.num_embeddings, spec)
+        growth: list[Growth] = []
         if wants_counts:
-            sparse += self._make_vocabularies(study.journal, units)
+            files = [study.journal.path(u.text.source, u.text.unit, ".counts") for u in units]
             names = [column.name for column in spec.sparse]
-            sparse.sort(key=lambda column: names.index(column.name))
+            groups = [
+                group
+                for group in sharing_groups(config.encoding.shared, names)
+                if names[group[0]] not in self.encoding.hashed
+            ]
+            by_name, growth = self._make_vocabularies(files, [u.entries for u in units], groups)
+            sparse = sorted([*sparse, *by_name.values()], key=lambda column: names.index(column.name))
         dense, sparse = with_derivations(dense, sparse, spec)
         sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
-        return dense + self._make_targets(cuts, dense, sparse), sparse
+        day = self.encoding.day
+        lineage = Lineage(day, growth=growth) if day is not None else None
+        return MadeColumns(dense + self._make_targets(cuts, dense, sparse), sparse, lineage)
 
     def _make_vocabularies(
-        self, counted: Journal[StudiedUnit], units: Sequence[StudiedUnit]
-    ) -> list[SparseColumn]:
+        self,
+        files: Sequence[Path],
+        entries: Sequence[Sequence[int]],
+        groups: Sequence[tuple[int, ...]],
+        parent: Parent | None = None,
+    ) -> tuple[dict[str, SparseColumn], list[Growth]]:
+        """(the columns of ``groups`` by name, what the day did to each); ``files``: counts with so many ``entries`` by feature."""
         raw = self.plan.spec.sparse
-        names = [column.name for column in raw]
-        groups = [
-            group
-            for group in sharing_groups(self.config.encoding.shared, names)
-            if names[group[0]] not in self.encoding.hashed
-        ]
         add_up = AddUp(
             self.plan,
-            counted,
-            tuple(units),
-            tuple(count or 1 for count in per_column(self.config.encoding.min_count, names)),
-            tuple(per_column(self.config.encoding.top_k, names)),
+            tuple(files),
+            tuple(map(sum, zip(*entries, strict=True))),
             tuple(groups),
+            tuple(self._rules()),
+            self.encoding.day is not None,
+            parent,
             self._memory_bytes,
-            self._journal("vocab", SparseColumn),
+            self._journal("vocab", AddedUp),
         )
-        columns = self._over_numbers(add_up, len(groups))
+        added = self._over_numbers(add_up, len(groups))
+        columns = [each.column for each in added]
         rare = [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]
         if rare:
             logger.warning(
@@ -158,12 +190,63 @@ class Stages:
             )
         num_values = sum(column.num_embeddings - FIRST_ID for column in columns)
         refuse_if_too_large(num_values, BYTES_PER_VALUE, self._memory_bytes)
-        return [
-            replace(column, name=names[number], multi_hot=raw[number].separator is not None)
-            for number, column in sorted(
-                (number, column) for group, column in zip(groups, columns, strict=True) for number in group
+        named = {
+            raw[number].name: replace(
+                column, name=raw[number].name, multi_hot=raw[number].separator is not None
             )
+            for group, column in zip(groups, columns, strict=True)
+            for number in group
+        }
+        return named, [each.growth for each in added if each.growth is not None]
+
+    def _rules(self) -> list[Rule]:
+        """The rules by which the vocabulary of each feature is made."""
+        config, names = self.config.encoding, [column.name for column in self.plan.spec.sparse]
+        day = 0 if self.encoding.day is None else day_number(self.encoding.day)
+        columns = (per_column(each, names) for each in (config.min_count, config.top_k, config.capacity))
+        return [
+            Rule(day, least or 1, capacity if top_k is None else FIRST_ID + top_k, config.expire_days)
+            for least, top_k, capacity in zip(*columns, strict=True)
         ]
+
+    def grow_columns(
+        self,
+        known: Manifest,
+        columns: MadeColumns,
+        journal: Journal[EncodedUnit],
+        units: Sequence[EncodedUnit],
+    ) -> MadeColumns:
+        """The columns of ``known``, ``columns``, once the values that ``units`` have counted are added."""
+        spec, day = self.plan.spec, self.encoding.day or ""
+        files = [journal.path(u.text.source, u.text.unit, ".counts") for u in units]
+        groups = known_groups(known, [column.name for column in spec.sparse])
+        parent = parent_of(known, self._parent_folder, day)
+        grown, growth = self._make_vocabularies(files, [u.newcomers for u in units], groups, parent)
+        sparse = [
+            replace(grown[c.name], encoding={**c.encoding, **grown[c.name].encoding})
+            if c.name in grown
+            else c
+            for c in columns.sparse
+        ]
+        dense = [
+            grow_target(column, self._parent_folder, self.plan.output, sparse, day_number(day))
+            if is_target(column)
+            else column
+            for column in columns.dense
+        ]
+        return MadeColumns(dense, sparse, lineage_after(known, day, growth))
+
+    def place_new_ids(
+        self,
+        before: MadeColumns,
+        after: MadeColumns,
+        journal: Journal[EncodedUnit],
+        units: Sequence[EncodedUnit],
+    ) -> list[PlacedUnit]:
+        """Puts the ids that were given into the rows of all units, which were encoded as columns ``before``."""
+        placed = self._journal("place", PlacedUnit)
+        work = PlaceIds(self.plan, journal, tuple(units), tuple(before.sparse), tuple(after.sparse), placed)
+        return self._over_numbers(work, len(units))
 
     def _make_targets(
         self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
@@ -181,14 +264,16 @@ class Stages:
         return self._over_numbers(add_up, len(columns))
 
     def encode(
-        self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
+        self, cuts: Cuts | None, columns: MadeColumns
     ) -> tuple[Journal[EncodedUnit], list[EncodedUnit]]:
         """Encodes all units. Raises DataError if too many lines are malformed or the input changes."""
         journal = self._journal("encode", EncodedUnit)
         has_targets = self.encoding.known is None and self.config.dense.target_columns is not None
         folded = self._journal("targets", DenseColumn).folder if has_targets else None
         wants_sketch = bool(self.encoding.hashed)
-        work = EncodeUnits(self.plan, cuts, tuple(dense), tuple(sparse), wants_sketch, journal, folded)
+        grown = self._parent_folder if self.encoding.grows_from is not None else None
+        dense, sparse = tuple(columns.dense), tuple(columns.sparse)
+        work = EncodeUnits(self.plan, cuts, dense, sparse, wants_sketch, journal, folded, grown)
         limit = RejectLimit(self.plan, journal, self.config.rejects.max_fraction)
         units = self._over_units(work, self.plan.sources, limit.check)
         in_threads(Source.check_unchanged, self.plan.sources)
@@ -196,25 +281,43 @@ class Stages:
         return journal, units
 
     def collect_shards(
-        self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit]
+        self,
+        encoded: Journal[EncodedUnit],
+        units: Sequence[EncodedUnit],
+        placed: Sequence[PlacedUnit] | None,
     ) -> dict[str, list[tuple[Path, Shard]]]:
-        """The shards of each split that have rows, in order, and where they lie; rows of a full shuffle are gathered into theirs."""
+        """The shards of each split that have rows, in order, and where they lie; rows of a full shuffle are gathered into theirs.
+
+        ``placed``: of each unit what has other ids than were encoded.
+        """
         shards: dict[str, list[tuple[Path, Shard]]] = {split: [] for split in self.plan.splits}
-        for unit in units:
+        moved = self._journal("place", PlacedUnit).folder
+        for number, unit in enumerate(units):
+            others = placed[number].shards if placed else {}
             for name, part in unit.splits.items():
                 if part.shard is not None and part.rows:
-                    shards[name].append((encoded.folder / part.shard.path, part.shard))
+                    folder, shard = (moved, others[name]) if name in others else (encoded.folder, part.shard)
+                    shards[name].append((folder / shard.path, shard))
         if self.plan.shuffle == "full" and "train" in self.plan.splits:
-            units = [unit for unit in units if "train" in unit.splits]
-            rows = sum(unit.splits["train"].rows for unit in units)
+            rows = sum(unit.splits["train"].rows for unit in units if "train" in unit.splits)
             num_parts = -(-rows // self.config.layout.shuffled_shard_rows)
-            runs = tuple(encoded.path(unit.text.source, unit.text.unit, ".run") for unit in units)
+            runs = []
+            for number, unit in enumerate(units):
+                if "train" in unit.splits:
+                    run = placed[number].run if placed else None
+                    usual = encoded.path(unit.text.source, unit.text.unit, ".run")
+                    runs.append(usual if run is None else moved / run)
             journal = self._journal("gather", Shard)
             gathered = self._over_numbers(
-                Gather(runs, num_parts, self.plan.row_group_rows, journal), num_parts
+                Gather(tuple(runs), num_parts, self.plan.row_group_rows, journal), num_parts
             )
             shards["train"] = [(journal.folder / shard.path, shard) for shard in gathered if shard.rows]
         return shards
+
+    @property
+    def _parent_folder(self) -> Path:
+        """Where the files of the vocabularies lie that are to grow: all workers see it, and nothing there changes."""
+        return self.plan.output / WORK / "parent"
 
     @property
     def _memory_bytes(self) -> int:

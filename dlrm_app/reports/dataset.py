@@ -11,6 +11,7 @@ import numpy as np
 from dlrm_app.check.check_dataset import Findings
 from dlrm_app.check.distributions import DenseValues, Popularity
 from dlrm_app.check.tables import dense_table, overlap_note, recipe, sparse_table, split_table
+from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.files import write_text
 from dlrm_app.reports.chart import SMALL, SPLIT_STYLES, WIDE, Axis, Chart, charts_html, linear_axis
@@ -23,6 +24,8 @@ _MOST_BUCKETS = 80
 _NUM_POINTS = 80
 _NUM_BARS = 40
 _COVERED = 0.9
+_SHOWN_DAYS = 7
+"""Days before that are named."""
 logger = logging.getLogger(__name__)
 
 
@@ -44,6 +47,7 @@ def render(findings: Findings) -> str:
         _splits(findings),
         _clicks(findings) if manifest.label else "",
         _sparse(findings),
+        _growth(manifest),
         _dense(findings),
         _origin(manifest),
     ]
@@ -121,6 +125,16 @@ def _click_rates(groups: Sequence[tuple[int, int]], total: int) -> tuple[list[fl
     bucket = ((np.cumsum(rows) - rows) * _MOST_BUCKETS // total).astype(np.int64)
     rows, clicks = np.bincount(bucket, rows), np.bincount(bucket, clicks)
     return rows[rows > 0].tolist(), (clicks[rows > 0] / rows[rows > 0]).tolist()
+
+
+def _growth(manifest: Manifest) -> str:
+    """The day of vocabularies that grow, and what it did to them."""
+    lineage = manifest.lineage
+    if not lineage or not lineage.growth:
+        return ""
+    days = ", ".join(each.day for each in lineage.ancestors[-_SHOWN_DAYS:])
+    before = f"<p>Days before: {escape(days)}</p>" if days else ""
+    return f"<h2>Vocabularies on day {escape(lineage.day)}</h2>{before}{html_table(*growth_table(lineage))}"
 
 
 def _sparse(findings: Findings) -> str:

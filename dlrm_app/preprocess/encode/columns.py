@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
-from dlrm_app.dataset.columns import is_opinion
+from dlrm_app.dataset.columns import describe_columns, is_opinion
+from dlrm_app.dataset.lineage import Ancestor, Growth, Lineage, vocabulary_of
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn, read_manifest
 from dlrm_app.preprocess.encode.dense import LOGIT, is_target
-from dlrm_app.preprocess.encode.sparse import MISSING_ID
+from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID
 from dlrm_app.preprocess.read.spec import Spec
 from dlrm_app.preprocess.units.source import Source, content_checksum
-from dlrm_app.text import listed
+from dlrm_app.text import day_after, day_number, is_date, listed
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +24,24 @@ class Encoding:
     """The way ids are made.
 
     ``known``: the dataset whose columns are all taken as they are. ``hashed``: the columns whose distinct values are
-    counted while rows are encoded; those of the others, of vocabularies, before that.
+    counted while rows are encoded; those of the others, of vocabularies, before that. ``day``: of
+    vocabularies that grow.
     """
 
     known: Manifest | None
     hashed: frozenset[str]
     has_vocabularies: bool
+    day: str | None = None
+
+    @property
+    def grows_from(self) -> Manifest | None:
+        """The known dataset, if its vocabularies are to grow."""
+        return self.known if self.day is not None else None
+
+    @property
+    def known_key(self) -> str:
+        """The setting that names the known dataset."""
+        return "encoding.path" if self.day is None else "encoding.grow_from"
 
     def transform(self, dense: DenseConfig) -> Any:
         """dense.transform, or the kinds of the known dataset, which has its own."""
@@ -40,18 +53,26 @@ class Encoding:
         if dense.transform not in (AUTO, known):
             text = listed(one)
             logger.warning(
-                f"dense.transform={dense.transform} is not used: the dataset at encoding.path has {text}"
+                f"dense.transform={dense.transform} is not used: the dataset at {self.known_key} has {text}"
             )
         return known
 
 
 def read_encoding(config: EncodingConfig, spec: Spec) -> Encoding:
-    """The encoding that ``config`` asks for, with the manifest of the dataset at encoding.path."""
-    known = read_manifest(Path(config.path or "")) if config.kind == "from_dataset" else None
+    """The encoding that ``config`` asks for, with the manifest of the dataset at encoding.path or encoding.grow_from."""
+    path = config.path if config.kind == "from_dataset" else config.grow_from
+    known = read_manifest(Path(path)) if path else None
     names = [column.name for column in spec.sparse]
-    sizes = per_column(config.num_embeddings, names) if config.kind == "vocab" else names
-    hashed = frozenset(name for name, size in zip(names, sizes, strict=True) if size is not None)
-    return Encoding(known, hashed, len(hashed) < len(names))
+    if known is not None:
+        is_hashed = {column.name: column.encoding["kind"] != "vocab" for column in known.sparse}
+        hashed = frozenset(n for n in names if config.kind == "from_dataset" or is_hashed.get(n, False))
+    else:
+        sizes = per_column(config.num_embeddings, names) if config.kind == "vocab" else names
+        hashed = frozenset(name for name, size in zip(names, sizes, strict=True) if size is not None)
+    day = None if config.day is None else str(config.day)
+    if day is None and config.grow_from:
+        day = day_after(known.lineage.day) if known and known.lineage else "1"
+    return Encoding(known, hashed, len(hashed) < len(names), day)
 
 
 def column_problems(
@@ -68,6 +89,7 @@ def column_problems(
     )
     problems += _number_problems("encoding.min_count", encoding.min_count, names, high=1 << 62)
     problems += _number_problems("encoding.top_k", encoding.top_k, names)
+    problems += _number_problems("encoding.capacity", encoding.capacity, names, low=FIRST_ID + 1)
     problems += [] if problems else _shared_problems(encoding, spec)
     problems += _number_problems("multi_hot.sizes", sizes, names, high=10_000)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
@@ -75,7 +97,9 @@ def column_problems(
     problems += _mapping_problems("dense.transform", dense.transform, dense_names, dense_names)
     problems += _mapping_problems("dense.bucket_boundaries", dense.bucket_boundaries, dense_names, buckets)
     if known is not None:
-        return problems + _known_problems(known, dense, sizes, spec)
+        key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
+        problems += _known_problems(known, key, dense, sizes, spec)
+        return problems or (_growth_problems(known, encoding, spec) if encoding.grow_from else [])
     if problems:
         return problems
     one_hot = []
@@ -169,7 +193,36 @@ def sharing_groups(shared: Any, names: Sequence[str]) -> tuple[tuple[int, ...], 
     return tuple(dict.fromkeys(groups.get(name, (number,)) for number, name in enumerate(names)))
 
 
-def _known_problems(known: Manifest, dense: DenseConfig, sizes: Any, spec: Spec) -> list[str]:
+def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> list[str]:
+    """Why the vocabularies of the dataset ``known`` cannot grow as ``encoding`` says."""
+    key, names = f"encoding.grow_from={known.path}", [column.name for column in spec.sparse]
+    grown = [column for column in known.sparse if column.encoding["kind"] == "vocab"]
+    if not grown:
+        return [
+            f"{key} has no vocabulary that could grow, its ids are hashes: give encoding=from_dataset encoding.path={known.path}"
+        ]
+    capacity = dict(zip(names, per_column(encoding.capacity, names), strict=True))
+    problems = [
+        f"encoding.capacity of {column.name} is {most:,}, its table at {key} has {column.num_embeddings:,} rows "
+        "already, and ids never move: give at least that"
+        for column in grown
+        if (most := capacity[column.name]) is not None and most < column.num_embeddings
+    ]
+    problems += [
+        f"{column.name} of {key} cannot grow: multi_hot.sizes makes ids of it by the number of its values"
+        for column in grown
+        if "multi_hot" in column.encoding
+    ]
+    if encoding.day is not None and known.lineage is not None:
+        before, day = known.lineage.day, str(encoding.day)
+        if is_date(day) != is_date(before) or day_number(day) <= day_number(before):
+            problems.append(
+                f"encoding.day={day} must come after day {before} of {key}: give {day_after(before)}, or a later one"
+            )
+    return problems
+
+
+def _known_problems(known: Manifest, key: str, dense: DenseConfig, sizes: Any, spec: Spec) -> list[str]:
     """Why the encoding of the dataset ``known`` cannot be used for files of this format."""
     settings = {
         "multi_hot.sizes": sizes,
@@ -177,8 +230,8 @@ def _known_problems(known: Manifest, dense: DenseConfig, sizes: Any, spec: Spec)
         "dense.target_columns": dense.target_columns,
     }
     problems = [
-        f"{key} comes with the dataset at encoding.path: leave it out"
-        for key, value in settings.items()
+        f"{setting} comes with the dataset at {key}: leave it out"
+        for setting, value in settings.items()
         if value not in (None, AUTO)
     ]
     if known.dataset != spec.name:
@@ -195,7 +248,7 @@ def _known_problems(known: Manifest, dense: DenseConfig, sizes: Any, spec: Spec)
     given = [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
     if dense_columns != [(column.name, column.derivation) for column in spec.dense] or sparse != given:
         problems.append(
-            f"the dataset at encoding.path={known.path} has other columns than dataset={spec.name} "
+            f"the dataset at {key}={known.path} has other columns than dataset={spec.name} "
             f"({', '.join(name for name, _ in dense_columns)}; {', '.join(name for name, *_ in sparse)}): give the dataset= it was made with "
             f"({known.dataset})"
         )
@@ -279,11 +332,39 @@ def target_sources(sparse: Sequence[SparseColumn], wanted: Any) -> tuple[int, ..
     return tuple(number for number, column in enumerate(sparse) if column.name in names)
 
 
-def columns_of(known: Manifest) -> tuple[list[DenseColumn], list[SparseColumn]]:
+@dataclass(frozen=True)
+class MadeColumns:
+    """The columns of a dataset, and the lineage of vocabularies that grow."""
+
+    dense: list[DenseColumn]
+    sparse: list[SparseColumn]
+    lineage: Lineage | None = None
+
+
+def columns_of(known: Manifest) -> MadeColumns:
     """The columns of an existing dataset, to encode other rows the same way; nothing is known of those rows yet."""
     dense = [DenseColumn(column.name, column.transform) for column in known.dense]
     sparse = [SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in known.sparse]
-    return dense, sparse
+    return MadeColumns(dense, sparse, known.lineage)
+
+
+def known_groups(known: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """The numbers, among ``names``, of the columns that share each vocabulary of ``known``."""
+    groups: dict[str, list[int]] = {}
+    for column in known.sparse:
+        if column.encoding["kind"] == "vocab":
+            groups.setdefault(column.encoding["file"], []).append(names.index(column.name))
+    return [tuple(group) for group in groups.values()]
+
+
+def lineage_after(known: Manifest, day: str, growth: list[Growth]) -> Lineage:
+    """The lineage of what was grown from ``known`` on ``day``."""
+    before = known.lineage or Lineage(day_after(day, -1))
+    parent = Ancestor(vocabulary_of(describe_columns(known)), before.day)
+    again = {name: day for each in growth if each.given_again for name in each.features}
+    return Lineage(
+        day, known.fingerprint(), [*before.ancestors, parent], {**before.given_again, **again}, growth
+    )
 
 
 def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str]:
@@ -291,8 +372,13 @@ def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str
 
     Each of its rows would see its own click. A file is known by its text, plain or compressed.
     """
-    if not any(is_target(column) for column in known.dense):
-        return []
+    encoding = known.config.get("encoding", {})
+    if (
+        not any(is_target(column) for column in known.dense)
+        or encoding.get("path")
+        or encoding.get("grow_from")
+    ):
+        return []  # or its target columns were made of other files
     learnt = {source.checksum for source in known.sources if source.split == "train"}
     return [
         f"input.train={source.path} gave the target columns of {known.path} their clicks: its rows would see "

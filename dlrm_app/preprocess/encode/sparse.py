@@ -9,9 +9,10 @@ Either may be made multi-hot: ``expand``.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
@@ -86,6 +87,13 @@ def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def
     return count
 
 
+class LookUp(Protocol):
+    """Gives the ids of one column in the place of its vocabulary, and counts its values."""
+
+    def __call__(self, column: int, keys: NDArray[np.uint64], out: NDArray[np.int32], /) -> int:
+        """Writes the id of each key of ``column`` into ``out``; gives how many are missing."""
+
+
 class SparseEncoder:
     """Columns as the manifest states them, ready to apply. ``folder`` is the dataset's, with its vocabularies."""
 
@@ -99,8 +107,13 @@ class SparseEncoder:
             for column in columns
         ]
 
-    def apply(self, keys: Columns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(the id of every one of ``keys`` [C], one column behind the other, how many of each column are missing)."""
+    def apply(
+        self, keys: Columns, look_up: LookUp | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(the id of every one of ``keys`` [C], one column behind the other, how many of each column are missing).
+
+        ``look_up`` is asked in the place of vocabularies.
+        """
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
         if not any(self._tables):
@@ -111,6 +124,8 @@ class SparseEncoder:
             out = ids[at : at + len(keys[c])]
             if table is None:
                 missing[c] = _hashed(keys[c], self._sizes[c], out)
+            elif look_up is not None:
+                missing[c] = look_up(c, keys[c], out)
             else:
                 missing[c] = _looked_up(keys[c], *table, out)
             at += len(out)
@@ -128,6 +143,15 @@ def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable
         return loaded
 
 
+def look_up(
+    keys: NDArray[np.uint64], vocabulary: tuple[NDArray[np.uint64], NDArray[np.int32]]
+) -> NDArray[np.int32]:
+    """The ids of ``keys``, none of them missing, in a vocabulary of ``load_vocabulary``."""
+    ids = np.empty(len(keys), np.int32)
+    _looked_up(keys, *vocabulary, ids)
+    return ids
+
+
 def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """The vocabulary of ``column`` as an open table: keys and ids by slot; -1 is the id of a free slot.
 
@@ -136,8 +160,7 @@ def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint
 
     def load() -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
         table = read_vocabulary(folder, column)
-        values = table.column("value").combine_chunks()
-        keys = _string_keys(values) if str(values.type) == "string" else numbers_of(values).astype(np.uint64)
+        keys = keys_of(table.column("value").combine_chunks())
         size = int(len(keys) / TABLE_FILL) + 8
         table_keys, table_ids = np.zeros(size, np.uint64), np.full(size, -1, np.int32)
         _fill_table(keys, numbers_of(table.column("id")).astype(np.int32), table_keys, table_ids)
@@ -146,7 +169,10 @@ def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint
     return once_per_file(folder / column.encoding["file"], column.encoding, column.num_embeddings, load)
 
 
-def _string_keys(values: Any) -> NDArray[np.uint64]:
+def keys_of(values: pa.Array) -> NDArray[np.uint64]:
+    """The keys of raw values."""
+    if values.type != pa.string():
+        return numbers_of(values).astype(np.uint64)
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
     text = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)

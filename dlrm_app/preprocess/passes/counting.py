@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,13 +55,18 @@ class Counts:
         """(the columns of the counts' record batch, the spans [n, 2] of its keys)."""
         taken = self._counts > 0
         keys, counts, spans = self._keys[taken], self._counts[taken], self._spans[taken]
-        buckets = _buckets_of(keys)
-        order = np.lexsort((keys, buckets))
+        order, buckets = in_buckets(keys)
         return {"bucket": buckets[order], "key": keys[order], "count": counts[order]}, spans[order]
 
 
 def _empty(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
     return np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros((size, 2), np.int64)
+
+
+def in_buckets(keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(the order in which counts stand in files: by buckets, within one by key; the bucket of each key)."""
+    buckets: NDArray[np.uint8] = _buckets_of(keys)
+    return np.lexsort((keys, buckets)), buckets
 
 
 @njit(nogil=True, cache=True)
@@ -130,6 +136,13 @@ def read_counts(
         start, stop = np.searchsorted(numbers_of(batch["bucket"]), [first, last])
         keys, counts = (numbers_of(batch[name])[start:stop].copy() for name in ("key", "count"))
     return keys, counts
+
+
+def read_columns(path: Path, feature: int, *names: str) -> list[NDArray[Any]]:
+    """Columns of the record batch of ``feature``."""
+    with pa.memory_map(str(path)) as file:
+        batch = pa.ipc.open_file(file).get_batch(feature)
+        return [numbers_of(batch[name]).copy() for name in names]
 
 
 def read_texts(path: Path, feature: int) -> tuple[NDArray[np.uint64], pa.Array]:

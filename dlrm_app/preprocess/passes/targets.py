@@ -9,7 +9,8 @@ others' rows alone (n, c and p are theirs). All other rows, those scored later t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.encoding_files import read_clicks
+from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
@@ -150,6 +151,38 @@ class AddUpClicks:
             temporary.open("wb") as file,
         ):
             np.save(file, values)
+
+
+def grow_target(
+    target: DenseColumn, parent: Path, output: Path, sparse: Sequence[SparseColumn], day: int
+) -> DenseColumn:
+    """The target column of a day's ``sparse`` columns: what is known of old ids stays.
+
+    An id that was given on ``day`` has no rows; it says what a value says that no vocabulary knows. ``parent`` holds the file
+    of before, ``output`` gets the day's.
+    """
+    rule = target.transform
+    source = next(column for column in sparse if column.name == rule["column"])
+    with pq.ParquetFile(parent / rule["file"]) as file:
+        num_before = file.metadata.num_rows
+    before = read_clicks(parent, rule, num_before)
+    is_new = read_rows(output, source).given_day == day
+    is_new[num_before:] = True
+    path = output / rule["file"]
+    path.parent.mkdir(exist_ok=True)
+    unknown = before[2][source.encoding.get("rare_id", 0)]
+    columns: dict[str, pa.Array] = {}
+    for name, old, new in (
+        ("rows", before[0], 0),
+        ("clicks", before[1], 0),
+        ("log_odds", before[2], unknown),
+    ):
+        values = np.full(source.num_embeddings, new, old.dtype)
+        values[:num_before] = np.where(is_new[:num_before], values[:num_before], old)
+        columns[name] = array_of(values)
+    with written_whole(path) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+    return replace(target, transform={**rule, "checksum": checksum(path)})
 
 
 class OwnClicks:

@@ -13,23 +13,27 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.lineage import Growth
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.errors import ConfigError
-from dlrm_app.files import checksum, written_whole
+from dlrm_app.files import checksum
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL
 from dlrm_app.preprocess.passes.counting import (
     NUM_BUCKETS,
     Counts,
     gather_texts,
+    in_buckets,
     read_counts,
     read_texts,
     write_counts,
 )
+from dlrm_app.preprocess.passes.growth import Grown, Rule, Values, Waiting, grow
+from dlrm_app.preprocess.passes.parent import Parent, write_vocabulary, write_waiting
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
+from dlrm_app.preprocess.passes.unit_counts import read_known
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocess.read.parser import Cursor
 from dlrm_app.preprocess.read.spec import Spec
@@ -153,73 +157,139 @@ def standardized(dense: Sequence[DenseColumn], units: Sequence[StudiedUnit]) -> 
 
 
 @dataclass(frozen=True)
+class AddedUp:
+    """The column whose vocabulary was made and, where it grows, what this day did to it."""
+
+    column: SparseColumn
+    growth: Growth | None = None
+
+
+@dataclass(frozen=True)
 class AddUp:
-    """Makes the vocabulary of one group of features from all units' counts: vocab/<its first>.parquet, landed as its unit."""
+    """Makes the vocabulary of one group of features from all units' counts: vocab/<its first>.parquet, landed as its unit.
+
+    files: the units' counts, with so many ``entries`` of each feature; ``rules`` by feature. Where it ``grows``, also
+    waiting/<its first>.parquet; ``parent`` is None on the first day.
+    """
 
     title: ClassVar[str] = "adding up"
     plan: Plan
-    counted: Journal[StudiedUnit]
-    units: tuple[StudiedUnit, ...]
-    min_count: tuple[int, ...]
-    top_k: tuple[int | None, ...]
+    files: tuple[Path, ...]
+    entries: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
+    rules: tuple[Rule, ...]
+    grows: bool
+    parent: Parent | None
     memory_bytes: int
-    journal: Journal[SparseColumn]
+    journal: Journal[AddedUp]
 
-    def __call__(self, number: int) -> Finish[SparseColumn]:
+    def __call__(self, number: int) -> Finish[AddedUp]:
         features = self.groups[number]
-        column = self.plan.spec.sparse[features[0]]
-        files = [self.counted.path(u.text.source, u.text.unit, ".counts") for u in self.units]
-        keys, counts, distinct = self._add(features, files)
-        order = np.lexsort((keys, -counts))[: self.top_k[features[0]]]
-        keys, counts = keys[order], counts[order]
+        column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
+        old, old_raw = self.parent.read(column.name) if self.parent else (Values.none(), None)
+        today, is_seen = self._count_known(features, len(old))
+        waiting, distinct = self._add(features, rule, len(old))
+        grown = grow(old, today, is_seen, waiting, rule)
+        raw = _values(column.kind or "", grown.values.keys[grown.new], features, self.files)
+        places = np.full(len(grown.values), -1, np.int64)
+        places[grown.new] = np.arange(len(grown.new))
+        if old_raw is not None:
+            stays = grown.is_old[: len(old)]
+            places[: len(old)][stays] = (np.cumsum(old.is_living) - 1 + len(raw))[stays]
+            raw = pa.concat_arrays([raw, old_raw])
         file = f"vocab/{column.name}.parquet"
-        path = self.plan.output / file
-        path.parent.mkdir(exist_ok=True)
-        columns = {
-            "value": _values(column.kind or "", keys, features, files),
-            "id": array_of(np.arange(FIRST_ID, FIRST_ID + len(keys), dtype=np.int32)),
-            "count": array_of(counts),
-        }
-        with written_whole(path) as temporary:
-            pq.write_table(pa.table(columns), temporary, compression="zstd")
+        write_vocabulary(self.plan.output / file, grown, raw, places, days=self.grows)
         encoding = {
             "kind": "vocab",
             "file": file,
-            "checksum": checksum(path),
+            "checksum": checksum(self.plan.output / file),
             "missing_id": MISSING_ID,
             "rare_id": RARE_ID,
             "raw": column.kind,
         }
-        rare = distinct - len(keys)
+        rare = distinct - len(grown.new)
         made = SparseColumn(
             column.name,
-            FIRST_ID + len(keys),
+            FIRST_ID + len(grown.values),
             encoding,
             multi_hot=column.separator is not None,
-            distinct=distinct,
+            distinct=distinct + int(np.count_nonzero(today)),
             collisions=rare if rare > 1 else 0,
         )
-        return self.journal.unit(0, number).finish(made)
+        unseen = int(waiting.today.sum())
+        growth = (
+            self._write_growth(grown, features, int(today.sum()) + unseen, unseen) if self.grows else None
+        )
+        return self.journal.unit(0, number).finish(AddedUp(made, growth))
 
-    def _add(
-        self, features: Sequence[int], files: Sequence[Path]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
-        """(keys seen often enough, their counts, how many distinct keys there are)."""
-        total = sum(unit.entries[feature] for unit in self.units for feature in features)
+    def _count_known(
+        self, features: Sequence[int], num_values: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """(the rows of studied splits that have each of the parent's values, whether any row has)."""
+        counts, is_seen = np.zeros(num_values, np.int64), np.zeros(num_values, np.bool_)
+        for file, feature in product(self.files if self.parent else (), features):
+            ids, numbers = read_known(file.with_suffix(".known"), feature)
+            counts[ids - FIRST_ID] += numbers
+            is_seen[ids - FIRST_ID] = True
+        return counts, is_seen
+
+    def _add(self, features: Sequence[int], rule: Rule, num_values: int) -> tuple[Waiting, int]:
+        """(the values that the parent lacks, how many distinct ones of them this day has), a few buckets at a time.
+
+        Where nothing grows those that are not seen often enough are left out.
+        """
+        before = (
+            self.parent.waiting(self.plan.spec.sparse[features[0]].name) if self.parent else Waiting.none()
+        )
+        _, buckets = in_buckets(before.keys)
+        total = len(before.keys) + sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
-        distinct, all_keys, all_counts = 0, [], []
+        distinct, all_parts = 0, [Waiting.none()]
         for first, last in pairwise(part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)):
-            parts = [read_counts(file, feature, first, last) for file in files for feature in features]
-            keys, places = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
-            counts = np.zeros(len(keys), np.int64)
-            np.add.at(counts, places, np.concatenate([counts for _, counts in parts]))
-            distinct += len(keys)
-            often = counts >= self.min_count[features[0]]
-            all_keys.append(keys[often])
-            all_counts.append(counts[often])
-            refuse_if_too_large(sum(map(len, all_keys)), BYTES_PER_KEPT, self.memory_bytes)
-        return np.concatenate(all_keys), np.concatenate(all_counts), distinct
+            parts = [read_counts(file, feature, first, last) for file in self.files for feature in features]
+            start, stop = np.searchsorted(buckets, [first, last])
+            part = _joined(before.take(slice(start, stop)), parts, rule.day)
+            distinct += int(np.count_nonzero(part.today))
+            all_parts.append(part if self.grows else part.take(part.count >= rule.min_count))
+            kept = num_values + sum(len(part.keys) for part in all_parts)
+            refuse_if_too_large(kept, BYTES_PER_KEPT, self.memory_bytes)
+        return Waiting.joined(all_parts), distinct
+
+    def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
+        names = [self.plan.spec.sparse[feature].name for feature in features]
+        file = f"waiting/{names[0]}.parquet"
+        write_waiting(self.plan.output / file, grown.waiting)
+        return Growth(
+            names,
+            values=int(np.count_nonzero(grown.values.is_living)),
+            new=len(grown.new),
+            given_again=grown.num_given_again,
+            expired=grown.num_expired,
+            waiting=len(grown.waiting.keys),
+            lookups=lookups,
+            unseen=unseen,
+            waiting_file=file,
+            waiting_checksum=checksum(self.plan.output / file),
+        )
+
+
+def _joined(
+    before: Waiting, parts: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]], day: int
+) -> Waiting:
+    """The values that wait ``before`` and those of ``parts`` of the day, (keys, counts), in the order of keys.
+
+    A value of none of the day's studied rows that does not wait either is left out.
+    """
+    num_before = len(before.keys)
+    keys, places = np.unique(np.concatenate([before.keys, *(keys for keys, _ in parts)]), return_inverse=True)
+    today, count = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+    np.add.at(today, places[num_before:], np.concatenate([counts for _, counts in parts]))
+    count[places[:num_before]] = before.count
+    last_seen = np.full(len(keys), day, np.int32)
+    last_seen[places[:num_before]] = before.last_seen
+    last_seen[places[num_before:]] = day
+    joined = Waiting(keys, today, count + today, last_seen)
+    return joined.take(joined.count > 0)
 
 
 def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]) -> pa.Array:

@@ -175,14 +175,15 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
         keys += ["dense.target_columns"]
         if before.config["encoding"]["kind"] == "vocab":
             keys += [
-                f"encoding.{name}" for name in ("kind", "num_embeddings", "min_count", "top_k", "shared")
+                f"encoding.{name}"
+                for name in ("kind", "num_embeddings", "min_count", "top_k", "shared", "capacity")
             ]
     return keys
 
 
 def forget_passes(output: Path, *names: str) -> None:
     """Deletes the work of the passes ``names``, or of all, and the files that they made."""
-    for name in names or {"vocab", "target", *(path.name for path in (output / WORK).glob("*"))}:
+    for name in names or {"vocab", "waiting", "target", *(path.name for path in (output / WORK).glob("*"))}:
         shutil.rmtree(output / WORK / name, ignore_errors=True)
         shutil.rmtree(output / name, ignore_errors=True)
 

@@ -1,0 +1,128 @@
+"""Vocabularies that grow day by day: their days, what a day did to them, and how two of them are related.
+
+An id once given never moves. A value that was not seen for long may lose its id, and the id may be given again, to another
+value. A dataset's vocabulary descends from all those that it was grown from, its ancestors.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dlrm_app.table import Column, Columns, Rows, integer, share
+from dlrm_app.text import day_number, listed
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """A vocabulary that another one was grown from, and its day. ``vocabulary``: ``vocabulary_of`` its columns."""
+
+    vocabulary: str
+    day: str
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What a day did to the vocabulary that ``features`` share.
+
+    values: have an id; new: were given one this day, ``given_again`` of them one that another value had before; expired:
+    lost theirs; waiting: were not seen often enough yet, or found no room. lookups: values of this day's studied rows that
+    are not missing; unseen: those of them that had no id before this day.
+    """
+
+    features: list[str]
+    values: int
+    new: int
+    given_again: int
+    expired: int
+    waiting: int
+    lookups: int
+    unseen: int
+    waiting_file: str
+    waiting_checksum: str
+
+    @property
+    def unseen_share(self) -> float:
+        """The share of lookups of values that had no id before this day."""
+        return self.unseen / max(self.lookups, 1)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The days of a dataset's vocabularies.
+
+    day: a date, or a number; parent: the fingerprint of the dataset that it was grown from, None for the first; ancestors:
+    from the first one to the parent; given_again: feature → the last day on which an id of it was given again. ``growth`` is
+    empty where rows were encoded with the vocabularies of another dataset.
+    """
+
+    day: str
+    parent: str | None = None
+    ancestors: list[Ancestor] = field(default_factory=list)
+    given_again: dict[str, str] = field(default_factory=dict)
+    growth: list[Growth] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[str]:
+        """The files that growing on takes, besides those that encoding takes."""
+        return [growth.waiting_file for growth in self.growth]
+
+
+def vocabulary_of(columns: Mapping[str, Any]) -> str:
+    """Tells vocabularies apart: a hash of all encodings with a vocabulary. ``columns``: of ``columns.describe_columns``."""
+    rules = [(c["name"], c["encoding"]) for c in columns["sparse"] if c["encoding"]["kind"] == "vocab"]
+    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """How a dataset's vocabularies relate to those that a model knows.
+
+    newer: grown from the model's; older: the model's were grown from them. ``day``: the number of the older one's day.
+    """
+
+    kind: Literal["same", "newer", "older", "other"]
+    day: int | None = None
+
+
+def relate(known: Mapping[str, Any], given: Mapping[str, Any]) -> Relation:
+    """How the vocabularies of a dataset, ``given``, relate to those of the model's own dataset, ``known``.
+
+    Both as ``columns.describe_columns`` has them; pure, so any process may ask.
+    """
+    known_id, given_id = vocabulary_of(known), vocabulary_of(given)
+    if known_id == given_id:
+        return Relation("same")
+    if (day := _days_of_ancestors(given).get(known_id)) is not None:
+        return Relation("newer", day)
+    if (day := _days_of_ancestors(known).get(given_id)) is not None:
+        return Relation("older", day)
+    return Relation("other")
+
+
+def _days_of_ancestors(columns: Mapping[str, Any]) -> dict[str, int]:
+    ancestors = columns.get("lineage", {}).get("ancestors", [])
+    return {each["vocabulary"]: day_number(each["day"]) for each in ancestors}
+
+
+def growth_table(lineage: Lineage) -> tuple[Columns, Rows]:
+    """What the day did to each vocabulary, the most unseen first."""
+    columns = (
+        Column("vocabulary of", is_words=True),
+        Column("values", "that have an id"),
+        Column("new", "given an id this day"),
+        Column("given again", "new ones with an id that another value had before"),
+        Column("expired", "values that lost their id this day"),
+        Column("waiting", "values not seen often enough yet, or without room"),
+        Column("unseen", "share of this day's lookups of values that had no id before"),
+    )
+    rows: Rows = [
+        [
+            listed(growth.features),
+            *map(integer, (growth.values, growth.new, growth.given_again, growth.expired, growth.waiting)),
+            share(growth.unseen_share),
+        ]
+        for growth in sorted(lineage.growth, key=lambda growth: -growth.unseen_share)
+    ]
+    return columns, rows

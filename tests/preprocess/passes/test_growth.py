@@ -1,0 +1,145 @@
+"""Days of a vocabulary, against dictionaries that follow the documented rules value by value."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlrm_app.preprocess.encode.sparse import FIRST_ID
+from dlrm_app.preprocess.passes.growth import Grown, Rule, Values, Waiting, grow
+
+ROWS = st.lists(st.integers(0, 12), max_size=25)
+DAYS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=7)
+"""Of each day the values of its training rows, and of its other rows."""
+
+
+@dataclass
+class Known:
+    count: int
+    last_seen: int
+
+
+@dataclass
+class SlowVocabulary:
+    """``owners``: the value of each id, None for a free one; values that wait have no id."""
+
+    values: dict[int, Known] = field(default_factory=dict)
+    owners: list[int | None] = field(default_factory=list)
+    generations: list[int] = field(default_factory=list)
+
+    def see(self, rows: list[int], others: list[int], rule: Rule) -> None:
+        for value in rows:
+            known = self.values.setdefault(value, Known(0, rule.day))
+            known.count, known.last_seen = known.count + 1, rule.day
+        for value in others:
+            if value in self.values:
+                self.values[value].last_seen = rule.day
+        if rule.expire_days is not None:
+            for value in [v for v, k in self.values.items() if rule.day - k.last_seen >= rule.expire_days]:
+                self._free(value)
+                del self.values[value]
+        ready = [
+            value
+            for value in sorted(set(rows) - set(self.owners), key=lambda v: (-self.values[v].count, v))
+            if self.values[value].count >= rule.min_count
+        ]
+        room = len(ready) if rule.rows is None else rule.rows - FIRST_ID - len(self.owners)
+        owners = [value for value in self.owners if value is not None]
+        old = sorted(
+            owners, key=lambda v: (self.values[v].last_seen, self.values[v].count, self.owners.index(v))
+        )
+        old = [value for value in old if self.values[value].last_seen < rule.day]
+        while old and len(ready) > room + self.owners.count(None):
+            self._free(old.pop(0))
+        for value in ready:
+            if None in self.owners:
+                number = self.owners.index(None)
+                self.owners[number] = value
+                self.generations[number] += 1
+            elif room > 0:
+                self.owners.append(value)
+                self.generations.append(0)
+                room -= 1
+
+    def _free(self, value: int) -> None:
+        if value in self.owners:
+            self.owners[self.owners.index(value)] = None
+
+
+def see(grown: Grown, rows: list[int], others: list[int], rule: Rule) -> Grown:
+    """A day, as the passes give it to ``grow``."""
+    old, before = grown.values, grown.waiting
+    ids = {int(key): at for at, key in enumerate(old.keys) if old.is_living[at]}
+    today, is_seen = np.zeros(len(old), np.int64), np.zeros(len(old), np.bool_)
+    waiting = {
+        int(key): [0, int(count), int(day)]
+        for key, count, day in zip(before.keys, before.count, before.last_seen, strict=True)
+    }
+    for value in rows + others:
+        if value in ids:
+            is_seen[ids[value]] = True
+        elif value in waiting:
+            waiting[value][2] = rule.day
+    for value in rows:
+        if value in ids:
+            today[ids[value]] += 1
+        else:
+            entry = waiting.setdefault(value, [0, 0, rule.day])
+            entry[0] += 1
+            entry[1] += 1
+    table = np.array([[key, *entry] for key, entry in waiting.items()], np.int64).reshape(-1, 4)
+    columns = Waiting(table[:, 0].astype(np.uint64), table[:, 1], table[:, 2], table[:, 3].astype(np.int32))
+    return grow(old, today, is_seen, columns, rule)
+
+
+NOTHING = Grown(Values.none(), Waiting.none(), np.empty(0, np.int64), np.empty(0, np.bool_), 0, 0)
+
+
+@given(DAYS, st.integers(1, 3), st.none() | st.integers(FIRST_ID + 1, 9), st.none() | st.integers(1, 4))
+def test_days_are_what_the_rules_say_of_single_values(
+    days: list[tuple[list[int], list[int]]], min_count: int, rows: int | None, expire_days: int | None
+) -> None:
+    slow, grown = SlowVocabulary(), NOTHING
+    for day, (seen, others) in enumerate(days, 1):
+        rule = Rule(day, min_count, rows, expire_days)
+        before = list(slow.owners)
+        slow.see(seen, others, rule)
+        grown = see(grown, seen, others, rule)
+        values = grown.values
+        owners = [
+            int(key) if lives else None for key, lives in zip(values.keys, values.is_living, strict=True)
+        ]
+        assert owners == slow.owners
+        assert values.generation.tolist() == slow.generations
+        history = [
+            Known(int(count), int(last)) for count, last in zip(values.count, values.last_seen, strict=True)
+        ]
+        assert all(slow.values[v] == known for v, known in zip(owners, history, strict=True) if v is not None)
+        new = [at for at, owner in enumerate(owners) if owner is not None and before[at : at + 1] != [owner]]
+        assert sorted(grown.new.tolist()) == new
+        assert (values.given_day[new] == day).all()
+        waiting = {
+            int(key): Known(int(count), int(last))
+            for key, count, last in zip(
+                grown.waiting.keys, grown.waiting.count, grown.waiting.last_seen, strict=True
+            )
+        }
+        assert waiting == {value: known for value, known in slow.values.items() if value not in owners}
+        lost = [value for value in before if value is not None and value not in owners]
+        assert grown.num_expired == len(lost)
+
+
+@given(DAYS, st.integers(1, 3))
+def test_days_of_any_length_make_the_vocabulary_of_one_pass_and_move_no_id(
+    days: list[tuple[list[int], list[int]]], min_count: int
+) -> None:
+    grown, ids = NOTHING, {}
+    for day, (rows, _) in enumerate(days, 1):
+        grown = see(grown, rows, [], Rule(day, min_count))
+        now = {int(key): at for at, key in enumerate(grown.values.keys)}
+        assert now.items() >= ids.items()
+        ids = now
+    whole = see(NOTHING, [value for rows, _ in days for value in rows], [], Rule(1, min_count))
+    counts = [dict(zip(g.values.keys.tolist(), g.values.count.tolist(), strict=True)) for g in (grown, whole)]
+    assert counts[0] == counts[1]
