@@ -41,6 +41,7 @@ _IDENTIFIER = re.compile(
     r"(?i:(^|_)(id|key|code|zip|hash|user|item|campaign|shop|device)s?(_|$))|[a-z]I[dD]$"
 )
 _WHOLE = r"[+-]?\d{1,18}"
+_MOMENT = r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?"
 _FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _VALUE = re.compile(rf"{_FLOAT}|true|false|[0-9a-f]{{8}}|", re.I)
 """Texts that name no column."""
@@ -286,6 +287,8 @@ class Proposed(NamedTuple):
     kind: str | None = None
     separator: str | None = None
     note: str = ""
+    makes: tuple[str, ...] = ()
+    """The kinds of derived columns that are made of it."""
 
 
 def propose(columns: Sequence[Studied], taken: str) -> list[Proposed]:
@@ -323,10 +326,11 @@ def _feature(column: Studied, taken: str) -> Proposed:
     ):
         if column.has(mark):
             return Proposed(name, "ignore", note=f"has {fault}; clean it first")
-    if content_of(column.stored) == TIME:
-        return Proposed(name, "ignore", note="guess: a time; dense gives its seconds, sparse its days")
     if num_values == 0 or (num_values == 1 and not column.missing):
         return Proposed(name, "ignore", note="guess: constant" if num_values else "guess: always missing")
+    if content_of(column.stored) == TIME or column.fits(_MOMENT):
+        makes = ("hour", "weekday") if column.has(":") else ("weekday",)
+        return Proposed(name, "time", "iso", note="guess", makes=makes)
     if column.empty_lists is not None:
         return Proposed(name, "sparse", "integer" if is_whole else "string", "|")
     if num_values == column.present >= _FEW_ROWS and (is_whole or not column.fits(_FLOAT)):
@@ -389,10 +393,17 @@ def as_yaml(
     lines += [*lacking, "columns:"]
     for each in proposed:
         entry = ", ".join(
-            f"{key}: {_word(value)}" for key, value in each._asdict().items() if value and key != "note"
+            f"{key}: {_word(value)}"
+            for key, value in each._asdict().items()
+            if value and key not in ("note", "makes")
         )
         lines.append(f"  - {{{entry}}}" + f"  # {each.note}" * bool(each.note))
-    return "\n".join([*lines, ""])
+    made = [
+        f"  - {{name: {_word(f'{each.name}_{kind}')}, kind: {kind}, of: {_word(each.name)}}}"
+        for each in proposed
+        for kind in each.makes
+    ]
+    return "\n".join([*lines, *["derived:"] * bool(made), *made, ""])
 
 
 def _word(text: str) -> str:

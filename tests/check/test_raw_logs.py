@@ -147,8 +147,15 @@ def test_the_proposal_for_parquet_finds_roles_and_preprocesses(
         name: (c["role"], c.get("kind"), c.get("separator")) for name, c in found.items() if name in ROLES
     } == ROLES
     assert "odd" not in found
-    assert found["dt"]["role"] == "sparse"
-    assert found.get("at", {"role": "ignore"})["role"] == "ignore"
+    times = ["dt", "at"] if kind == "more" else ["dt"]
+    assert [found[name]["role"] for name in times] == ["time"] * len(times)
+    kinds = {"dt": ["weekday"], "at": ["hour", "weekday"]}
+    assert read_yaml("log.yaml")["derived"] == [
+        {"name": f"{name}_{made}", "kind": made, "of": name}
+        for name in found
+        if name in times
+        for made in kinds[name]
+    ]
     manifest = run(Path("out"), "dataset=log.yaml", "input.train=log", "rejects.max_fraction=0")
     assert manifest.splits["train"].rows == 2 * ROWS
 
@@ -217,6 +224,23 @@ def test_guesses_are_marked(tmp_path: Path) -> None:
     assert "rejected" in found["purchased"].note
     assert found["note"].role == "ignore"
     assert "sparse if" in found["number"].note
+
+
+@pytest.mark.parametrize(
+    ("time", "makes"),
+    [
+        ("2026-11-{day}", ("weekday",)),
+        ("2026-11-{day} 17:09", ("hour", "weekday")),
+        ("2026-11-{day}T17:09:08.25+01:00", ("hour", "weekday")),
+        ("2026-11-{day} late", ()),
+    ],
+)
+def test_texts_that_are_times_are_proposed_to_be_read_as_such(
+    tmp_path: Path, time: str, makes: tuple[str, ...]
+) -> None:
+    rows = "".join(f"{row % 2},u{row % 9},{time.format(day=10 + row % 20)}\n" for row in range(90))
+    found = proposed(tmp_path, f"clicked,user,shown\n{rows}")["shown"]
+    assert (found.role, found.makes) == ("time" if makes else "sparse", makes)
 
 
 def test_a_text_with_line_breaks_is_left_out(tmp_path: Path) -> None:
