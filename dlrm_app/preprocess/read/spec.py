@@ -185,11 +185,12 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
             problems.append("dataset.quote and dataset.delimiter must differ")
     columns = []
     for index, entry in enumerate(config.columns):
-        if not isinstance(entry, Mapping) or "name" not in entry or "role" not in entry:
+        is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str | int)
+        if not is_named or "role" not in entry:
             problems.append(f"dataset.columns[{index}] must be a mapping with name and role, got {entry!r}")
             continue
         problems += _column_faults(index, entry, config)
-        columns.append(Column(**{key: entry.get(key) for key in KEYS}))  # type: ignore[arg-type]  # checked above
+        columns.append(Column(**{key: entry.get(key) for key in KEYS}))
     crosses = [] if crosses in (None, AUTO) else crosses
     if not (isinstance(crosses, list) and all(isinstance(parts, list) for parts in crosses)):
         problems.append(

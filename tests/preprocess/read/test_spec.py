@@ -34,6 +34,11 @@ def test_criteo_has_13_integers_and_26_ids(dataset: str) -> None:
         (GOOD, {"quote": ","}, "dataset.quote and dataset.delimiter must differ"),
         ([*GOOD, "b"], {}, "dataset.columns[2] must be a mapping with name and role, got 'b'"),
         (
+            [*GOOD, {"name": ["b"], "role": "dense"}],
+            {},
+            "dataset.columns[2] must be a mapping with name and role",
+        ),
+        (
             [*GOOD, {"name": "b", "role": "dence"}],
             {},
             "role must be one of label, dense, sparse, time, ignore, got 'dence'",
