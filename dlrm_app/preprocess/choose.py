@@ -16,17 +16,16 @@ from dlrm_app.text import listed
 
 HASHED_ROWS = 100_000
 """Rows of a table of hashed ids."""
-MIN_COUNT = 3
+MIN_COUNT = 2
 """Rows with a value from which on it is told from other rare ones."""
 MOST_IDS = 3_000_000
 """Of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 if nothing is typed."""
-HEAVY_TAIL = 4.0
-"""Distance of the highest 64th from the median, over that of the lowest: beyond it, logarithms are alike."""
+LONG_TAIL = 4.0
+"""Distance of the highest 64th from the median, over that of the lowest, beyond which a logarithm evens both out."""
 NUM_BUCKETS = 32
 CROSS_GAIN, MOST_CROSSES = 0.003, 8
 """The share of the labels' entropy that a pair of columns must tell beyond its parts, and how many pairs are taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
-_ALL = "all one-hot columns"
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,13 @@ def choose(
         _choose_transforms(summary, choice)
     _choose_buckets(summary, choice)
     if dense.target_columns == AUTO:
-        one_hot = chosen(choice.dense["bucket_columns"], list(summary.dense)) or [
-            c for c in spec.sparse if not c.separator
-        ]
-        pays = has_clicks and bool(one_hot) and summary.rows <= STUDIED_ROWS
+        one_hot = [column for column in spec.sparse if column.separator is None]
+        has_columns = bool(one_hot or choice.dense["bucket_columns"])
+        pays = has_clicks and has_columns and summary.rows <= STUDIED_ROWS
         choice.dense["target_columns"] = "all" if pays else None
         if pays:
             why = "what a value says of a click is learnt from fewer rows than its vector"
-            choice.reasons.append(("target column", _ALL, why))
+            choice.reasons.append(("target column", "all one-hot columns", why))
     return choice
 
 
@@ -84,15 +82,13 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
     sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
     needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
     is_small = summary.rows <= STUDIED_ROWS
-    why = f"about {summary.rows:,} rows"
+    hashed, why = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
     if is_small or needs_vocabulary:
         least = given["min_count"] or MIN_COUNT
-        for name in _too_many(summary, 1 if not isinstance(least, int) else least):
-            if not needs_vocabulary and sizes[name] is None:
-                sizes[name] = HASHED_ROWS
-                choice.reasons.append(
-                    (f"hash, {HASHED_ROWS:,} rows", name, "its values are too many for a vocabulary")
-                )
+        unsized = [name for name in names if sizes[name] is None]
+        for name in [] if needs_vocabulary else _too_many(summary, unsized):
+            sizes[name] = HASHED_ROWS
+            choice.reasons.append((hashed, name, "its values are too many for a vocabulary"))
         if kept := [name for name in names if sizes[name] is None]:
             given |= {"kind": "vocab", "min_count": least}
             given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
@@ -103,17 +99,15 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
     elif given["num_embeddings"] is None or None in sizes.values():
         unsized = [name for name in names if sizes[name] is None]
         sizes |= dict.fromkeys(unsized, HASHED_ROWS)
-        choice.reasons.extend(
-            (f"hash, {HASHED_ROWS:,} rows", name, f"{why}: no pass over all values") for name in unsized
-        )
+        choice.reasons.extend((hashed, name, f"{why}: no pass over all values") for name in unsized)
     same = set(sizes.values())
     given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
 
 
-def _too_many(summary: Summary, min_count: int) -> list[str]:
-    """The columns with most values, without which the vocabularies have no more than MOST_IDS together."""
-    scale = summary.rows / max(summary.seen, 1)
-    most = {name: int(scale * min(v.distinct, v.count / min_count)) for name, v in summary.sparse.items()}
+def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
+    """Those of ``names`` with most values, without which the vocabularies have no more than MOST_IDS together."""
+    scale, values = summary.rows / max(summary.seen, 1), summary.sparse
+    most = {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
     total, left_out = sum(most.values()), []
     for name in sorted(most, key=lambda name: (-most[name], name)):
         if total <= MOST_IDS:
@@ -126,32 +120,33 @@ def _too_many(summary: Summary, min_count: int) -> list[str]:
 def _choose_transforms(summary: Summary, choice: Choice) -> None:
     rules: dict[str, Any] = {}
     for name, numbers in summary.dense.items():
-        if is_heavy_tailed(numbers):
-            rules[name], why = "log1p", "not negative, with a long tail"
+        if is_count(numbers):
+            rules[name], what, why = "log1p", "log1p", "not negative, with a long tail or whole and small"
         else:
-            rules[name], why = (
-                {"kind": "standardize", "mean": numbers.mean, "deviation": numbers.deviation},
-                "no long tail",
-            )
-        choice.reasons.append((rules[name] if isinstance(rules[name], str) else "standardize", name, why))
+            rules[name] = {"kind": "standardize", "mean": numbers.mean, "deviation": numbers.deviation}
+            what, why = "standardize", "no count or amount with a long tail"
+        choice.reasons.append((what, name, why))
     choice.dense["transform"] = rules or "log1p"
 
 
-def is_heavy_tailed(numbers: Numbers) -> bool:
+def is_count(numbers: Numbers) -> bool:
     """True for counts, amounts and the like, negative at most by exception, whose logarithms are easier to learn from."""
-    points = numbers.quantiles
-    if not points:
-        return True
+    points = numbers.quantiles or (0.0, 0.0)
     low, middle, high = points[1], points[len(points) // 2], points[-2]
-    return low >= -1 and high >= 10 and high - middle > HEAVY_TAIL * (middle - low)
+    if high < 10:
+        return low >= -1 and numbers.is_whole
+    return low >= -1 and high - middle > LONG_TAIL * (middle - low)
 
 
 def _choose_buckets(summary: Summary, choice: Choice) -> None:
     dense = choice.dense
     if dense["bucket_columns"] == AUTO:
-        varied = [name for name, numbers in summary.dense.items() if len(set(numbers.quantiles)) > 1]
-        if summary.rows > STUDIED_ROWS:
-            varied = []
+        is_small = summary.rows <= STUDIED_ROWS
+        varied = [
+            name
+            for name, numbers in summary.dense.items()
+            if len(set(numbers.quantiles)) > 1 and (is_small or not is_count(numbers))
+        ]
         dense["bucket_columns"] = "all" if varied and len(varied) == len(summary.dense) else varied or None
         why = "an id for each part of the range: what need not rise or fall"
         choice.reasons.extend([(f"buckets by quantiles, up to {NUM_BUCKETS}", name, why) for name in varied])

@@ -14,6 +14,7 @@ from dlrm_app.inference.problems import check_predict
 from dlrm_app.inference.record import ExportRecord
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
 from tests.loader.dataset_fixture import write_dataset
+from tests.preprocess.running import AUTO
 from tests.preprocess.running import run as preprocess
 from tests.small_run import train_here
 
@@ -80,7 +81,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"input.train={folder}/all.csv",
         f"split.test={NUM_TEST / NUM_ROWS}",
     ]
-    preprocess(folder / "dataset", *keys, "encoding=vocab", "encoding.min_count=2")
+    preprocess(folder / "dataset", *keys, *AUTO)
     train_here(
         folder / "run",
         f"data.path={folder}/dataset",

@@ -30,8 +30,9 @@ def command(folder: Path, output: str, *options: str) -> list[str]:
     [
         (["encoding=vocab", "encoding.min_count=2", "shuffle=full", "layout.shuffled_shard_rows=5000"], 30),
         (["encoding=hash", "dense.transform=standardize", "shuffle=block"], 10),
+        ([], 15),
     ],
-    ids=["vocab-full", "hash-block"],
+    ids=["vocab-full", "hash-block", "auto"],
 )
 def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(
     tmp_path: Path, options: list[str], kills_wanted: int

@@ -180,7 +180,7 @@ def test_buckets_hold_about_as_many_rows_each() -> None:
 
 def test_few_distinct_numbers_have_a_bucket_each() -> None:
     assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100))) == [2.5, 5.0]
-    assert boundaries(Numbers((), 0.0, 1.0)) == [0.0]
+    assert boundaries(Numbers((), 0.0, 1.0, is_whole=True)) == [0.0]
 
 
 def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ compressed file only the beginning can be had quickly, and of a row group of Par
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Numbers:
     quantiles: tuple[float, ...]
     mean: float
     deviation: float
+    is_whole: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,12 @@ def look_at(plan: Plan, threads: int | None) -> Summary:
     sources = plan.sources_of(plan.studied)
     total = sum(_size(source) for source in sources)
     step = 1 if total <= _PIECES * _PIECE else _STEP
-    feeds = [(source, feed) for source in sources for feed in _feeds(plan, sources, source, total)]
+    begins = accumulate((_size(source) for source in sources), initial=0)
+    feeds = [
+        (source, feed)
+        for source, begin in zip(sources, begins, strict=False)
+        for feed in _feeds(plan, source, begin, total)
+    ]
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
             pieces = list(pool.map(lambda each: list(_read(plan, each[1], step)), feeds))
@@ -106,16 +112,16 @@ def _size(source: Source) -> int:
     return source.bytes * _WEIGHT[source.format]
 
 
-def _feeds(
-    plan: Plan, sources: Sequence[Source], source: Source, total: int
-) -> list[TextFeed] | list[ParquetFeed]:
-    """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread."""
+def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed] | list[ParquetFeed]:
+    """The pieces of ``source`` to look at: all, if ``total`` is small, else those at the places of an even spread.
+
+    ``begin``: the size of all sources before this one.
+    """
     columns = plan.columns_of(source) if source.format == "parquet" else {}
     piece = _PIECE * (_WEIGHT["parquet"] if columns else 1)
     if total <= _PIECES * _PIECE:
         return unit_feeds(source, columns, piece, lambda _: True)
-    begin = sum(_size(other) for other in sources[: sources.index(source)])
-    spread = [((2 * number + 1) * total // (2 * _PIECES) - begin) for number in range(_PIECES)]
+    spread = [(2 * number + 1) * total // (2 * _PIECES) - begin for number in range(_PIECES)]
     places = [place // _WEIGHT[source.format] for place in spread if 0 <= place < _size(source)]
     if not places:
         return []
@@ -203,9 +209,8 @@ def numbers_of_column(values: NDArray[np.float64]) -> Numbers:
     """Sums up ``values``, NaN where missing; moments have six digits, that processors agree on them."""
     present = np.sort(values[~np.isnan(values)])
     if not len(present):
-        return Numbers((), 0.0, 1.0)
+        return Numbers((), 0.0, 1.0, is_whole=True)
     places = np.arange(NUM_QUANTILES + 1) * (len(present) - 1) // NUM_QUANTILES
-    deviation = float(present.std())
-    return Numbers(
-        tuple(present[places].tolist()), float(present.mean()), deviation if deviation > 0 else 1.0
-    )
+    mean, deviation = (float(f"{value:.6g}") for value in (present.mean(), present.std()))
+    is_whole = bool((present == np.floor(present)).all())
+    return Numbers(tuple(present[places].tolist()), mean, deviation if deviation > 0 else 1.0, is_whole)
