@@ -85,7 +85,7 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
     hashed, why = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
     if is_small or needs_vocabulary:
         least = given["min_count"] or MIN_COUNT
-        unsized = [name for name in names if sizes[name] is None]
+        unsized = [name for name in summary.sparse if sizes[name] is None]  # crosses have few values
         for name in [] if needs_vocabulary else _too_many(summary, unsized):
             sizes[name] = HASHED_ROWS
             choice.reasons.append((hashed, name, "its values are too many for a vocabulary"))

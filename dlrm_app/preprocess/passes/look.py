@@ -4,9 +4,10 @@ All rows of small inputs, some 64 MiB of text of larger ones. What is seen depen
 compressed file only the beginning can be had quickly, and of a row group of Parquet its first rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -31,9 +32,9 @@ _PIECES, _PIECE = 64, 1 << 20
 _WEIGHT = {"text": 1, "gzip": 4, "zstd": 4, "parquet": 4}
 """Bytes of text for a byte of a file, about."""
 _STEP = 4
-"""Of a piece of a large input each so-manieth row is kept: neighbours are alike."""
+"""Of the rows of a large input's pieces every fourth is kept: neighbours are alike."""
 _MOST = 1 << 17
-"""Rows by which columns are summed up."""
+"""Rows by which columns are summed up, about."""
 NUM_QUANTILES = 64
 STUDIED_ROWS = 1_000_000
 """Up to so many rows the passes over them take seconds; beyond that single values have rows enough to be learnt."""
@@ -72,7 +73,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of a piece: labels [R], dense [N, R], and the keys of each sparse column, lists joined."""
+    """Rows of a piece: labels [R], dense [N, R], keys of each sparse column, lists joined; its lines and bytes, if it is text."""
 
     lines: int
     file_bytes: int
@@ -80,32 +81,20 @@ class _Piece:
     dense: NDArray[np.float64]
     keys: list[NDArray[np.uint64]]
 
-    def first(self, lines: int) -> "_Piece":
-        """About the rows of the first ``lines`` lines: exactly these, if none was rejected and there are no lists."""
-        share = lines / self.lines
-        rows = round(len(self.labels) * share)
-        keys = [keys[: round(len(keys) * share)] for keys in self.keys]
-        return replace(self, lines=lines, labels=self.labels[:rows], dense=self.dense[:, :rows], keys=keys)
-
 
 def look_at(plan: Plan, threads: int | None) -> Summary:
     """Looks at rows of the splits that are studied. Raises DataError if a file is damaged."""
     sources = plan.sources_of(plan.studied)
     total = sum(_size(source) for source in sources)
-    step = 1 if total <= _PIECES * _PIECE else _STEP
     begins = accumulate((_size(source) for source in sources), initial=0)
-    feeds = [
-        (source, feed)
-        for source, begin in zip(sources, begins, strict=False)
-        for feed in _feeds(plan, source, begin, total)
-    ]
+    feeds = [feed for each in zip(sources, begins, strict=False) for feed in _feeds(plan, *each, total)]
+    read = partial(_read, plan, 1 if total <= _PIECES * _PIECE else _STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
-            pieces = list(pool.map(lambda each: list(_read(plan, each[1], step)), feeds))
+            pieces = [piece for found in pool.map(read, feeds) for piece in found]
         except DamagedFileError as error:
             raise DataError(f"{error}, then run the same command again") from error
-    seen = [(source, piece) for (source, _), found in zip(feeds, pieces, strict=True) for piece in found]
-    return _sum_up(plan, _train_part(plan, [p for _, p in seen]), _train_rows(plan, _rows(sources, seen)))
+    return _sum_up(plan, pieces, _train_rows(plan, _rows(sources, pieces)))
 
 
 def _size(source: Source) -> int:
@@ -138,35 +127,31 @@ def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed]
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: Plan, feed: Any, step: int) -> Iterator[_Piece]:
+def _read(plan: Plan, step: int, feed: Any) -> list[_Piece]:
     """Each piece of ``feed``; of its rows every ``step``-th."""
-    spec = plan.file_specs[feed.source.index]
+    spec, pieces = plan.file_specs[feed.source.index], []
     for text in feed.items():
         cursor = open_cursor(text, spec)
         labels, dense = [np.empty(0, np.uint8)], [np.empty((len(spec.dense), 0))]
         keys: list[list[NDArray[np.uint64]]] = [[np.empty(0, np.uint64)] for _ in spec.sparse]
         for raw in cursor.rows(_ROWS, None):
-            dense.append(raw.dense[:, ::step].copy())
             labels.append(raw.labels[::step].copy())
+            dense.append(raw.dense[:, ::step].copy())
             for parts, (part, _) in zip(keys, raw.sparse_keys(spec), strict=True):
                 parts.append(part[::step].copy())
-        file_bytes = text.finish().file_bytes
-        yield _Piece(
-            cursor.line,
-            file_bytes,
-            np.concatenate(labels),
-            np.concatenate(dense, 1),
-            [np.concatenate(k) for k in keys],
-        )
+        size = text.finish().file_bytes
+        lines, size = (cursor.line, size) if isinstance(feed, TextFeed) else (0, 0)
+        arrays = np.concatenate(labels), np.concatenate(dense, 1), [np.concatenate(k) for k in keys]
+        pieces.append(_Piece(lines, size, *arrays))
+    return pieces
 
 
-def _rows(sources: Sequence[Source], seen: Sequence[tuple[Source, _Piece]]) -> int:
-    """The lines of ``sources``, about: those of texts by what the pieces of texts have."""
-    texts = [source for source in sources if source.format != "parquet"]
-    pieces = [piece for source, piece in seen if source.format != "parquet"]
-    lines, size = sum(piece.lines for piece in pieces), sum(piece.file_bytes for piece in pieces)
+def _rows(sources: Sequence[Source], pieces: Sequence[_Piece]) -> int:
+    """The rows of ``sources``: of texts about, by the lines of their ``pieces``."""
     in_parquet = sum(footer_of(source).num_rows for source in sources if source.format == "parquet")
-    return in_parquet + lines * sum(source.bytes for source in texts) // max(size, 1)
+    texts = sum(source.bytes for source in sources if source.format != "parquet")
+    lines, size = sum(piece.lines for piece in pieces), sum(piece.file_bytes for piece in pieces)
+    return in_parquet + lines * texts // max(size, 1)
 
 
 def _train_rows(plan: Plan, rows: int) -> int:
@@ -174,35 +159,29 @@ def _train_rows(plan: Plan, rows: int) -> int:
     return rows - sum(int(rows * fraction) for fraction in plan.fractions.values())
 
 
-def _train_part(plan: Plan, pieces: Sequence[_Piece]) -> list[_Piece]:
-    """The beginning of ``pieces``, which are spread over the input as its lines are."""
-    left, part = _train_rows(plan, sum(piece.lines for piece in pieces)), []
-    for piece in pieces:
-        if lines := min(piece.lines, left):
-            part.append(piece.first(lines))
-        left -= lines
-    return part
-
-
 def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
-    labels = np.concatenate([np.empty(0, np.uint8), *(piece.labels for piece in pieces)])
-    seen = len(labels)
-    step = -(-seen // _MOST) or 1
+    """Sums up the training rows among ``pieces``: these are spread over the input, so their beginning is that of the input."""
+    num_rows = sum(len(piece.labels) for piece in pieces)
+    part = _train_rows(plan, num_rows) / max(num_rows, 1)
+    step = -(-round(part * num_rows) // _MOST) or 1
+
+    def beginning(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        joined = np.concatenate(parts)
+        return joined[: round(part * len(joined)) : step]
+
     dense, sparse, one_hot = {}, {}, {}
     for number, column in enumerate(plan.spec.dense):
-        if column.kind == SCORE:
-            continue
-        dense[column.name] = numbers_of_column(
-            np.concatenate([np.empty(0), *(p.dense[number] for p in pieces)])[::step]
-        )
+        if column.kind != SCORE:
+            dense[column.name] = numbers_of_column(beginning([piece.dense[number] for piece in pieces]))
     for number, column in enumerate(plan.spec.sparse):
-        keys = np.concatenate([np.empty(0, np.uint64), *(piece.keys[number] for piece in pieces)])[::step]
+        keys = beginning([piece.keys[number] for piece in pieces])
         if column.separator is None and column.rule != "cross":
             one_hot[column.name] = keys
         present = keys[keys != MISSING_KEY]
         sparse[column.name] = Values(len(present), pc.count_distinct(array_of(present)).as_py())
-    pairs = score_pairs(one_hot, labels[::step]) if rows <= STUDIED_ROWS else []
-    return Summary(rows, -(-seen // step), dense, sparse, pairs)
+    labels = beginning([piece.labels for piece in pieces])
+    pairs = score_pairs(one_hot, labels) if rows <= STUDIED_ROWS else []
+    return Summary(rows, len(labels), dense, sparse, pairs)
 
 
 def numbers_of_column(values: NDArray[np.float64]) -> Numbers:
