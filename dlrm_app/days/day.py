@@ -145,7 +145,7 @@ class Day:
 
     def _encode(self) -> Manifest:
         """The day's dataset, and the rows that are trained on."""
-        parent = self.history.folder(self.parent) / "dataset" if self.parent else None
+        parent = read_manifest(self.history.folder(self.parent) / "dataset") if self.parent else None
         words = preprocess_words(self.config, self.day, parent, self.folder / "dataset")
         with self._timed("encode"):
             self._once(

@@ -5,6 +5,7 @@ from datetime import date
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.text import quoted
 
 
@@ -13,14 +14,52 @@ def given(key: str, value: object) -> str:
     return f"{key}={quoted(str(value))}"
 
 
-def preprocess_words(config: DaysConfig, day: date, parent: Path | None, output: Path) -> list[str]:
-    """Of dlrm-preprocess for the rows of ``day``; ``parent``: the dataset whose vocabularies grow, if there is one."""
+OF_FIRST_DAY = ("encoding", "dense", "multi_hot", "experiment")
+"""Groups and sections of dlrm-preprocess that decide how rows are encoded: later days take this from the days before."""
+OF_EACH_DAY = ("encoding.min_count", "encoding.capacity", "encoding.expire_days")
+"""But these, which say how vocabularies grow."""
+
+
+def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, output: Path) -> list[str]:
+    """Of dlrm-preprocess for the rows of ``day``, encoded as those of ``parent`` if there is one, its vocabularies grown."""
     return [
         f"dataset={config.dataset}",
         given("input.train", config.input.days.format(day=day)),
         f"split.val={config.days.holdout}",
-        *config.preprocess,
+        *(
+            _first_encoding(config.preprocess, day)
+            if parent is None
+            else _next_encoding(config.preprocess, day, parent)
+        ),
         given("output", output),
+    ]
+
+
+def _first_encoding(typed: Sequence[str], day: date) -> list[str]:
+    """The ``typed`` settings, with vocabularies that can grow unless another encoding is among them."""
+    choices = [word for word in typed if word.startswith(("encoding=", "experiment="))]
+    words = [] if choices else ["encoding=vocab"]
+    if not choices or "encoding=vocab" in choices:
+        words.append(given("encoding.day", day))
+    # clicks of the first day would be all that their values are ever made of
+    return [*words, *([] if choices else ["dense.target_columns=null"]), *typed]
+
+
+def _next_encoding(typed: Sequence[str], day: date, parent: Manifest) -> list[str]:
+    kept = [
+        word
+        for word in typed
+        if not f"{word.partition('=')[0]}.".startswith(tuple(f"{key}." for key in OF_FIRST_DAY))
+    ]
+    if all(column.encoding["kind"] != "vocab" for column in parent.sparse):
+        return [*kept, "encoding=from_dataset", given("encoding.path", parent.folder)]
+    growth = [word for word in typed if word.startswith(OF_EACH_DAY)]
+    return [
+        *kept,
+        "encoding=vocab",
+        given("encoding.grow_from", parent.folder),
+        given("encoding.day", day),
+        *growth,
     ]
 
 

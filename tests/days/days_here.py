@@ -43,6 +43,8 @@ def days_words(log: Path, output: Path, last: str) -> list[str]:
         f"days.from={FIRST}",
         f"days.to={last}",
         "preprocess.threads=1",
+        "preprocess.encoding=hash",
+        "preprocess.encoding.num_embeddings=2000",
         "preprocess.layout.row_group_rows=512",
         "train.optimizer.sparse.lr=0.1",
         *small,

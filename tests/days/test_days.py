@@ -3,13 +3,17 @@
 import logging
 import random
 import shutil
+import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dlrm_app.cli.commands import run_words
 from dlrm_app.reports.days import write_days
+from tests.commands import command, succeed
 from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
 
 
@@ -206,3 +210,44 @@ def test_settings_of_other_commands_are_theirs(tmp_path: Path) -> None:
     assert config.train == ["model=dcn", "model.top_mlp=[8,1]"]
     assert config.preprocess == ["encoding=hash"]
     assert config.problems() == []
+
+
+@pytest.mark.long
+def test_days_that_are_killed_at_random_moments_end_the_same(log: Path, tmp_path: Path) -> None:
+    """The command itself, and SIGKILL at thirty moments of days that are encoded, judged, learnt, exported and retrained."""
+    words = [
+        *days_words(log, tmp_path / "out", NAMES[3]),
+        "days.full_retrain=2",
+        "days.export=true",
+        "export.format=torchscript",
+        "train.checkpoint.every_steps=5",
+    ]
+    arguments = command("days", *words)
+    started = time.monotonic()
+    succeed(arguments, tmp_path)
+    seconds = time.monotonic() - started
+    expected = results((tmp_path / "out").rename(tmp_path / "expected"))
+    moments = random.Random(7)
+    for _ in range(30):
+        process = subprocess.Popen(
+            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moments.uniform(0.2, 0.35 * seconds))
+        process.kill()
+        process.wait()
+    succeed(arguments, tmp_path)
+    found = results(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    assert [name for name, content in found.items() if content != expected[name]] == []
+
+
+@pytest.mark.long
+def test_two_ranks_learn_the_same_days(log: Path, three: Path, tmp_path: Path) -> None:
+    words = [word for word in days_words(log, tmp_path / "out", NAMES[2]) if "threads" not in word]
+    succeed(command("days", *words, "preprocess.threads=1", "train.trainer.threads=1", ranks=2), tmp_path)
+    for name, line in lines(three).items():
+        other = lines(tmp_path / "out")[name]
+        assert (other["rows"], other["published"]) == (line["rows"], line["published"])
+        if line["next_day"]:
+            assert other["next_day"]["auc"] == pytest.approx(line["next_day"]["auc"], abs=1e-3)
