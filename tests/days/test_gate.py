@@ -1,0 +1,90 @@
+"""The gate's rules on made-up days: each holds back what it is for, and lets an ordinary day pass."""
+
+from dataclasses import replace
+
+import pytest
+
+from dlrm_app.config.compose import compose_config
+from dlrm_app.config.days import DaysConfig, DaysSettings
+from dlrm_app.days.gate import reason_after, reason_before
+from dlrm_app.days.record import DayRecord, Holdout, Scores
+
+
+def scores(auc: float | None, reach: float = 0.005) -> Scores:
+    if auc is None:
+        return Scores(None, None, None, 0.4, 1.0)
+    return Scores(auc, auc - reach, auc + reach, 0.4, 1.0)
+
+
+def published(rows: int = 1000, auc: float = 0.75, **unseen: float) -> DayRecord:
+    return DayRecord(
+        "2026-11-01",
+        rows,
+        100,
+        0.0,
+        unseen,
+        None,
+        scores(auc),
+        scores(auc),
+        None,
+        None,
+        True,
+        None,
+        False,
+        None,
+        None,
+        [],
+        [],
+    )
+
+
+@pytest.fixture
+def settings() -> DaysSettings:
+    words = ['input.days="{day}"', "dataset=x", "output=o", "days.from=2026-11-01"]
+    return compose_config("days", DaysConfig, words).days
+
+
+@pytest.mark.parametrize(
+    ("rows", "unseen", "auc", "reason"),
+    [
+        (900, {"user": 0.2}, 0.74, None),
+        (499, {"user": 0.1}, 0.75, "its 499 rows are less than days.min_rows=0.5 of the 1,000"),
+        (500, {"user": 0.1}, 0.75, None),
+        (
+            1000,
+            {"user": 0.45},
+            0.75,
+            "45% of the lookups in user are of values never seen, 10% on the days before",
+        ),
+        (
+            1000,
+            {"user": 0.1},
+            0.72,
+            "yesterday's model has an AUC of 0.7200 on it, 0.7500 on the days before",
+        ),
+        (1000, {"user": 0.1}, 0.728, None),  # lower by more than 0.02, but its interval reaches up to that
+        (1000, {"user": 0.1}, None, None),  # all rows of one class
+    ],
+)
+def test_a_day_is_compared_with_those_before(
+    settings: DaysSettings, rows: int, unseen: dict[str, float], auc: float | None, reason: str | None
+) -> None:
+    before = [published(user=0.1), published(rows=900, user=0.05), published(rows=1100, auc=0.76, user=0.1)]
+    found = reason_before(rows, unseen, scores(auc), before, settings)
+    assert (found is None) == (reason is None)
+    assert (reason or "") in (found or "")
+
+
+def test_the_second_day_is_compared_with_the_rows_held_back_of_the_first(settings: DaysSettings) -> None:
+    first = replace(published(), next_day=None, holdout=Holdout(0.8))
+    assert "0.8000 on the days before" in (reason_before(1000, {}, scores(0.5), [first], settings) or "")
+    assert reason_before(1000, {"user": 1.0}, scores(0.79), [first], settings) is None
+    assert reason_before(1, {}, None, [], settings) is None
+
+
+def test_a_model_is_worse_only_beyond_chance() -> None:
+    assert reason_after(Holdout(0.7)) is None
+    assert reason_after(Holdout(0.7, 0.71, -0.01, -0.02, 0.001)) is None
+    assert "AUC 0.7000 after 0.7100, a difference of -0.0100" in (
+        reason_after(Holdout(0.7, 0.71, -0.01, -0.02, -0.001)) or ""
+    )
