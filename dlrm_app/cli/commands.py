@@ -131,7 +131,7 @@ def _check_days(config: Any) -> None:
     from dlrm_app.files import output_problems
 
     problems = [*config.problems(), *output_problems("output", Path(config.output), is_folder=True)]
-    for name, words in sample_words(config).items():
+    for name, words in sample_words(config).items() if config.dataset else ():
         try:
             schema = schema_of(name)
             problems += [f"{name}.{each}" for each in compose_config(name, schema, words).problems()]

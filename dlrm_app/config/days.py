@@ -38,6 +38,8 @@ class DaysInputConfig(Section):
 
     def rules(self, prefix: str) -> list[Problem]:
         """A place for the day."""
+        if not self.days:  # which is reported already
+            return []
         try:
             texts = {self.days.format(day=date(2026, 11, number)) for number in (1, 2)}
         except (KeyError, IndexError, ValueError):
@@ -71,7 +73,7 @@ class DaysSettings(Section):
         faults = [
             Problem(f"{prefix}{key}", "must be a date such as 2026-11-01, yesterday or today", value=day)
             for key, day in named.items()
-            if _date(day) is None
+            if day and _date(day) is None
         ]
         first, last = _date(self.from_), _date(self.to)
         if first and last and last < first and self.to not in RELATIVE:

@@ -11,7 +11,7 @@ from dlrm_app.config.days import DaysConfig
 from dlrm_app.days.day import Day, History, Run, prune, publish
 from dlrm_app.days.record import DAYS, DayRecord, parent_checksum, read_record, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.files import explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
 from dlrm_app.table import text_table
@@ -36,6 +36,11 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
         stack.enter_context(explained_disk_errors(output, "then run the same command again"))
         records = read_records(output)
         new, missing, late = days_to_do(config, [record.day for record in records])
+        if missing and not (records or new):
+            files = config.input.days.format(day=date.fromisoformat(missing[0]))
+            raise DataError(
+                f"input.days has no files from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
+            )
         for day in new:
             history = History(output, records)
             record = Day(config, day, history, run, ranks.is_first).learn()
