@@ -99,6 +99,11 @@ def read_ids(table: pa.Table, column: SparseColumn) -> NDArray[np.int32] | Bags:
     return Bags(ids, offsets - offsets[0])
 
 
+def with_ids(ids: NDArray[np.int32] | Bags, others: NDArray[np.int32]) -> NDArray[np.int32] | Bags:
+    """``others[id]`` in the place of each id."""
+    return Bags(others[ids.values], ids.offsets) if isinstance(ids, Bags) else others[ids]
+
+
 def _check_ids(ids: NDArray[np.int32], column: SparseColumn) -> None:
     # seen as unsigned a negative id is a huge one: a single pass over the ids finds both
     if ids.size == 0 or int(ids.view(np.uint32).max()) < column.num_embeddings:

@@ -61,6 +61,16 @@ def read_rows(folder: Path, column: SparseColumn) -> VocabularyRows:
     return VocabularyRows(**arrays, count=counts)
 
 
+def ids_known_on(folder: Path, column: SparseColumn, day: int) -> NDArray[np.int32]:
+    """[num_embeddings] each id of a vocabulary as it was known on the day of this number: rare if it was given later.
+
+    Raises DataError as ``read_vocabulary`` does.
+    """
+    ids = np.arange(column.num_embeddings, dtype=np.int32)
+    ids[read_rows(folder, column).given_day > day] = column.encoding["rare_id"]
+    return ids
+
+
 def read_waiting(
     folder: Path, growth: Growth
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int32]]:

@@ -114,6 +114,8 @@ class Manifest:
     version: int = VERSION
     path: Path | None = field(default=None, compare=False)
     """The folder it was read from; not written."""
+    known_on: int | None = field(default=None, compare=False)
+    """The number of the day whose vocabularies its rows are read with: ids given later are rare values; not written."""
 
     @property
     def shards(self) -> list[Shard]:
@@ -153,13 +155,15 @@ class Manifest:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-_KEYS = {each.name for each in fields(Manifest)} - {"path"}
+_NOT_WRITTEN = ("path", "known_on")
+_KEYS = {each.name for each in fields(Manifest)} - {*_NOT_WRITTEN}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes DATASET/manifest.json, whole or not at all: the last act of preprocessing."""
     value = asdict(manifest)
-    del value["path"]
+    for key in _NOT_WRITTEN:
+        del value[key]
     if manifest.lineage is None:  # the manifests of other datasets stay as they were
         del value["lineage"]
     write_json(folder / MANIFEST, value)

@@ -279,12 +279,24 @@ def read_seconds(folder: Path) -> dict[str, list[float]]:
 
 
 def _growth(dataset: Manifest) -> tuple[dict[str, float], Vocabulary | None]:
-    """(feature → share of lookups of values never seen, what the vocabularies of a day gained and lost)."""
-    return {}, None
+    """(feature → share of the day's lookups of values that the parent's vocabulary did not know, what the vocabularies gained and lost)."""
+    growth = dataset.lineage.growth if dataset.lineage else []
+    if not growth:
+        return {}, None
+    rows = {column.name: column.num_embeddings for column in dataset.sparse}
+    vocabulary = Vocabulary(
+        new=sum(each.new for each in growth),
+        expired=sum(each.expired for each in growth),
+        reused=sum(each.given_again for each in growth),
+        rows=sum(rows[each.features[0]] for each in growth),
+    )
+    return {each.features[0]: each.unseen / max(each.lookups, 1) for each in growth}, vocabulary
 
 
 def _unseen_share(dataset: Manifest) -> float | None:
-    return None
+    growth = dataset.lineage.growth if dataset.lineage else []
+    lookups = sum(each.lookups for each in growth)
+    return sum(each.unseen for each in growth) / lookups if lookups else None
 
 
 def prune(history: History, num_kept: int) -> None:

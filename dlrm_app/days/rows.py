@@ -10,7 +10,7 @@ of the day itself are hard links; of the days before, rows are copied: a share o
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -19,14 +19,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of, numbers_of
-from dlrm_app.dataset.encoding_files import copy_encoding_files
+from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, with_ids
+from dlrm_app.dataset.encoding_files import copy_encoding_files, ids_known_on
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
 from dlrm_app.files import written_whole
 from dlrm_app.loader.batch_order import permutation
 from dlrm_app.preprocess.passes.shuffle import ShardWriter
+from dlrm_app.text import day_number
 
 LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 PICK = 3
@@ -46,6 +47,7 @@ def write_rows(dataset: Manifest, day: date, earlier: Sequence[Part], folder: Pa
     """Makes the dataset ``folder`` of ``dataset``, that of ``day``, and of ``earlier`` ones; what was left of it is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    dataset = replace(dataset, lineage=dataset.encoding_lineage)
     copy_encoding_files(dataset, folder)
     train, val = dataset.splits["train"], dataset.splits["val"]
     both = [*train.shards, *val.shards]
@@ -92,7 +94,7 @@ def _copy(part: Part, dataset: Manifest, day: date, folder: Path, name: str) -> 
         schema = schema_of(dataset)
         rows = max(dataset.splits["train"].shards[0].row_groups)
         writer = ShardWriter(file, rows, schema, name)
-        for table in _picked(part, day, schema):
+        for table in _picked(part, day, dataset, schema):
             writer.write_table(table)
             if dataset.label is not None:
                 positives += int(numbers_of(table.column(dataset.label)).sum())
@@ -100,17 +102,41 @@ def _copy(part: Part, dataset: Manifest, day: date, folder: Path, name: str) -> 
     return shard, None if dataset.label is None else positives
 
 
-def _picked(part: Part, day: date, schema: pa.Schema) -> Iterator[pa.Table]:
+def _picked(part: Part, day: date, dataset: Manifest, schema: pa.Schema) -> Iterator[pa.Table]:
     reader = ShardReader(part.manifest.folder, schema.names)
+    known = _known(part, dataset)
     group, seen = 0, 0
     for shard in part.manifest.splits["train"].shards:
         for index, rows in enumerate(shard.row_groups):
             wanted = int((seen + rows) * part.share) - int(seen * part.share)
             chosen = picked_rows(rows, wanted, day, part.day, group)
             if len(chosen):
-                table = reader.read(shard, index).select(schema.names)
-                yield table.take(array_of(chosen)).combine_chunks().cast(schema)
+                table = reader.read(shard, index).select(schema.names).take(array_of(chosen)).cast(schema)
+                yield _as_known(table, dataset, known).combine_chunks()
             group, seen = group + 1, seen + rows
+
+
+def _known(part: Part, dataset: Manifest) -> dict[str, NDArray[np.int32]]:
+    """Feature → what each id of the earlier day is now: a rare value, if the id was given to another value since."""
+    day = day_number(part.day.isoformat())
+    return {
+        column.name: ids_known_on(dataset.folder, column, day)
+        for column in dataset.sparse
+        if column.encoding["kind"] == "vocab"
+    }
+
+
+def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np.int32]]) -> pa.Table:
+    for column in dataset.sparse:
+        if column.name in known:
+            at = table.schema.get_field_index(column.name)
+            ids = with_ids(read_ids(table, column), known[column.name])
+            if isinstance(ids, Bags):
+                array = pa.ListArray.from_arrays(array_of(ids.offsets), array_of(ids.values), type=LISTS)
+            else:
+                array = array_of(ids)
+            table = table.set_column(at, table.schema.field(at), array)
+    return table
 
 
 def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) -> NDArray[np.int64]:

@@ -37,7 +37,7 @@ from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Columns, arrange
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns
+from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns, read_as_known
 from dlrm_app.table import text_table
 from dlrm_app.text import next_line, typed_settings
 
@@ -186,7 +186,7 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
     if models:
-        check_columns(models[0], manifest)
+        check_columns(models[0], manifest, takes_newer=True)
     for trained in models:
         problem = group_problem(manifest, trained.features, config.group_by)
         refuse_if([problem] if problem else [])
@@ -202,10 +202,9 @@ def measure_on_same(
 
 
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
-    """``manifest``, or the model's own dataset. Raises DataError where that was not made of the same files."""
+    """``manifest`` as the model reads it, or the model's own dataset. Raises DataError where that was not made of the same files."""
     try:
-        check_columns(trained, manifest)
-        return manifest
+        return read_as_known(trained, manifest)
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features
+from dlrm_app.dataset.arrow import ColumnError, numbers_of, read_column, read_features, with_ids
+from dlrm_app.dataset.encoding_files import ids_known_on
 from dlrm_app.dataset.manifest import Manifest, label_of
 from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
@@ -24,13 +25,22 @@ memory."""
 
 
 class TableReader:
-    """Encoded tables → the columns that a model reads: all dense ones, sparse ``features`` in their order, labels."""
+    """Encoded tables → the columns that a model reads: all dense ones, sparse ``features`` in their order, labels.
+
+    Where ``manifest.known_on`` names a day, ids that were given later are read as rare ones.
+    """
 
     def __init__(self, manifest: Manifest, features: Sequence[str]) -> None:
         columns = {column.name: column for column in manifest.sparse}
         self._dense = [column.name for column in manifest.dense]
         self._sparse = [columns[name] for name in features]
         self.label = manifest.label
+        day = manifest.known_on
+        self._known: dict[str, NDArray[np.int32]] = {
+            column.name: ids_known_on(manifest.folder, column, day)
+            for column in self._sparse
+            if day is not None and column.encoding["kind"] == "vocab"
+        }
 
     def columns(self, has_label: bool) -> list[str]:
         """The names of the columns that it reads."""
@@ -43,7 +53,11 @@ class TableReader:
         try:
             if has_label and self.label is not None:
                 labels = numbers_of(read_column(table, self.label, pa.uint8()))
-            return Columns(*read_features(table, self._dense, self._sparse), labels)
+            dense, sparse = read_features(table, self._dense, self._sparse)
+            for number, column in enumerate(self._sparse):
+                if (known := self._known.get(column.name)) is not None:
+                    sparse[number] = with_ids(sparse[number], known)
+            return Columns(dense, sparse, labels)
         except ColumnError as error:
             raise DataError(f"{origin}: {error}: preprocess again") from error
 
