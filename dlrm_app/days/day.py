@@ -216,6 +216,8 @@ class Day:
             if not (folder / "model" / "result.json").is_file():
                 self._write_rows(dataset, window, 1.0, "retrain/rows")
             self._fit(folder / "rows", None, folder / "model")
+            if self.is_first_rank:
+                shutil.rmtree(folder / "rows", ignore_errors=True)  # copies of all rows of the window
         return True
 
     def _export(self) -> None:
@@ -300,18 +302,17 @@ def _unseen_share(dataset: Manifest) -> float | None:
 
 
 def prune(history: History, num_kept: int) -> None:
-    """Deletes datasets and models of days before the last ``num_kept``, but for those that coming days are judged by."""
-    published, retrained = history.published, [record for record in history.published if record.retrained]
-    for record in history.records[:-num_kept]:
-        folder = history.folder(record.day)
-        parts = ["rows", "export"]
-        if record != published[-1]:
-            parts += ["dataset", *(["model"] if record != published[0] else [])]
-            parts += ["retrain"] if record not in retrained[-1:] else []
-        else:
-            parts = []
+    """Deletes what days before the last ``num_kept`` published ones hold, but for the models that coming days are judged by."""
+    published = history.published
+    retrained = [record for record in published if record.retrained]
+    for record in history.records:
+        if record.day >= published[-num_kept:][0].day:
+            return
+        parts = ["dataset", "rows", "export"]
+        parts += ["model"] if record != published[0] else []
+        parts += ["retrain"] if record not in retrained[-1:] else []
         for part in parts:
-            shutil.rmtree(folder / part, ignore_errors=True)
+            shutil.rmtree(history.folder(record.day) / part, ignore_errors=True)
 
 
 def publish(history: History) -> None:

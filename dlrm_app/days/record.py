@@ -142,3 +142,11 @@ def line_of(record: DayRecord, mark: str | None) -> dict[str, Any]:
     """The line of a day in days.jsonl."""
     values = {key: value for key, value in asdict(record).items() if key not in _NOT_IN_LINES}
     return {**values, "mark": mark}
+
+
+def read_marks(output: Path) -> dict[str, str]:
+    """Day → its mark in OUTPUT/days.jsonl."""
+    if not (output / LINES).is_file():
+        return {}
+    values = map(json.loads, (output / LINES).read_text(encoding="utf-8").splitlines())
+    return {value["day"]: value["mark"] for value in values if value["mark"]}

@@ -1,8 +1,7 @@
 """OUTPUT/days.html: is retraining worth it, and each day's rows, unseen values, scores of the models before, and seconds."""
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -10,7 +9,7 @@ from statistics import fmean, stdev
 
 from dlrm_app.days.day import read_seconds
 from dlrm_app.days.days import read_records
-from dlrm_app.days.record import DAYS, LINES, DayRecord, Scores
+from dlrm_app.days.record import DAYS, DayRecord, Scores, read_marks
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import Tile, page, tiles
@@ -23,10 +22,13 @@ MODELS = {
     "full_retrain": ("third", "trained from scratch"),
 }
 """Field of a record → the style and the name of its model."""
+STYLES = ("first", "second", "third", "fourth", "fifth", "sixth")
 STEPS = ("encode", "replay", "judge", "train", "retrain", "export")
 SURE = 1.96
 """Standard errors to each side of a mean over days: 95%."""
-MAX_TICKS = 10
+MAX_TICKS = 5
+Lines = Mapping[str, tuple[str, Callable[[DayRecord], float | None]]]
+"""Name → its style and its value on a day."""
 
 
 def write_days(output: Path) -> Path | None:
@@ -51,8 +53,9 @@ def write_days(output: Path) -> Path | None:
     sections = [
         f"<h2>Is retraining worth it?</h2>{_answers(output, records)}",
         tiles(shown),
+        _problems(output, records),
         _charts(output, records),
-        f"<h2>Days</h2>{html_table(*_table(output, records))}",
+        f"<h2>All days</h2>{html_table(*_table(output, records))}",
     ]
     path = output / "days.html"
     summary = "Each day's rows are scored by the models before they are learnt, so every score is on rows that are new to its model."
@@ -130,119 +133,94 @@ def _costs(output: Path, records: Sequence[DayRecord]) -> str:
 
 
 def _charts(output: Path, records: Sequence[DayRecord]) -> str:
-    across = _day_axis(records)
-    scored = [
-        chart
-        for key, title in (
-            ("auc", "AUC on the next day"),
-            ("logloss", "log loss, nats"),
-            ("calibration", "calibration"),
-        )
-        if (chart := _scores_chart(records, across, key, title)) is not None
+    spent = {record.day: read_seconds(output / DAYS / record.day) for record in records}
+
+    def of_step(step: str) -> Callable[[DayRecord], float | None]:
+        return lambda record: spent[record.day].get(step, [None])[0]
+
+    def of_models(metric: str) -> Lines:
+        # yesterday's model last, on top of the others
+        return {name: (style, _field(field, metric)) for field, (style, name) in reversed(MODELS.items())}
+
+    ids = {"new": "new", "freed": "expired", "given again": "reused"}
+    intervals = [
+        (number, record.next_day.auc_low, record.next_day.auc_high)
+        for number, record in enumerate(records)
+        if record.next_day is not None
+        and record.next_day.auc_low is not None
+        and record.next_day.auc_high is not None
     ]
-    rows = Chart("rows", across, linear_axis([float(r.rows) for r in records], from_zero=True))
-    edges = [number - 0.5 for number in range(len(records) + 1)]
-    rows.bars(edges, [float(record.rows) for record in records], "first")
-    rows.tips(
-        [(n, r.rows) for n, r in enumerate(records)], [f"{r.day}: {r.rows:,} rows" for r in records], "first"
-    )
+    number: Callable[[float], str] = "{:,.0f}".format
+    scores = [
+        _chart("AUC on the next day", records, of_models("auc"), intervals=intervals),
+        _chart("log loss on the next day, nats", records, of_models("logloss")),
+        _chart("calibration on the next day", records, of_models("calibration")),
+    ]
     others = [
-        _lines(
-            "values never seen, share of lookups",
-            across,
-            records,
-            {"unseen": lambda record: record.unseen_share},
-            percent,
+        _chart("rows", records, {"": ("first", lambda record: record.rows)}, number),
+        _chart(
+            "values never seen, share of lookups", records, {"": ("first", lambda r: r.unseen_share)}, percent
         ),
-        _lines(
+        _chart(
             "ids",
-            across,
             records,
             {
-                "new": lambda record: record.vocabulary.new if record.vocabulary else None,
-                "freed": lambda record: record.vocabulary.expired if record.vocabulary else None,
-                "given again": lambda record: record.vocabulary.reused if record.vocabulary else None,
+                name: (style, _field("vocabulary", ids[name]))
+                for style, name in zip(STYLES, ids, strict=False)
             },
-            lambda value: f"{value:,.0f}",
+            number,
         ),
-        _seconds_chart(output, records, across),
+        _chart(
+            "seconds",
+            records,
+            {step: (style, of_step(step)) for style, step in zip(STYLES, STEPS, strict=True)},
+            number,
+        ),
     ]
-    found = [rows, *(chart for chart in others if chart is not None)]
-    learnt = f"<h2>Yesterday's model on each day</h2>{charts_html(scored, 'scores')}" if scored else ""
-    return f"{learnt}<h2>What came and what it took</h2>{charts_html(found, 'rows')}"
-
-
-def _day_axis(records: Sequence[DayRecord]) -> Axis:
-    step = max(1, math.ceil(len(records) / MAX_TICKS * 2))
-    ticks = [(float(n), record.day[5:]) for n, record in enumerate(records) if n % step == 0]
-    return Axis(-0.5, len(records) - 0.5, ticks)
-
-
-def _scores_chart(records: Sequence[DayRecord], across: Axis, key: str, title: str) -> Chart | None:
-    """A metric of the three models by day; of yesterday's AUC also the interval."""
-    points = {
-        name: [
-            (float(n), value)
-            for n, record in enumerate(records)
-            if (scores := getattr(record, name)) is not None and (value := getattr(scores, key)) is not None
-        ]
-        for name in MODELS
-    }
-    values = [y for line in points.values() for _, y in line]
-    if not values:
-        return None
-    bars = (
-        [(float(n), r.next_day) for n, r in enumerate(records) if r.next_day is not None]
-        if key == "auc"
-        else []
+    return "".join(
+        f"<h2>{title}</h2>{charts_html(found, name)}"
+        for title, name, charts in (("Models", "models", scores), ("Days", "days", others))
+        if (found := [chart for chart in charts if chart is not None])
     )
-    ends = [(n, s.auc_low, s.auc_high) for n, s in bars if s.auc_low is not None and s.auc_high is not None]
-    heights = [*values, *(end for _, low, high in ends for end in (low, high))]
-    note = "bars: 95% intervals" if ends else ""
-    chart = Chart(title, across, linear_axis(heights), note=note)
-    for n, low, high in ends:
-        chart.error_bar(n, low, high, MODELS["next_day"][0])
-    for name, line in reversed(points.items()):  # yesterday's model on top
-        style, words = MODELS[name]
-        if line:
-            tips = [f"{records[int(x)].day}: {words} {y:.5f}" for x, y in line]
-            chart.line(line, style, tips, words)
-    return chart
 
 
-def _lines(
+def _field(part: str, name: str) -> Callable[[DayRecord], float | None]:
+    """The field ``name`` of a part of a day's record, where it has that part; nothing of the first day, all of whose ids are new."""
+    return lambda record: getattr(getattr(record, part), name, None) if record.parent else None
+
+
+def _chart(
     title: str,
-    across: Axis,
     records: Sequence[DayRecord],
-    values: dict[str, Callable[[DayRecord], float | None]],
-    write: Callable[[float], str],
+    lines: Lines,
+    write: Callable[[float], str] | None = None,
+    intervals: Sequence[tuple[int, float, float]] = (),
 ) -> Chart | None:
-    """A line for each of ``values`` by day; None where none is known."""
+    """A line by day for each of ``lines``; from zero where ``write`` writes its values. None where no value is known."""
     points = {
         name: [(float(n), float(y)) for n, record in enumerate(records) if (y := value(record)) is not None]
-        for name, value in values.items()
+        for name, (_, value) in lines.items()
     }
     heights = [y for line in points.values() for _, y in line]
     if not heights:
         return None
-    chart = Chart(title, across, linear_axis(heights, from_zero=True, label=lambda value, _: write(value)))
-    for style, (name, line) in zip(
-        ("first", "second", "third", "fourth", "fifth", "sixth"), points.items(), strict=False
-    ):
-        if any(y for _, y in line):
-            chart.line(line, style, [f"{records[int(x)].day}: {name} {write(y)}" for x, y in line], name)
-    return chart
-
-
-def _seconds_chart(output: Path, records: Sequence[DayRecord], across: Axis) -> Chart | None:
-    spent = {record.day: read_seconds(output / DAYS / record.day) for record in records}
-
-    def of(step: str) -> Callable[[DayRecord], float | None]:
-        return lambda record: spent[record.day].get(step, [None])[0]
-
-    return _lines(
-        "seconds", across, records, {step: of(step) for step in STEPS}, lambda value: f"{value:,.0f}"
+    step = max(1, math.ceil(len(records) / MAX_TICKS))
+    days = [(float(n), record.day[5:]) for n, record in enumerate(records) if n % step == 0]
+    heights += [end for _, *ends in intervals for end in ends]
+    label = None if write is None else lambda value, _: write(value)
+    chart = Chart(
+        title,
+        Axis(-0.5, len(records) - 0.5, days),
+        linear_axis(heights, from_zero=write is not None, label=label),
+        note="bars: 95% intervals" if intervals else "",
     )
+    for n, low, high in intervals:
+        chart.error_bar(n, low, high, "first")
+    for name, line in points.items():
+        if any(y for _, y in line):
+            tips = [f"{records[int(x)].day} {name}: {write(y) if write else fixed(y, 5)}" for x, y in line]
+            chart.line(line, lines[name][0], tips, name)
+    return chart
 
 
 def _table(output: Path, records: Sequence[DayRecord]) -> tuple[list[Column], Rows]:
@@ -251,13 +229,12 @@ def _table(output: Path, records: Sequence[DayRecord]) -> tuple[list[Column], Ro
         Column("rows"),
         Column("never seen", "share of lookups of values that the vocabularies did not know"),
         *(
-            Column(f"AUC, {name}", "on all of the day's rows, before they were learnt")
+            Column(f"AUC, {name}", "on all rows of the day, before they were learnt")
             for _, name in MODELS.values()
         ),
         Column("new model less yesterday's", "AUC on the rows held back, with its 95% interval"),
         Column("end", is_words=True),
     ]
-    marks = _marks(output)
     rows: Rows = [
         [
             record.day,
@@ -265,15 +242,20 @@ def _table(output: Path, records: Sequence[DayRecord]) -> tuple[list[Column], Ro
             share(record.unseen_share),
             *(_auc(getattr(record, name)) for name in MODELS),
             _difference(record),
-            "; ".join(
-                filter(
-                    None, [f"held back: {record.held}" if record.held else "published", marks.get(record.day)]
-                )
-            ),
+            "held back" if record.held else "published",
         ]
         for record in reversed(records)
     ]
     return columns, rows
+
+
+def _problems(output: Path, records: Sequence[DayRecord]) -> str:
+    """Days that were held back, and those that are not what their files would give now."""
+    marks = read_marks(output)
+    lines = [f"{record.day}: held back, {record.held}" for record in records if record.held]
+    lines += [f"{day}: {mark}" for day, mark in marks.items()]
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<ul class="problems">{items}</ul>' if lines else ""
 
 
 def _auc(scores: Scores | None) -> Cell:
@@ -286,13 +268,3 @@ def _difference(record: DayRecord) -> str:
     if held is None or held.difference is None:
         return NONE
     return f"{held.difference:+.5f} ({held.low:+.5f} to {held.high:+.5f})"
-
-
-def _marks(output: Path) -> dict[str, str]:
-    """Day → why its record is no longer what its files would give."""
-    try:
-        lines = (output / LINES).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    values = map(json.loads, lines)
-    return {value["day"]: escape(value["mark"]) for value in values if value["mark"]}
