@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.cli.commands import run_words
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.reports.days import write_days
 from tests.commands import command, succeed
 from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
@@ -62,6 +63,9 @@ def test_each_day_is_judged_before_it_is_learnt(three: Path) -> None:
     assert third["full_retrain"]["auc"] > 0.6
     assert 0.6 < third["first_model"]["auc"] < third["next_day"]["auc"] < third["holdout"]["auc"] + 0.1
     assert {line["rows"] for line in lines(three).values()} == {3000}
+    assert first["unseen_share"] is None
+    assert 0.01 < second["unseen_share"] < 0.2
+    assert [bool(line["vocabulary"]["new"]) for line in (first, second, third)] == [True] * 3
     assert (three / "published" / "model" / "result.json").is_file()
     assert (three / "published").resolve().name == NAMES[2]
 
@@ -193,6 +197,16 @@ def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path
     alone = write_days(output)
     assert alone is not None
     assert "Nothing can be said yet" in alone.read_text()
+
+
+def test_hashed_columns_stay_as_the_first_day_had_them(log: Path, tmp_path: Path) -> None:
+    words = [word for word in days_words(log, tmp_path / "out", NAMES[1]) if "expire_days" not in word]
+    learn([*words, "preprocess.encoding=hash", "preprocess.encoding.num_embeddings=500"])
+    first, second = lines(tmp_path / "out").values()
+    assert (second["published"], second["unseen_share"], second["vocabulary"]) == (True, None, None)
+    columns = [read_manifest(tmp_path / "out/days" / name / "dataset").dense for name in NAMES[:2]]
+    assert [column.transform for column in columns[0]] == [column.transform for column in columns[1]]
+    assert first["rows"] == 3000
 
 
 def test_settings_of_other_commands_are_theirs(tmp_path: Path) -> None:
