@@ -1,13 +1,12 @@
 """Deltas of exports: what a day changed, and the full export again from an earlier one and its delta.
 
 delta.json, written last, says which export it is from and to, by checksums, and holds the record of the one that it gives. A
-file that changed is cut into pieces: rows of a table, which are compared with the same rows of the base; bytes that the
-base's file has elsewhere; and new bytes. NAME.patch is one zstd stream: of each block of rows how many changed, the gaps between
-their numbers and their bytes less the base's, byte by byte, all first bytes first; of new bytes the bytes themselves.
+file that changed is cut into pieces: rows of a table, which are compared with the same rows of the base, and new bytes.
+NAME.patch is one zstd stream: the pieces; of each block of rows how many changed, the gaps between their numbers and their
+bytes less the base's, byte by byte, all first bytes first; of new bytes the bytes themselves.
 Where rows lie in a file is only a hint: wrong ones make a delta larger, and what is applied is compared by checksums.
 """
 
-import hashlib
 import mmap
 import shutil
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.errors import DataError
@@ -25,6 +25,7 @@ from dlrm_app.inference.record import (
     DELTA,
     RECORD,
     DeltaRecord,
+    ExportRecord,
     RowsAt,
     check_files,
     mark_files,
@@ -32,25 +33,20 @@ from dlrm_app.inference.record import (
     read_record,
     refuse_other_base,
 )
-from dlrm_app.kernels.compiled import njit
 from dlrm_app.text import bullets, bytes_text
 
 _HEAD_BYTES = 1 << 10
-_BLOCK_BYTES = 1 << 24
-_CHUNK_MASK = np.uint64(((1 << 11) - 1) << 40)  # chunks of unlike bytes have some 2 KiB
-_MIN_CHUNK, _MAX_CHUNK = 1 << 8, 1 << 14
+_BLOCK_BYTES = 1 << 23
 
 Bytes = NDArray[np.uint8]
 
 
 class Piece(NamedTuple):
-    """The next ``bytes`` of a file: new ones, or those at ``base_offset`` of the base's file; rows of ``row_bytes``, if any
-    bytes, some of which changed.
-    """
+    """The next ``bytes`` of a file: new ones, or rows of ``row_bytes``, those at ``base_offset`` of the base's of which some changed."""
 
     bytes: int
     base_offset: int = -1
-    row_bytes: int = 0
+    row_bytes: int = 1
 
 
 def locate_rows(path: Path, tables: Iterable[tuple[str, Bytes]]) -> list[RowsAt]:
@@ -95,13 +91,14 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
             continue
         patched.append(name)
         old, new = _mapped(base / name if name in before.files else None), _mapped(full / name)
-        pieces = _cut(old, new, before.rows.get(name, []), after.rows.get(name, []))
+        pieces = _cut(old, new, _places(before, base, name), _places(after, full, name))
         patch = _patch_path(delta, name)
         patch.parent.mkdir(parents=True, exist_ok=True)
         with patch.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
-            num_changed += _write_patch(stream, old, new, pieces)
-        compared = sum(piece.bytes // piece.row_bytes for piece in pieces if piece.row_bytes)
-        num_new += sum(at.rows for at in after.rows.get(name, [])) - compared
+            changed = _write_patch(stream, old, new, pieces)
+        if places := after.rows.get(name):
+            compared = sum(piece.bytes // piece.row_bytes for piece in pieces if piece.base_offset >= 0)
+            num_changed, num_new = num_changed + changed, num_new + sum(at.rows for at in places) - compared
     rows = sum(at.rows for places in after.rows.values() for at in places)
     ends = checksum(base / RECORD), before.step, checksum(full / RECORD)
     marks = mark_files(delta, [_patch_path(delta, name) for name in patched])
@@ -120,75 +117,36 @@ def _patch_path(delta: Path, name: str) -> Path:
     return delta / f"{name}.patch"
 
 
+def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
+    """Where a file has rows; of a vocabulary, which grows at its end, the columns in pieces of 8 bytes."""
+    path = folder / name
+    if name in record.rows or path.suffix != ".parquet" or not path.is_file():
+        return record.rows.get(name, [])
+    metadata, places = pq.read_metadata(path), []
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            begin = min(filter(None, (column.dictionary_page_offset, column.data_page_offset)))
+            places.append(RowsAt(column.path_in_schema, group, begin, column.total_compressed_size // 8, 8))
+    return places
+
+
 def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[Piece]:
     """The pieces of ``new``: rows that the base has too, and what lies between."""
-    known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows}
-    chunks = _base_chunks(old, old_rows)
+    known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
     pieces, end = [], 0
-    for at in sorted(new_rows, key=lambda at: at.offset):
+    for at in sorted((at for at in new_rows if _lies_in(new, at)), key=lambda at: at.offset):
         there = known.get((at.table, at.first_row, at.row_bytes))
         if there is None or at.offset < end:
             continue
-        pieces += _copies(new[end : at.offset], chunks)
         num_bytes = min(at.rows, there.rows) * at.row_bytes
-        pieces.append(Piece(num_bytes, there.offset, at.row_bytes))
+        pieces += [Piece(at.offset - end), Piece(num_bytes, there.offset, at.row_bytes)]
         end = at.offset + num_bytes
-    return pieces + _copies(new[end:], chunks)
+    return [*pieces, Piece(len(new) - end)]
 
 
-def _base_chunks(old: Bytes, rows: list[RowsAt]) -> dict[bytes, int]:
-    """Digest → offset of the base's chunks that are no rows."""
-    chunks: dict[bytes, int] = {}
-    end = 0
-    bounds = [
-        (at.offset, at.offset + at.rows * at.row_bytes) for at in sorted(rows, key=lambda at: at.offset)
-    ]
-    for start, stop in [*bounds, (len(old), len(old))]:
-        chunks |= {digest: end + begin for begin, _, digest in _chunks(old[end:start])}
-        end = stop
-    return chunks
-
-
-def _copies(new: Bytes, known: dict[bytes, int]) -> list[Piece]:
-    """``new`` as bytes that the base has and others; neighbours are joined."""
-    pieces: list[Piece] = []
-    for begin, end, digest in _chunks(new):
-        piece = Piece(end - begin, known.get(digest, -1))
-        if pieces:
-            last = pieces[-1]
-            follows = last.base_offset + (last.bytes if last.base_offset >= 0 else 0)
-            if piece.base_offset == follows:
-                piece = Piece(last.bytes + piece.bytes, last.base_offset)
-                pieces.pop()
-        pieces.append(piece)
-    return pieces
-
-
-def _chunks(data: Bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(begin, end, digest) of pieces cut where the bytes before say so, the same wherever they stand (Muthitacharoen 2001)."""
-    begin = 0
-    for end in _cuts(data).tolist() if len(data) else []:
-        yield begin, end, hashlib.blake2b(data[begin:end].data, digest_size=16).digest()
-        begin = end
-
-
-@njit(nogil=True, cache=True)
-def _cuts(data):  # type: ignore[no-untyped-def]  # compiled
-    """Ends of chunks, by a hash of the 64 bytes before: each byte's mixed bits, one place on for each byte since."""
-    ends = np.empty(len(data) // _MIN_CHUNK + 1, np.int64)
-    count, begin, state = 0, 0, np.uint64(0)
-    for i in range(len(data)):
-        mixed = np.uint64(data[i] + 1) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state << np.uint64(1)) + (mixed ^ (mixed >> np.uint64(32)))
-        length = i + 1 - begin
-        if (length >= _MIN_CHUNK and (state & _CHUNK_MASK) == 0) or length == _MAX_CHUNK:
-            ends[count] = begin = i + 1
-            count += 1
-    if begin < len(data):
-        ends[count] = len(data)
-        count += 1
-    return ends[:count]
+def _lies_in(data: Bytes, at: RowsAt) -> bool:
+    return min(at.offset, at.rows, at.row_bytes - 1) >= 0 and at.offset + at.rows * at.row_bytes <= len(data)
 
 
 def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> int:
@@ -199,12 +157,11 @@ def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Pie
     for piece in pieces:
         part = new[at : at + piece.bytes]
         at += piece.bytes
-        if piece.base_offset < 0:
-            for start in range(0, len(part), _BLOCK_BYTES):
-                stream.write(part[start : start + _BLOCK_BYTES])
-        elif piece.row_bytes:
-            there = old[piece.base_offset : piece.base_offset + piece.bytes]
-            for begin, end in _blocks(piece):
+        there = old[piece.base_offset : piece.base_offset + piece.bytes]
+        for begin, end in _blocks(piece):
+            if piece.base_offset < 0:
+                stream.write(part[begin:end])
+            else:
                 rows, base = (block[begin:end].reshape(-1, piece.row_bytes) for block in (part, there))
                 changed = np.flatnonzero((rows != base).any(1))
                 stream.write(np.array([len(changed)], "<u4"))
@@ -257,13 +214,10 @@ def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
     for values in np.frombuffer(stream.read(24 * int(count)), "<i8").reshape(-1, 3).tolist():
         piece = Piece(*values)
         there = old[piece.base_offset : piece.base_offset + piece.bytes]
-        if piece.base_offset < 0:
-            for start in range(0, piece.bytes, _BLOCK_BYTES):
-                yield stream.read(min(_BLOCK_BYTES, piece.bytes - start))
-        elif not piece.row_bytes:
-            yield there.data
-        else:
-            for begin, end in _blocks(piece):
+        for begin, end in _blocks(piece):
+            if piece.base_offset < 0:
+                yield stream.read(end - begin)
+            else:
                 rows = there[begin:end].reshape(-1, piece.row_bytes).copy()
                 (count,) = np.frombuffer(stream.read(4), "<u4")
                 changed = np.cumsum(np.frombuffer(stream.read(4 * int(count)), "<u4"), dtype=np.int64)
