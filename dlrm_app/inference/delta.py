@@ -233,9 +233,6 @@ def describe(record: DeltaRecord) -> str:
         f"delta: {bytes_text(size)}, {size / full:.1%} of the export's {bytes_text(full)}; of {record.rows:,} rows "
         f"{record.changed_rows:,} changed, {record.new_rows:,} are new"
     )
-    if 2 * (record.changed_rows + record.new_rows) > record.rows:
-        text += (
-            "\nmost rows changed, so a full export is about as small: weight decay, and optimizers or averages that move every row, "
-            "do that"
-        )
+    if 2 * size > full:
+        text += "\nmost of the export changed, so a full one is about as small: weight decay and optimizers that move every row do that"
     return text

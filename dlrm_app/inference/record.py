@@ -15,7 +15,7 @@ from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum, describe_files, differences, escapes
-from dlrm_app.records import from_json
+from dlrm_app.records import T, from_json
 from dlrm_app.text import bullets
 
 RECORD, DELTA, ENCODING = "export.json", "delta.json", "encoding"
@@ -159,39 +159,31 @@ def is_export(folder: Path) -> bool:
 
 def read_record(folder: Path) -> ExportRecord:
     """Reads FOLDER/export.json. Raises DataError if it is missing, damaged or of another version."""
-    path = folder / RECORD
-    if not path.is_file():
-        raise DataError(f"no export at {folder}: it has no {RECORD}; name a folder that dlrm-export wrote")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
-            raise DataError(
-                f"{path} is not what this program reads, {FORMAT!r} version {VERSION}: export again"
-            )
-        return from_json(ExportRecord, value)
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}): export again") from error
+    return _read(folder / RECORD, ExportRecord, FORMAT, "export")
 
 
 def read_delta(folder: Path) -> DeltaRecord:
     """Reads FOLDER/delta.json. Raises DataError if it is missing, damaged or of another version."""
-    path = folder / DELTA
+    record = _read(folder / DELTA, DeltaRecord, DELTA_FORMAT, "delta")
+    if outside := [name for name in record.record.files if escapes(name)]:
+        raise DataError(f"{folder / DELTA} names a file outside its folder, {outside[0]!r}: export again")
+    return record
+
+
+def _read(path: Path, kind: type[T], form: str, what: str) -> T:
     if not path.is_file():
         raise DataError(
-            f"no delta at {folder}: it has no {DELTA}; name a folder that dlrm-export since=EXPORT wrote"
+            f"no {what} at {path.parent}: it has no {path.name}; name a folder that dlrm-export wrote"
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-        if (value["format"], value["version"]) != (DELTA_FORMAT, VERSION):
-            raise ValueError(f"this program reads {DELTA_FORMAT!r} version {VERSION}")
-        record = from_json(DeltaRecord, value)
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path} is damaged, or of another version ({error}): make the delta again"
-        ) from error
-    if outside := [name for name in record.record.files if escapes(name)]:
-        raise DataError(f"{path} names a file outside its folder, {outside[0]!r}: make the delta again")
-    return record
+        if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (form, VERSION):
+            raise DataError(
+                f"{path} is not what this program reads, {form!r} version {VERSION}: export again"
+            )
+        return from_json(kind, value)
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}): export again") from error
 
 
 def refuse_other_base(base: Path, delta: Path, record: DeltaRecord) -> None:
