@@ -1,7 +1,7 @@
 """dlrm-days: goes through the days in their order, learns those that are new, and names those that are missing or changed."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import date
 from functools import cache
@@ -49,9 +49,9 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
             if ranks.is_first:
                 conclude(config, History(output, records))
         if ranks.is_first:
-            conclude(config, History(output, records))
+            marks = conclude(config, History(output, records))
             print(days_table(records[-SHOWN:]))
-            _warn_of(missing, late, output)
+            _warn_of(missing, late, marks, output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     return records
 
@@ -86,28 +86,27 @@ def files_of(config: DaysConfig, day: str) -> list[Source]:
         return []
 
 
-def conclude(config: DaysConfig, history: History) -> None:
-    """Brings what follows from the records up to date: the link to the published day, what is kept, days.jsonl."""
+def conclude(config: DaysConfig, history: History) -> dict[str, str]:
+    """Brings what follows from the records up to date: the link to the published day, what is kept, days.jsonl; gives the marks."""
     if history.published:
         publish(history)
         prune(history, config.days.num_kept)
-    write_lines(history.output, history.records, marks_of(config, history))
+    marks = marks_of(config, history)
+    write_lines(history.output, history.records, marks)
+    return marks
 
 
 def marks_of(config: DaysConfig, history: History) -> dict[str, str]:
     """Day → why its record is not what its files would give now: they have changed, or those of a day before it."""
     marks: dict[str, str] = {}
-    for number, record in enumerate(history.records):
-        folder = history.folder(record.day)
-        following = [history.folder(later.day) for later in history.records[number:]]
-        if (folder / "dataset").is_dir() and (change := _change(record, config)):
+    for record in history.records:
+        is_kept = (history.folder(record.day) / "dataset").is_dir()
+        if is_kept and (change := _change(record, config)):
             marks[record.day] = change
-            logger.warning("%s: %s; %s", record.day, change, redo(following))
         elif record.parent in marks:
             marks[record.day] = f"made from {record.parent}, which has changed"
         elif record.parent_record != parent_checksum(history.output, record.parent):
             marks[record.day] = f"made from another {record.parent} than the one that is there now"
-            logger.warning("%s: %s; %s", record.day, marks[record.day], redo(following))
     return marks
 
 
@@ -129,14 +128,16 @@ def _checksum(source: Source) -> str:
     return content_checksum(source)
 
 
-def _warn_of(missing: Sequence[str], late: Sequence[str], output: Path) -> None:
+def _warn_of(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
     if missing:
         logger.warning("without files, left out: %s", listed(missing, 7))
     if late:
-        folders = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name > late[0]]
-        logger.warning(
-            "files came after later days were learnt, left out: %s; %s", listed(late, 7), redo(folders)
-        )
+        logger.warning("files came after later days were learnt, left out: %s", listed(late, 7))
+    for day, mark in marks.items():
+        logger.warning("%s: %s", day, mark)
+    if first := min([*late, *marks], default=None):
+        following = [folder for folder in sorted((output / DAYS).glob("*-*-*")) if folder.name >= first]
+        logger.warning("to learn from %s on again, %s", first, redo(following))
 
 
 def days_table(records: Sequence[DayRecord]) -> str:

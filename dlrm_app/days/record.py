@@ -124,7 +124,7 @@ def read_record(folder: Path) -> DayRecord | None:
 
 def redo(folders: Sequence[Path]) -> str:
     """What to type so that days are done again."""
-    return f"to do it again, delete {' '.join(map(str, folders))} and run the same command"
+    return f"delete {' '.join(map(str, folders))} and run the same command"
 
 
 def parent_checksum(output: Path, parent: str | None) -> str | None:

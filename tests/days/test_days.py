@@ -145,9 +145,7 @@ def test_a_day_without_files_is_named_and_left_out_also_once_it_comes(
         assert f"without files, left out: {NAMES[1]}" in caplog.text
         shutil.copytree(log / f"dt={NAMES[1]}", own / f"dt={NAMES[1]}")
         learn(words, nothing)
-    assert (
-        f"left out: {NAMES[1]}; to do it again, delete {tmp_path}/out/days/{NAMES[2]} and run" in caplog.text
-    )
+    assert f"to learn from {NAMES[1]} on again, delete {tmp_path}/out/days/{NAMES[2]} and run" in caplog.text
     assert list(lines(tmp_path / "out")) == [NAMES[0], NAMES[2]]
 
 
