@@ -100,7 +100,7 @@ class Day:
         self.folder.mkdir(parents=True, exist_ok=True)
         dataset = self._encode()
         next_day, first, retrained = self._judge()
-        unseen, vocabulary = _growth(dataset)
+        unseen_share, unseen, vocabulary = _growth(dataset)
         split = read_manifest(self.folder / "rows").splits["test"]
         before = self.history.window(self.config.days.replay_window or 1)
         held = None
@@ -117,7 +117,7 @@ class Day:
             day=self.name,
             rows=split.rows,
             positives=split.positives or 0,
-            unseen_share=_unseen_share(dataset) if self.parent else None,
+            unseen_share=unseen_share if self.parent else None,
             unseen=unseen if self.parent else {},
             vocabulary=vocabulary,
             next_day=next_day,
@@ -280,11 +280,12 @@ def read_seconds(folder: Path) -> dict[str, list[float]]:
         return {}
 
 
-def _growth(dataset: Manifest) -> tuple[dict[str, float], Vocabulary | None]:
-    """(feature → share of the day's lookups of values that the parent's vocabulary did not know, what the vocabularies gained and lost)."""
+def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabulary | None]:
+    """(share of the day's lookups of values that the parent's vocabularies did not know, by feature, what these gained and lost)."""
     growth = dataset.lineage.growth if dataset.lineage else []
     if not growth:
-        return {}, None
+        return None, {}, None
+    share = sum(each.unseen for each in growth) / max(sum(each.lookups for each in growth), 1)
     rows = {column.name: column.num_embeddings for column in dataset.sparse}
     vocabulary = Vocabulary(
         new=sum(each.new for each in growth),
@@ -292,13 +293,7 @@ def _growth(dataset: Manifest) -> tuple[dict[str, float], Vocabulary | None]:
         reused=sum(each.given_again for each in growth),
         rows=sum(rows[each.features[0]] for each in growth),
     )
-    return {each.features[0]: each.unseen / max(each.lookups, 1) for each in growth}, vocabulary
-
-
-def _unseen_share(dataset: Manifest) -> float | None:
-    growth = dataset.lineage.growth if dataset.lineage else []
-    lookups = sum(each.lookups for each in growth)
-    return sum(each.unseen for each in growth) / lookups if lookups else None
+    return share, {each.features[0]: each.unseen_share for each in growth}, vocabulary
 
 
 def prune(history: History, num_kept: int) -> None:
