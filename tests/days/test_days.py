@@ -1,12 +1,11 @@
 """Days in their order: learnt once, whatever interrupts; named where they are missing, late, changed or poisoned."""
 
 import logging
+import multiprocessing
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -224,9 +223,26 @@ def test_settings_of_other_commands_are_theirs(tmp_path: Path) -> None:
     assert config.problems() == []
 
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["dlrm_app.training.train", "tests.days.days_here"])
+
+
+def learn_in_a_process(words: Sequence[str], seconds: float | None = None) -> float:
+    """Learns days in a process of its own, which is killed after so many seconds; how many seconds it took."""
+    started = time.monotonic()
+    process = PROCESSES.Process(target=learn, args=(words,))
+    process.start()
+    process.join(seconds)
+    if seconds is None:
+        assert process.exitcode == 0
+    process.kill()
+    process.join()
+    return time.monotonic() - started
+
+
 @pytest.mark.long
 def test_days_that_are_killed_at_random_moments_end_the_same(log: Path, tmp_path: Path) -> None:
-    """The command itself, and SIGKILL at thirty moments of days that are encoded, judged, learnt, exported and retrained."""
+    """SIGKILL at thirty moments of days that are encoded, judged, learnt, exported and trained from scratch."""
     words = [
         *days_words(log, tmp_path / "out", NAMES[3]),
         "days.full_retrain=2",
@@ -234,21 +250,12 @@ def test_days_that_are_killed_at_random_moments_end_the_same(log: Path, tmp_path
         "export.format=torchscript",
         "train.checkpoint.every_steps=5",
     ]
-    arguments = command("days", *words)
-    started = time.monotonic()
-    succeed(arguments, tmp_path)
-    seconds = time.monotonic() - started
+    seconds = learn_in_a_process(words)
     expected = results((tmp_path / "out").rename(tmp_path / "expected"))
     moments = random.Random(7)
     for _ in range(30):
-        process = subprocess.Popen(
-            arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(moments.uniform(0.2, 0.35 * seconds))
-        process.kill()
-        process.wait()
-    succeed(arguments, tmp_path)
+        learn_in_a_process(words, moments.uniform(0.1, 0.3 * seconds))
+    learn_in_a_process(words)
     found = results(tmp_path / "out")
     assert found.keys() == expected.keys()
     assert [name for name, content in found.items() if content != expected[name]] == []
