@@ -31,7 +31,7 @@ from dlrm_app.evaluation.result import (
     format_result,
     importance_table,
 )
-from dlrm_app.evaluation.scores import Labels, Scores, blend, own_labels, read_scores
+from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
@@ -67,16 +67,17 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         models = [open_trained(Path(path), runtime, config.which, config.ema) for path in paths]
         data_path = config.data.path or (models[0].data_path if models else None)
         manifest = None
+        measured = []
         if data_path is not None:
             folder = Path(data_path)
-            manifest = runtime.together(lambda: open_rows(folder, models, config))
-        measured = []
-        for trained in models:
-            assert manifest is not None
-            measured.append(measure_on_same(trained, manifest, config, runtime))
-            refuse_other_labels(measured[-1], measured[0], runtime)
+            manifest = rows = runtime.together(lambda: open_rows(folder, models, config))
+            measured = [measure_on_same(trained, rows, config, runtime) for trained in models]
+        for other in measured[1:]:
+            refuse_other_labels(other, measured[0], runtime)
         if config.scores or config.blend:
-            measured += measure_scores(config, measured, manifest, runtime)
+            logits = [each.logits for each in measured]
+            for name, metrics in measure_scores(config, logits, manifest, runtime):
+                measured.append(Measured(name, None, metrics.compute(), *metrics.rows()))
         intervals, comparison, tests = find_intervals(measured, config.confidence)
         result = EvaluationResult(
             dataset=str(data_path or config.scores[0]),
@@ -100,51 +101,6 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                     write_json(Path(config.output), asdict(result))
         return result
-
-
-def measure_scores(
-    config: EvaluateConfig, models: Sequence[Measured], manifest: Manifest | None, runtime: Runtime
-) -> list[Measured]:
-    """Measures the files ``config.scores`` on the rows of ``manifest``, or on their own labels, and then the blend."""
-    files = runtime.together(
-        lambda: [read_scores(Path(path), manifest, config.split) for path in config.scores]
-    )
-    rows = runtime.together(lambda: _rows_of(config, files, manifest, runtime))
-    device = runtime.device
-    logits = [part.to(device) for part in runtime.together(lambda: [each.logits(rows) for each in files])]
-    found = list(zip(config.scores, logits, strict=True))
-    if config.blend:
-        name = "blend " + " + ".join(f"{weight:g}" for weight in config.blend)
-        found.append((name, blend([*(each.logits for each in models), *logits], config.blend)))
-    measured = []
-    for name, each in found:
-        metrics = ClickMetrics(config.split, config.group_by).to(device)
-        metrics.update(each, rows.labels, rows.groups)
-        measured.append(Measured(name, None, metrics.compute(), *metrics.rows()))
-    return measured
-
-
-def _rows_of(
-    config: EvaluateConfig, files: Sequence[Scores], manifest: Manifest | None, runtime: Runtime
-) -> Labels:
-    """This rank's labels: of the dataset, or the first that a file has."""
-    if manifest is None:
-        return own_labels(files, runtime)
-    features = [config.group_by] if config.group_by else []
-    size = batch_rows(config.batch_size, 1, runtime.world_size, runtime.device_type)
-    rank, world_size = runtime.rank, runtime.world_size
-    labels, groups = [], []
-    with EvalBatches(
-        manifest, config.split, features, batch_size=size, rank=rank, world_size=world_size
-    ) as batches:
-        for batch in batches:
-            part = slice(batch.num_valid)
-            labels.append(batch.labels[part] > 0.5)
-            groups += [batch.sparse_features[name].values()[part] for name in features]
-    total = manifest.splits[config.split].rows
-    share = range(rank * total // world_size, (rank + 1) * total // world_size)
-    joined = torch.cat(groups).to(runtime.device) if groups else None
-    return Labels(torch.cat(labels).to(runtime.device), joined, share)
 
 
 def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, PairedTest | str]:
@@ -317,8 +273,9 @@ def next_command(config: EvaluateConfig, manifest: Manifest | None) -> str:
     splits = manifest.splits if manifest else {}
     others = [name for name, split in splits.items() if name != config.split and split.positives]
     split = others[-1] if config.against and others else config.split
-    typed = typed_settings("split", "against", "output", "report")
     settings = {"split": split, "against": config.against or "ANOTHER_RUN"}
     if config.checkpoint is None:
         settings = {"split": split, "checkpoint": "RUN"}
+    # a blend has a weight for each model, and this command may have one more
+    typed = typed_settings("split", "against", "output", "report", *(() if config.against else ("blend",)))
     return next_line(" ".join(["dlrm-evaluate", *typed]), settings)

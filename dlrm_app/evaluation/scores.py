@@ -1,4 +1,4 @@
-"""Anybody's scores of a split's rows, from Parquet files: dlrm-predict's, LightGBM's, a spreadsheet's.
+"""Anybody's scores of a split's rows, from Parquet files: dlrm-predict's, LightGBM's, a spreadsheet's; and blends of models.
 
 A file has a column ``score``, the probability of a click, and a row for each row of the split, in their order. If it also has
 ``shard`` and ``row``, or ``file`` and ``line``, as dlrm-predict writes, its rows may have any order. A column ``label`` is
@@ -7,8 +7,6 @@ compared with the split's labels, or stands for them where no dataset is named.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +14,14 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
+from dlrm_app.evaluation.evaluate import batch_rows
+from dlrm_app.evaluation.metrics import ClickMetrics
+from dlrm_app.loader.batch import EvalBatches
 
 PLACES = (("shard", "row"), ("file", "line"))
 """Columns that say which row of the split a score is for."""
@@ -28,110 +30,121 @@ SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
-class Labels:
-    """``labels`` [n] bool of this rank's rows, ``groups`` [n] with group_by, and ``rows``: which of all they are."""
-
-    labels: torch.Tensor
-    groups: torch.Tensor | None
-    rows: range
-
-
-@dataclass(frozen=True)
 class Scores:
-    """``scores`` [R] of all rows of a split in its order, and the labels [R] written beside them, if there are any."""
+    """``logits`` [R] float32 of all rows of a split in its order, and the labels [R] written beside them, if there are any."""
 
-    path: Path
-    scores: NDArray[np.float64]
-    labels: NDArray[np.bool_] | None
+    path: str
+    logits: torch.Tensor
+    labels: torch.Tensor | None
 
-    def logits(self, given: Labels) -> torch.Tensor:
-        """[n] float32 of the rows of ``given``. Raises DataError where the scores are of other rows."""
-        part = slice(given.rows.start, given.rows.stop)
-        if self.labels is not None and not np.array_equal(self.labels[part], given.labels.cpu().numpy()):
+
+def measure_scores(
+    config: EvaluateConfig, before: Sequence[torch.Tensor], manifest: Manifest | None, runtime: Runtime
+) -> list[tuple[str, ClickMetrics]]:
+    """(name, metrics over this rank's rows) of the files ``config.scores``, and then of the blend, if one is asked for.
+
+    ``before``: logits [n] of the models that come before the files in the blend. The rows' labels are those of ``manifest``, or
+    the first that a file has. Raises DataError, on every rank, for files of other rows.
+    """
+    files = runtime.together(lambda: [read_scores(path, manifest, config.split) for path in config.scores])
+    labels, groups = runtime.together(lambda: _read_labels(config, files, manifest, runtime))
+    share = runtime.together(lambda: _share_of(files, labels, manifest, config.split, runtime))
+    found = [(each.path, each.logits[share].to(runtime.device)) for each in files]
+    if weights := config.blend:
+        models = [*before, *(logits for _, logits in found)]
+        total = sum(w * each.double() for w, each in zip(weights, models, strict=True)) / sum(weights)
+        assert isinstance(total, torch.Tensor)
+        found.append(("blend " + " + ".join(f"{weight:g}" for weight in weights), total.float()))
+    measured = []
+    for name, logits in found:
+        metrics = ClickMetrics(config.split, config.group_by).to(runtime.device)
+        metrics.update(logits, labels, groups)
+        measured.append((name, metrics))
+    return measured
+
+
+def _read_labels(
+    config: EvaluateConfig, files: Sequence[Scores], manifest: Manifest | None, runtime: Runtime
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(labels [n] of this rank's rows, their groups with group_by)."""
+    rank, world_size, device = runtime.rank, runtime.world_size, runtime.device
+    if manifest is None:
+        labels = next((each.labels for each in files if each.labels is not None), None)
+        if labels is None:
+            raise DataError(f"scores={files[0].path} has no column label: give data.path=DATASET")
+        return labels[_share(len(labels), runtime)].to(device), None
+    features = [config.group_by] if config.group_by else []
+    size = batch_rows(config.batch_size, 1, world_size, runtime.device_type)
+    parts, groups = [], []
+    with EvalBatches(
+        manifest, config.split, features, batch_size=size, rank=rank, world_size=world_size
+    ) as batches:
+        for batch in batches:
+            parts.append(batch.labels[: batch.num_valid] > 0.5)
+            groups += [batch.sparse_features[name].values()[: batch.num_valid] for name in features]
+    return torch.cat(parts).to(device), torch.cat(groups).to(device) if groups else None
+
+
+def _share(rows: int, runtime: Runtime) -> slice:
+    """This rank's share of so many rows, as an evaluation deals them."""
+    return slice(runtime.rank * rows // runtime.world_size, (runtime.rank + 1) * rows // runtime.world_size)
+
+
+def _share_of(
+    files: Sequence[Scores], labels: torch.Tensor, manifest: Manifest | None, split: str, runtime: Runtime
+) -> slice:
+    """This rank's share of every file. Raises DataError for files of other rows."""
+    rows = manifest.splits[split].rows if manifest else max(len(each.logits) for each in files)
+    share = _share(rows, runtime)
+    for each in files:
+        if len(each.logits) != rows:
             raise DataError(
-                f"scores={self.path} has other labels than the rows that it is compared on: write the scores of the split's rows "
-                "in their order, or with the columns shard and row, or file and line, of dlrm-predict"
+                f"scores={each.path} has {len(each.logits):,} rows, the others {rows:,}: give a score for each row of the "
+                "split, and no others"
             )
-        p = np.clip(self.scores[part], SMALLEST, 1 - SMALLEST)
-        return torch.from_numpy(np.log(p / (1 - p)).astype(np.float32))
+        if each.labels is not None and not torch.equal(each.labels[share], labels.cpu()):
+            raise DataError(
+                f"scores={each.path} has other labels than the rows that it is compared on: write the scores of the split's "
+                "rows in their order, or with the columns shard and row, or file and line, of dlrm-predict"
+            )
+    return share
 
 
-def read_scores(path: Path, manifest: Manifest | None, split: str) -> Scores:
-    """The scores in the file at ``path`` of ``split``. Raises DataError, naming the file, for anything else."""
-    table = _read(path)
-    if problem := _problem(table, None if manifest is None else manifest.splits[split].rows):
-        raise DataError(f"scores={path} {problem}")
-    if (order := _order(table, manifest, split)) is not None:
-        table = table.take(pa.array(order))
-    scores = numbers_of(table.column("score").cast(pa.float64()))
-    if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
-        raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
-    labels = None
-    if "label" in table.column_names:
-        labels = numbers_of(table.column("label").cast(pa.float32())) == 1
-    return Scores(path, scores, labels)
-
-
-def _read(path: Path) -> pa.Table:
+def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:
+    """The scores in the file at ``path``, in the order of ``split``. Raises DataError, naming the file, for anything else."""
     try:
         names = set(pq.read_schema(path).names)
-        wanted = ["score", "label", *(name for pair in PLACES if set(pair) <= names for name in pair)]
-        return pq.read_table(path, columns=[name for name in wanted if name in names], partitioning=None)
-    except (pa.ArrowException, OSError) as error:
+        place = next((pair for pair in PLACES if set(pair) <= names), ())
+        table = pq.read_table(path, columns=[*({"score", "label"} & names), *place], partitioning=None)
+        if place:
+            table = table.take(pa.array(_order(table, place, manifest, split)))
+        scores = numbers_of(table.column("score").cast(pa.float64()))
+        labels = None
+        if "label" in names:
+            labels = torch.from_numpy(numbers_of(table.column("label").cast(pa.float32())) == 1)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise DataError(f"scores={path} cannot be read as Parquet: {reason}") from error
+        raise DataError(
+            f"scores={path} cannot be used ({reason}): it must be Parquet with a column score of numbers and, if you like, "
+            "label, none of them missing"
+        ) from error
+    if not ((scores >= 0) & (scores <= 1)).all():  # NaN is neither
+        raise DataError(f"scores={path} must hold probabilities, from 0 to 1, in the column score")
+    p = np.clip(scores, SMALLEST, 1 - SMALLEST)
+    return Scores(path, torch.from_numpy(np.log(p / (1 - p)).astype(np.float32)), labels)
 
 
-def _problem(table: pa.Table, rows: int | None) -> str | None:
-    """What a file of scores lacks."""
-    kinds = {field.name: field.type for field in table.schema}
-    if "score" not in kinds or not pa.types.is_floating(kinds["score"]):
-        return "lacks a column score of floating-point numbers: name the probabilities so"
-    if "label" in kinds and not (pa.types.is_primitive(kinds["label"])):
-        return f"has labels of type {kinds['label']}: write 0 and 1, or leave the column label out"
-    if empty := [name for name in kinds if table.column(name).null_count]:
-        return f"has missing values in the column {empty[0]}: give every row a score"
-    if rows is not None and len(table) != rows:
-        return f"has {len(table):,} rows, the split has {rows:,}: give a score for each row of the split, and no others"
-    return None
-
-
-def _order(table: pa.Table, manifest: Manifest | None, split: str) -> NDArray[np.int64] | None:
-    """The numbers of the table's rows in the order of the split; None where it does not say which row each is."""
-    place = next((pair for pair in PLACES if set(pair) <= set(table.column_names)), None)
-    if place is None:
-        return None
+def _order(table: pa.Table, place: Sequence[str], manifest: Manifest | None, split: str) -> NDArray[np.int64]:
+    """The numbers of the table's rows in the order of the split, or of the names of their files."""
     encoded = table.column(place[0]).cast(pa.string()).combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     known = sorted(names)
     if manifest is not None:
-        shards, sources = manifest.splits[split].shards, manifest.sources
-        of_split = [each.path for each in (shards if place[0] == "shard" else sources)]
-        known = of_split if set(names) <= set(of_split) else known
+        of_split = manifest.splits[split].shards if place[0] == "shard" else manifest.sources
+        paths = [each.path for each in of_split]
+        known = paths if set(names) <= set(paths) else known
     number = np.array([known.index(name) for name in names], np.int64)
-    rows = numbers_of(table.column(place[1]))
-    order: NDArray[np.int64] = np.lexsort((rows, number[numbers_of(encoded.indices)]))
+    order: NDArray[np.int64] = np.lexsort(
+        (numbers_of(table.column(place[1])), number[numbers_of(encoded.indices)])
+    )
     return order
-
-
-def own_labels(files: Sequence[Scores], runtime: Runtime) -> Labels:
-    """This rank's share of the first labels written beside the scores. Raises DataError where none are, or not as many."""
-    labels = next((each.labels for each in files if each.labels is not None), None)
-    if labels is None:
-        raise DataError(
-            f"scores={files[0].path} has no column label, and no dataset is named: give data.path=DATASET"
-        )
-    if other := next((each for each in files if len(each.scores) != len(labels)), None):
-        raise DataError(
-            f"scores={other.path} has {len(other.scores):,} rows, the file with labels {len(labels):,}: give scores of the same rows"
-        )
-    rank, world_size, total = runtime.rank, runtime.world_size, len(labels)
-    rows = range(rank * total // world_size, (rank + 1) * total // world_size)
-    return Labels(torch.from_numpy(labels[rows.start : rows.stop]).to(runtime.device), None, rows)
-
-
-def blend(logits: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
-    """The mean of models' logits [n] each, by ``weights``."""
-    total: Any = sum(weight * each.double() for weight, each in zip(weights, logits, strict=True))
-    mean: torch.Tensor = (total / sum(weights)).float()
-    return mean

@@ -109,13 +109,13 @@ def test_two_ranks_find_the_same(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"probability": [0.5] * 503}, "lacks a column score"),
-        ({"score": [0.5] * 502}, "has 502 rows, the split has 503"),
-        ({"score": [0.5] * 502 + [None]}, "missing values in the column score"),
+        ({"probability": [0.5] * 503}, "column score of numbers"),
+        ({"score": [0.5] * 502}, "has 502 rows, the others 503"),
+        ({"score": [0.5] * 502 + [None]}, "1 values are missing"),
         ({"score": [0.5] * 502 + [1.5]}, "must hold probabilities, from 0 to 1"),
         ({"score": [0.5] * 502 + [float("nan")]}, "must hold probabilities, from 0 to 1"),
         ({"score": [0.5] * 503, "label": [0] * 503}, "has other labels than the rows"),
-        ({"score": [0.5] * 503, "label": ["no"] * 503}, "has labels of type string"),
+        ({"score": [0.5] * 503, "label": ["no"] * 503}, "cannot be used .*label"),
     ],
 )
 def test_other_files_are_refused_by_name(folder: Path, tmp_path: Path, columns: Any, said: str) -> None:
