@@ -1,11 +1,11 @@
 """The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from dlrm_app.dataset.lineage import Relation, relate
+from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import DataError
 from dlrm_app.tables.specs import Table
@@ -51,38 +51,57 @@ def refuse_other_columns(
     encoding: str,
     *,
     takes_newer: bool = False,
+    takes_older: bool = False,
 ) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the dataset of ``model``.
 
-    ``encoding``: what to preprocess with, so that it would not; ``takes_newer`` as for ``column_problems``.
+    ``encoding``: what to preprocess with, so that it would not; the others as for ``column_problems``.
     """
-    if problems := column_problems(known, manifest, features, takes_newer=takes_newer):
+    takes = {"takes_newer": takes_newer, "takes_older": takes_older}
+    if problems := column_problems(known, manifest, features, **takes):
         raise DataError(
             f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
             f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
         )
 
 
+def read_as_known(
+    known: dict[str, Any], manifest: Manifest, features: Collection[str], model: Path, encoding: str
+) -> Manifest:
+    """``manifest`` as ``model`` reads it: of a vocabulary that was grown from the model's, ids given since are rare values.
+
+    Raises DataError as ``refuse_other_columns`` does; an older or newer day of the model's vocabularies is no other way.
+    """
+    refuse_other_columns(known, manifest, features, model, encoding, takes_newer=True, takes_older=True)
+    relation = relate(known, describe_columns(manifest))
+    return replace(manifest, known_on=relation.day if relation.kind == "newer" else None)
+
+
 def column_problems(
-    known: dict[str, Any], manifest: Manifest, features: Collection[str], *, takes_newer: bool = False
+    known: dict[str, Any],
+    manifest: Manifest,
+    features: Collection[str],
+    *,
+    takes_newer: bool = False,
+    takes_older: bool = False,
 ) -> list[str]:
     """Reasons why rows of ``manifest`` do not mean the same as those of a model's own dataset, ``known``.
 
-    ``features``: the sparse columns that it reads. A vocabulary that the model's was grown from is none, as long as it gave no
-    id again since; nor, where ``takes_newer``, is one that was grown from the model's.
+    ``features``: the sparse columns that it reads. Where ``takes_newer``, a vocabulary that was grown from the model's is no
+    reason; nor, where ``takes_older``, one that the model's was grown from, as long as no id was given again since.
     """
     given = describe_columns(manifest)
     relation = relate(known, given)
+    is_taken = {"newer": takes_newer, "older": takes_older}.get(relation.kind, False)
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
     if names[0] != names[1]:
         problems = [f"its dense columns are {', '.join(names[1])}, the model's {', '.join(names[0])}"]
     else:
         pairs = zip(known["dense"], given["dense"], strict=True)
-        is_related = relation.kind == "older" or (relation.kind == "newer" and takes_newer)
         problems = [
             problem
             for old, new in pairs
-            if not (is_related and _is_same_but_for_bytes(old["transform"], new["transform"]))
+            if not (is_taken and _is_same_but_for_bytes(old["transform"], new["transform"]))
             for problem in _differences(old, new, ["transform"])
         ]
     there = {column["name"]: column for column in given["sparse"]}
@@ -92,28 +111,21 @@ def column_problems(
             continue
         if name not in there:
             problems.append(f"it has no sparse column {name}")
-            continue
-        other = there[name]
-        if relation.day is None or not _is_same_but_for_bytes(column["encoding"], other["encoding"]):
-            problems += _differences(column, other, ["num_embeddings", "multi_hot", "encoding"])
-            continue
-        problems += _differences(column, other, ["multi_hot"])
-        problems += _day_problems(name, relation, known, given, takes_newer)
+        elif relation.day is None or not _is_same_but_for_bytes(column["encoding"], there[name]["encoding"]):
+            problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
+        elif not is_taken:
+            problems.append(f"{name}: its vocabulary is of {_day_of(given)}, the model's of {_day_of(known)}")
+        elif relation.kind == "older":
+            again = known["lineage"]["given_again"].get(name)
+            if again is not None and day_number(again) > relation.day:
+                problems.append(
+                    f"{name}: ids of its vocabulary were given to other values since, on day {again}"
+                )
     return problems
 
 
-def _day_problems(
-    name: str, relation: Relation, known: Mapping[str, Any], given: Mapping[str, Any], takes_newer: bool
-) -> list[str]:
-    """The problem of reading column ``name``, of an older or newer vocabulary of the same lineage, if there is one."""
-    if relation.kind == "newer":
-        days = f"it is of day {given['lineage']['day']}, the model of an earlier one"
-        return [] if takes_newer else [f"{name}: its vocabulary has grown since the model's: {days}"]
-    again = known["lineage"]["given_again"].get(name)
-    if again is None or relation.day is None or day_number(again) <= relation.day:
-        return []
-    days = f"last on day {again}; the dataset is of day {given.get('lineage', known['lineage'])['day']}"
-    return [f"{name}: ids of its vocabulary were given to other values since, {days}"]
+def _day_of(columns: Mapping[str, Any]) -> str:
+    return f"day {columns['lineage']['day']}" if "lineage" in columns else "an earlier day"
 
 
 def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:

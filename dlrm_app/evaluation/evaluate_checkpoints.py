@@ -37,7 +37,7 @@ from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
 from dlrm_app.loader.reader import SplitReader
 from dlrm_app.loader.rows import Columns, arrange
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
-from dlrm_app.runs.checkpoint.marker import TrainedModel, check_columns, read_as_known
+from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
 from dlrm_app.table import text_table
 from dlrm_app.text import next_line, typed_settings
 
@@ -113,8 +113,7 @@ def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, 
     with start_runtime(config.threads) as runtime:
         try:
             trained = open_trained(first_path, runtime, config.which)
-            manifest = read_manifest(Path(trained.data_path))
-            check_columns(trained, manifest)
+            manifest = known_rows(trained, read_manifest(Path(trained.data_path)))
             baseline = measure(trained, manifest, config, runtime)
         except DlrmError as error:
             return {name: f"{first}: {error}" for name, _ in others}
@@ -142,7 +141,7 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
         refuse_moved(path, models[0].name)
     manifest = read_manifest(path)
     if models:
-        check_columns(models[0], manifest, takes_newer=True)
+        known_rows(models[0], manifest)
     for trained in models:
         problem = group_problem(manifest, trained.features, config.group_by)
         refuse_if([problem] if problem else [])
@@ -160,12 +159,11 @@ def measure_on_same(
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
     """``manifest`` as the model reads it, or the model's own dataset. Raises DataError where that was not made of the same files."""
     try:
-        return read_as_known(trained, manifest)
+        return known_rows(trained, manifest)
     except DataError as error:
         if config.data.path is not None or not (Path(trained.data_path) / MANIFEST).is_file():
             raise
-        own = read_manifest(Path(trained.data_path))
-        check_columns(trained, own)
+        own = known_rows(trained, read_manifest(Path(trained.data_path)))
         files = _files(own, config.split)
         if not files or files != _files(manifest, config.split):
             raise DataError(

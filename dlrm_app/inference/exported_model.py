@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dlrm_app.dataset.columns import describe_columns, refuse_other_columns
+from dlrm_app.dataset.columns import describe_columns, read_as_known
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference.formats import LOADERS, Inputs, Run, cpu_instructions
@@ -50,10 +50,10 @@ class ExportedModel:
         check_inputs(inputs, len(self.record.dense), self.record.features)
         return self.run(inputs)
 
-    def check_columns(self, manifest: Manifest) -> None:
-        """Raises DataError naming every column that ``manifest`` lacks or encodes in another way."""
+    def check_columns(self, manifest: Manifest) -> Manifest:
+        """``manifest`` as the model reads it. Raises DataError naming every column that it lacks or encodes in another way."""
         encoding = f"encoding.path={self.folder / ENCODING}"
-        refuse_other_columns(describe_columns(self.encoding), manifest, self.features, self.folder, encoding)
+        return read_as_known(describe_columns(self.encoding), manifest, self.features, self.folder, encoding)
 
 
 def open_export(folder: Path) -> ExportedModel:

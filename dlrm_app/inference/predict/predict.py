@@ -36,7 +36,7 @@ from dlrm_app.loader.rows import Ranges, Rows, arrange
 from dlrm_app.preprocess.passes.targets import OwnClicks
 from dlrm_app.preprocess.units.lake import with_versions
 from dlrm_app.runs.checkpoint.load import open_trained
-from dlrm_app.runs.checkpoint.marker import check_columns
+from dlrm_app.runs.checkpoint.marker import known_rows
 from dlrm_app.text import bullets, percent
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ _ReadChunk = tuple[Rows, pa.Table]
 class Model:
     """``logits`` gives [B] of a batch; ``features`` in the order that it reads them.
 
-    ``identity``: a checksum that no other model has. ``check`` raises DataError for a dataset that it cannot read.
+    ``identity``: a checksum that no other model has. ``check`` gives a dataset as the model reads it, or raises DataError.
     ``encoding``: the folder that raw rows are encoded by.
     """
 
@@ -65,7 +65,7 @@ class Model:
     features: list[str]
     encoding: Path
     logits: Callable[[Batch], torch.Tensor]
-    check: Callable[[Manifest], None]
+    check: Callable[[Manifest], Manifest]
 
 
 def predict(config: PredictConfig) -> dict[str, float] | None:
@@ -132,8 +132,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
 def _columns(config: PredictConfig, model: Model) -> Manifest:
     """The manifest that says what the columns of the rows mean. Raises DataError if the model reads others."""
     manifest = read_manifest(Path(config.data.path or config.encoding or model.encoding))
-    model.check(manifest)
-    return manifest
+    return model.check(manifest)
 
 
 def _from_export(path: Path, runtime: Runtime) -> Model:
@@ -157,8 +156,8 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
         values: torch.Tensor = model(*to_inputs(batch))[1]
         return values
 
-    def check(manifest: Manifest) -> None:
-        check_columns(trained, manifest)
+    def check(manifest: Manifest) -> Manifest:
+        return known_rows(trained, manifest)
 
     identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
     return Model(identity, trained.features, Path(trained.data_path), logits, check)

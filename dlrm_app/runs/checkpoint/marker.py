@@ -12,8 +12,7 @@ from typing import Any
 
 from dlrm_app.config.saved import read_saved_config
 from dlrm_app.config.train import EvaluationConfig, TrainerConfig
-from dlrm_app.dataset.columns import describe_columns, number_features, refuse_other_columns
-from dlrm_app.dataset.lineage import relate
+from dlrm_app.dataset.columns import number_features, read_as_known, refuse_other_columns
 from dlrm_app.dataset.manifest import DenseColumn, Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import differences, write_json
@@ -278,23 +277,16 @@ def describe_trained(folder: Path, marker: Marker, dense: str = MODEL) -> Traine
     return TrainedModel(folder, marker, spec, config.trainer, config.evaluation, config.data.path, dense)
 
 
-def check_columns(trained: TrainedModel, manifest: Manifest, *, takes_newer: bool = False) -> None:
-    """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset.
-
-    ``takes_newer``: vocabularies that were grown from the model's are no other way.
-    """
+def check_columns(trained: TrainedModel, manifest: Manifest) -> None:
+    """Raises DataError naming every column that ``manifest`` encodes in another way than the model's dataset."""
     if trained.marker.dataset != manifest.fingerprint():
         encoding = setting("encoding.path", trained.data_path)
-        refuse_other_columns(
-            trained.columns, manifest, trained.features, trained.folder, encoding, takes_newer=takes_newer
-        )
+        refuse_other_columns(trained.columns, manifest, trained.features, trained.folder, encoding)
 
 
-def read_as_known(trained: TrainedModel, manifest: Manifest) -> Manifest:
-    """``manifest`` as the model reads it: where its vocabularies were grown from the model's, new ids are rare values.
-
-    Raises DataError as ``check_columns`` does.
-    """
-    check_columns(trained, manifest, takes_newer=True)
-    relation = relate(trained.columns, describe_columns(manifest))
-    return replace(manifest, known_on=relation.day) if relation.kind == "newer" else manifest
+def known_rows(trained: TrainedModel, manifest: Manifest) -> Manifest:
+    """``manifest`` as the model reads it, which may be of another day of its vocabularies. Raises DataError otherwise."""
+    if trained.marker.dataset == manifest.fingerprint():
+        return manifest
+    encoding = setting("encoding.path", trained.data_path)
+    return read_as_known(trained.columns, manifest, trained.features, trained.folder, encoding)
