@@ -41,9 +41,8 @@ def _first_encoding(typed: Sequence[str], day: date) -> list[str]:
     words = [] if choices else ["encoding=vocab"]
     if not choices or "encoding=vocab" in choices:
         words.append(given("encoding.day", day))
-    if not any(word.startswith(("dense.target_columns=", "experiment=")) for word in typed):
-        words.append("dense.target_columns=null")  # they would keep to the clicks of the first day
-    return [*words, *typed]
+    # clicks of the first day would be all that their values are ever made of
+    return [*words, *([] if choices else ["dense.target_columns=null"]), *typed]
 
 
 def _next_encoding(typed: Sequence[str], day: date, parent: Manifest) -> list[str]:

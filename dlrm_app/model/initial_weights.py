@@ -1,5 +1,5 @@
-"""The tables' initial weights, a function of (seed, table, row) alone, or of a row's generation too, so that every sharding plan starts alike; and the
-last bias, so that a model begins by predicting the share of positives and need not learn it.
+"""The tables' initial weights, a function of (seed, table, row) alone, and of a row's generation if it is not 0, so that every
+sharding plan starts alike; and the last bias, so that a model begins by predicting the share of positives and need not learn it.
 
 Tables are drawn on the CPU whatever the device, for a GPU's generator gives other numbers from the same seed.
 """

@@ -1,12 +1,14 @@
-"""Tables that begin with vectors of a file, by raw value: ``tables.specs[…].init_from``.
+"""Rows that begin otherwise than as drawn by seed, table and row: by their generation, or with vectors of a file.
 
-A Parquet file with the columns ``value`` (as raw logs have it) and ``vector`` (a list of numbers, as wide as the table or as one
-model's share of it in an ensemble, each of which then begins with it). Values that share an id begin with their mean.
+A row whose id a growing vocabulary has given to another value is drawn by its generation too. ``tables.specs[…].init_from`` names a
+Parquet file with the columns ``value`` (as raw logs have it) and ``vector`` (a list of numbers, as wide as the table or as one model's
+share of it in an ensemble, each of which then begins with it). Values that share an id begin with their mean.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +18,13 @@ import torch
 from torch import nn
 
 from dlrm_app.dataset.arrow import numbers_of
+from dlrm_app.dataset.columns import describe_columns
 from dlrm_app.dataset.dictionary import Columns
+from dlrm_app.dataset.encoding_files import VocabularyRows, read_rows
+from dlrm_app.dataset.lineage import relate
 from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import DataError
-from dlrm_app.model.initial_weights import local_parts, table_weights
+from dlrm_app.model.initial_weights import init_tables, local_parts, table_weights
 from dlrm_app.preprocess.encode.sparse import SparseEncoder
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor
 from dlrm_app.preprocess.read.spec import Column, Spec
@@ -30,6 +35,41 @@ from dlrm_app.text import count
 logger = logging.getLogger(__name__)
 _ROWS = 1 << 16
 """Read at a time."""
+
+
+def draw_generations(model: nn.Module, tables: Sequence[Table], manifest: Manifest, seed: int) -> None:
+    """Sets the rows of ``model``, sharded or not, whose ids were given to another value. Raises DataError."""
+    generations = {}
+    for table, rows in _histories(tables, manifest):
+        if rows.generation.any():
+            generations[table.name] = torch.zeros(table.rows, dtype=torch.int32)
+            generations[table.name][: len(rows.generation)] = torch.from_numpy(rows.generation)
+    init_tables(model, [table for table in tables if table.name in generations], seed, generations)
+
+
+def rows_given_since(
+    known: Mapping[str, Any], tables: Sequence[Table], manifest: Manifest
+) -> dict[str, torch.Tensor]:
+    """Table → the rows [R] whose ids were given to their values since the dataset of a model, whose columns are ``known``.
+
+    Raises DataError.
+    """
+    day = relate(known, describe_columns(manifest)).day
+    if day is None:
+        return {}
+    return {
+        table.name: torch.from_numpy(np.flatnonzero(rows.given_day > day))
+        for table, rows in _histories(tables, manifest)
+    }
+
+
+def _histories(tables: Sequence[Table], manifest: Manifest) -> Iterator[tuple[Table, VocabularyRows]]:
+    """The history of the ids of each table whose vocabulary grows."""
+    columns = {column.name: column for column in manifest.sparse}
+    for table in tables if manifest.lineage else ():
+        column = columns[table.features[0]]
+        if column.encoding["kind"] == "vocab":
+            yield table, read_rows(manifest.folder, column)
 
 
 def vector_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:

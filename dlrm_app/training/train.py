@@ -29,7 +29,7 @@ from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table, in_order
 from dlrm_app.training.evaluation import evaluate_split
-from dlrm_app.training.initial_rows import init_vectors
+from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
 from dlrm_app.training.mlperf_log import MlperfLog
@@ -116,9 +116,9 @@ def prepare(
     )
     begin_at_base_rate(trainable.model, config, manifest)
     runtime.together(lambda: begin_at_moments(trainable.model, manifest))
-    if any(table.init_from for table in tables):
-        members = config.model.ensemble_size
-        runtime.together(lambda: init_vectors(trainable.model, tables, manifest, members))
+    members, seed = config.model.ensemble_size, config.trainer.seed
+    runtime.together(lambda: draw_generations(trainable.model, tables, manifest, seed))
+    runtime.together(lambda: init_vectors(trainable.model, tables, manifest, members))
     soft_labels, distillation = None, config.distillation
     if scores := distillation.scores:
         soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), distillation.share, manifest))
@@ -133,7 +133,8 @@ def prepare(
     elif former is not None:
         spec = ModelSpec(config.model, tables, len(manifest.dense), config.trainer.seed, numbers)
         now = Described(spec, [column.name for column in manifest.dense])
-        state.begin_with(former, now, {}, config.warm_start)
+        since = runtime.together(lambda: rows_given_since(former.columns, tables, manifest))
+        state.begin_with(former, now, since, config.warm_start)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(
         trainable.optimizer, tables, config.optimizer, config.schedule, num_steps, state.progress

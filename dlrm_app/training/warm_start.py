@@ -77,7 +77,8 @@ def _check_columns(former: TrainedModel, manifest: Manifest, tables: Sequence[Ta
     common = {**former.columns, "dense": [known[name] for name in given if name in known]}
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
     features = [name for name in former.features if name in _features(tables)]
-    refuse_other_columns(common, both, features, former.folder, setting("encoding.path", former.data_path))
+    encoding = setting("encoding.path", former.data_path)
+    refuse_other_columns(common, both, features, former.folder, encoding, takes_newer=True)
 
 
 def _come_and_gone(
@@ -169,17 +170,12 @@ def inherited_table(inherited: "Inherited", dense_then: Sequence[str], dense_now
 
 
 def _lines(kept: "Mapping[str, Kept]", kind: str) -> list[list[str]]:
-    whole = [each.kept for each in kept.values() if each.is_whole]
-    lines = [[f"{len(whole):,} {kind}", "whole", f"{sum(whole):,}"]] if whole else []
-    return lines + [
-        [
-            name,
-            _state(each),
-            *(f"{number:,}" if number else "" for number in (each.kept, each.new, each.reset, each.dropped)),
-        ]
-        for name, each in kept.items()
-        if not each.is_whole
-    ]
+    changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
+    lines = [[f"{len(kept) - len(changed):,} {kind}", "whole"]] if len(changed) < len(kept) else []
+    for name, each in changed.items():
+        numbers = (each.kept, each.new, each.reset, each.dropped)
+        lines.append([name, _state(each), *(f"{number:,}" if number else "" for number in numbers)])
+    return lines
 
 
 def _state(kept: "Kept") -> str:

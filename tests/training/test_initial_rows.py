@@ -14,7 +14,7 @@ import torch
 
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.model.initial_weights import draw_block
+from dlrm_app.model.initial_weights import draw_block, init_tables
 from dlrm_app.preprocess.encode.sparse import hash_ids
 from dlrm_app.tables.specs import Table
 from dlrm_app.training.initial_rows import init_vectors, vector_problems
@@ -185,3 +185,26 @@ def test_a_run_begins_with_them(folder: Path, tmp_path: Path) -> None:
         train_here(tmp_path / name, *keys, f"tables.specs=[{{{spec}{given}}}]")
         first.append((tmp_path / name / "metrics.jsonl").read_text())
     assert first[0] != first[1]
+
+
+@pytest.mark.parametrize("init", ["uniform", "normal"])
+def test_a_row_is_drawn_by_its_generation_and_by_no_others(init: str) -> None:
+    table = Table("t", 20_000, 8, ("item",), init=init)
+    generations = torch.zeros(20_000, dtype=torch.int32)
+    drawn = [draw_block(table, 3, block) for block in range(3)]
+    assert all(torch.equal(draw_block(table, 3, block, generations), drawn[block]) for block in range(3))
+    generations[[5, 8_191, 8_192, 19_999]] = torch.tensor([1, 1, 2, 300], dtype=torch.int32)
+    bag = torch.nn.EmbeddingBag(20_000, 8)
+    init_tables(
+        torch.nn.ModuleDict({"embedding_bags": torch.nn.ModuleDict({"t": bag})}),
+        [table],
+        3,
+        {"t": generations},
+    )
+    is_other = (bag.weight.detach() != torch.cat(drawn)).any(dim=1)
+    assert is_other.nonzero().squeeze(1).tolist() == [5, 8_191, 8_192, 19_999]
+    alone = torch.zeros(20_000, dtype=torch.int32)
+    alone[8_192] = 2
+    assert torch.equal(draw_block(table, 3, 1, alone)[0], bag.weight[8_192])
+    alone[8_192] = 1
+    assert not torch.equal(draw_block(table, 3, 1, alone)[0], bag.weight[8_192])

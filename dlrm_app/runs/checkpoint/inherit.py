@@ -43,11 +43,6 @@ class Kept:
     reset: int = 0
     dropped: int = 0
 
-    @property
-    def is_whole(self) -> bool:
-        """True if nothing else than kept."""
-        return not (self.new or self.reset or self.dropped)
-
 
 @dataclass(frozen=True)
 class Inherited:
