@@ -56,6 +56,7 @@ MODELS = {
     "mean_pooling-row_wise": "tables.pooling=mean sharding.types=[row_wise]",
     "batch_norm": "model.batch_norm=true",
     "dropout": "model.dropout=0.002",
+    "dense_embedding": "model.dense_embedding_dim=4",
     "ensemble": "model.ensemble_size=2",
     "ema": "optimizer.dense.ema_decay=0.9",
     "dcn": "model=dcn",
