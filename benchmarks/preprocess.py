@@ -168,7 +168,7 @@ def check_same_job(folder: Path) -> None:
     import pyarrow.parquet as pq
 
     tables = {}
-    for name in ENGINES:
+    for name in ENGINES.keys() - {"ours-auto"}:  # which has other columns for few rows
         output = folder / f"same-{name}"
         shutil.rmtree(output, ignore_errors=True)
         if not name.startswith("ours"):

@@ -22,7 +22,8 @@ MOST_IDS = 3_000_000
 """Of all vocabularies together: counting clicks takes 400 bytes for each, and memory_gib is 2 if nothing is typed."""
 LONG_TAIL = 4.0
 """Distance of the highest 64th from the median, over that of the lowest, beyond which a logarithm evens both out."""
-NUM_BUCKETS = 32
+BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
+"""Buckets of a column, and how many if that leaves so many rows for each."""
 CROSS_GAIN, MOST_CROSSES = 0.003, 8
 """The share of the labels' entropy that a pair of columns must tell beyond its parts, and how many pairs are taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
@@ -149,16 +150,23 @@ def _choose_buckets(summary: Summary, choice: Choice) -> None:
         ]
         dense["bucket_columns"] = "all" if varied and len(varied) == len(summary.dense) else varied or None
         why = "an id for each part of the range: what need not rise or fall"
-        choice.reasons.extend([(f"buckets by quantiles, up to {NUM_BUCKETS}", name, why) for name in varied])
+        what = f"buckets by quantiles, up to {most_buckets(summary.rows)}"
+        choice.reasons.extend((what, name, why) for name in varied)
     if dense["bucket_boundaries"] == AUTO:
         wanted = chosen(dense["bucket_columns"], list(summary.dense))
-        dense["bucket_boundaries"] = {name: boundaries(summary.dense[name]) for name in wanted}
+        most = most_buckets(summary.rows)
+        dense["bucket_boundaries"] = {name: boundaries(summary.dense[name], most) for name in wanted}
 
 
-def boundaries(numbers: Numbers) -> list[float]:
-    """Rising boundaries with about as many rows in each of NUM_BUCKETS; a value that fills several has one of its own."""
+def most_buckets(rows: int) -> int:
+    """Buckets of a column: with few rows in each, vectors of more are learnt worse, for more than they add."""
+    return MORE_BUCKETS if rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
+
+
+def boundaries(numbers: Numbers, most: int) -> list[float]:
+    """Rising boundaries with about as many rows in each of ``most`` buckets; a value that fills several has one of its own."""
     points = numbers.quantiles or (0.0,)
-    every = max((len(points) - 1) // NUM_BUCKETS, 1)
+    every = max((len(points) - 1) // most, 1)
     return sorted({*points[every:-1:every]} - {points[0]}) or [points[-1]]
 
 

@@ -173,15 +173,15 @@ def test_one_number_of_embeddings_hashes_every_column() -> None:
 
 def test_buckets_hold_about_as_many_rows_each() -> None:
     values = np.random.default_rng(2).normal(size=20_000)
-    bounds = boundaries(numbers_of_column(values))
+    bounds = boundaries(numbers_of_column(values), 32)
     sizes = np.bincount(np.searchsorted(bounds, values, side="right"))
     assert len(sizes) == 32
     assert sizes == pytest.approx(np.full(32, 20_000 / 32), rel=0.1)
 
 
 def test_few_distinct_numbers_have_a_bucket_each() -> None:
-    assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100))) == [2.5, 5.0]
-    assert boundaries(Numbers((), 0.0, 1.0, is_whole=True)) == [0.0]
+    assert boundaries(numbers_of_column(np.repeat([5.0, -1.0, 2.5], 100)), 32) == [2.5, 5.0]
+    assert boundaries(Numbers((), 0.0, 1.0, is_whole=True), 32) == [0.0]
 
 
 def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp_path: Path) -> None:

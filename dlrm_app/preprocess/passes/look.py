@@ -61,7 +61,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Summary:
-    """``rows`` to learn from, about, of which ``seen`` were looked at; columns by name."""
+    """``rows`` to learn from, about, of which ``seen`` were looked at; columns by name, sparse ones where rows are to be studied."""
 
     rows: int
     seen: int
@@ -173,15 +173,14 @@ def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
     for number, column in enumerate(plan.spec.dense):
         if column.kind != SCORE:
             dense[column.name] = numbers_of_column(beginning([piece.dense[number] for piece in pieces]))
-    for number, column in enumerate(plan.spec.sparse):
+    for number, column in enumerate(plan.spec.sparse if rows <= STUDIED_ROWS else ()):
         keys = beginning([piece.keys[number] for piece in pieces])
         if column.separator is None and column.rule != "cross":
             one_hot[column.name] = keys
         present = keys[keys != MISSING_KEY]
         sparse[column.name] = Values(len(present), pc.count_distinct(array_of(present)).as_py())
     labels = beginning([piece.labels for piece in pieces])
-    pairs = score_pairs(one_hot, labels) if rows <= STUDIED_ROWS else []
-    return Summary(rows, len(labels), dense, sparse, pairs)
+    return Summary(rows, len(labels), dense, sparse, score_pairs(one_hot, labels) if one_hot else [])
 
 
 def numbers_of_column(values: NDArray[np.float64]) -> Numbers:
