@@ -24,7 +24,7 @@ LONG_TAIL = 4.0
 """Distance of the highest 64th from the median, over that of the lowest, beyond which a logarithm evens both out."""
 BUCKETS, MORE_BUCKETS, BUCKET_ROWS = 16, 32, 4000
 """Buckets of a column, and how many if that leaves so many rows for each."""
-CROSS_GAIN, MOST_CROSSES = 0.003, 8
+CROSS_GAIN, MOST_CROSSES = 0.0015, 8
 """The share of the labels' entropy that a pair of columns must tell beyond its parts, and how many pairs are taken."""
 AUTO_ENCODING = ("kind", "num_embeddings", "min_count")
 
