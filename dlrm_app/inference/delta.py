@@ -1,7 +1,8 @@
 """Deltas of exports: what a day changed, and the full export again from an earlier one and its delta.
 
 delta.json, written last, says which export it is from and to, by checksums, and holds the record of the one that it gives. A
-file that changed is cut into pieces: rows of a table, which are compared with the same rows of the base, and new bytes.
+file that changed is cut into pieces: rows of a table, which are compared with the same rows of the base, what lies between
+them, compared by numbers of 4 bytes where the base has as much there, and new bytes.
 NAME.patch is one zstd stream: the pieces; of each block of rows how many changed, the gaps between their numbers and their
 bytes less the base's, byte by byte, all first bytes first; of new bytes the bytes themselves.
 Where rows lie in a file is only a hint: wrong ones make a delta larger, and what is applied is compared by checksums.
@@ -37,6 +38,7 @@ from dlrm_app.text import bullets, bytes_text
 
 _HEAD_BYTES = 1 << 10
 _BLOCK_BYTES = 1 << 23
+_NUMBER_BYTES = 4
 
 Bytes = NDArray[np.uint8]
 
@@ -85,7 +87,7 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
     """Writes to the folder ``delta`` what gives the export ``full`` from the export ``base``. Raises DataError if that is damaged."""
     before, after = read_record(base), read_record(full)
     check_files(base, before.files)
-    patched, num_changed, num_new = [], 0, 0
+    patched, num_changed, num_kept = [], 0, 0
     for name, mark in after.files.items():
         if before.files.get(name) == mark:
             continue
@@ -96,13 +98,15 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
         patch.parent.mkdir(parents=True, exist_ok=True)
         with patch.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
             changed = _write_patch(stream, old, new, pieces)
-        if places := after.rows.get(name):
-            compared = sum(piece.bytes // piece.row_bytes for piece in pieces if piece.base_offset >= 0)
-            num_changed, num_new = num_changed + changed, num_new + sum(at.rows for at in places) - compared
+        places = {at.offset for at in before.rows.get(name, [])}
+        of_tables = [n for n, piece in enumerate(pieces) if piece.bytes and piece.base_offset in places]
+        num_changed += sum(changed[number] for number in of_tables)
+        num_kept += sum(pieces[number].bytes // pieces[number].row_bytes for number in of_tables)
     rows = sum(at.rows for places in after.rows.values() for at in places)
     ends = checksum(base / RECORD), before.step, checksum(full / RECORD)
     marks = mark_files(delta, [_patch_path(delta, name) for name in patched])
-    record = DeltaRecord(*ends, after, patched, rows, num_changed, num_new, marks)
+    same = sum(at.rows for name, places in after.rows.items() if name not in patched for at in places)
+    record = DeltaRecord(*ends, after, patched, rows, num_changed, rows - num_kept - same, marks)
     write_json(delta / DELTA, asdict(record))
     return record
 
@@ -134,27 +138,34 @@ def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
 def _cut(old: Bytes, new: Bytes, old_rows: list[RowsAt], new_rows: list[RowsAt]) -> list[Piece]:
     """The pieces of ``new``: rows that the base has too, and what lies between."""
     known = {(at.table, at.first_row, at.row_bytes): at for at in old_rows if _lies_in(old, at)}
-    pieces, end = [], 0
+    pieces, end, old_end = [], 0, 0
     for at in sorted((at for at in new_rows if _lies_in(new, at)), key=lambda at: at.offset):
         there = known.get((at.table, at.first_row, at.row_bytes))
         if there is None or at.offset < end:
             continue
         num_bytes = min(at.rows, there.rows) * at.row_bytes
-        pieces += [Piece(at.offset - end), Piece(num_bytes, there.offset, at.row_bytes)]
-        end = at.offset + num_bytes
-    return [*pieces, Piece(len(new) - end)]
+        pieces += _between(at.offset - end, old_end, there.offset)
+        pieces.append(Piece(num_bytes, there.offset, at.row_bytes))
+        end, old_end = at.offset + num_bytes, there.offset + num_bytes
+    return pieces + _between(len(new) - end, old_end, len(old))
+
+
+def _between(num_bytes: int, old_begin: int, old_end: int) -> list[Piece]:
+    """What lies between rows: where the base has as many bytes there, numbers of 4 bytes, else new bytes."""
+    whole = num_bytes // _NUMBER_BYTES * _NUMBER_BYTES if num_bytes == old_end - old_begin else 0
+    return [Piece(whole, old_begin, _NUMBER_BYTES), Piece(num_bytes - whole)]
 
 
 def _lies_in(data: Bytes, at: RowsAt) -> bool:
     return min(at.offset, at.rows, at.row_bytes - 1) >= 0 and at.offset + at.rows * at.row_bytes <= len(data)
 
 
-def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> int:
-    """Writes the pieces, and what the base lacks; gives the number of rows that changed."""
-    at = num_changed = 0
+def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> list[int]:
+    """Writes the pieces, and what the base lacks; gives how many rows of each piece changed."""
+    at, num_changed = 0, [0] * len(pieces)
     stream.write(np.array([len(pieces)], "<i8"))
     stream.write(np.array(pieces, "<i8"))
-    for piece in pieces:
+    for number, piece in enumerate(pieces):
         part = new[at : at + piece.bytes]
         at += piece.bytes
         there = old[piece.base_offset : piece.base_offset + piece.bytes]
@@ -167,7 +178,7 @@ def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Pie
                 stream.write(np.array([len(changed)], "<u4"))
                 stream.write(np.diff(changed, prepend=0).astype("<u4"))
                 stream.write((rows[changed] - base[changed]).T.copy())
-                num_changed += len(changed)
+                num_changed[number] += len(changed)
     return num_changed
 
 
