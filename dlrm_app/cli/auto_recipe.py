@@ -20,7 +20,7 @@ from dlrm_app.text import as_typed, count
 logger = logging.getLogger(__name__)
 
 KAGGLE_ROWS, CLICKS_ROWS = 200_000, 1_000_000
-"""Up to so many rows of Criteo Kaggle kaggle_small was measured, and small_clicks of any log (docs/experiments.md)."""
+"""Up to so many rows of Criteo Kaggle kaggle_small was measured, and small_clicks of any log (docs/experiments/quality.md)."""
 MAX_TABLE_BYTES = 2**30
 """Of a recipe's tables with the optimizer's state. Beyond that, as with hashed ids that few rows never fill, making and
 saving them would take longer than the epoch."""
