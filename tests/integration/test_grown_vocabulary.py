@@ -135,6 +135,7 @@ def test_rows_keep_what_they_learnt_and_those_given_again_begin_anew(
     assert ["t_item", "grown", "and", "reset", f"{len(kept)}", f"{len(now) - 42}", f"{len(again)}"] in lines
 
 
+@pytest.mark.long
 def test_two_ranks_go_on_as_one_does(days: Path, first: Path, tmp_path: Path) -> None:
     go_on(tmp_path / "one", first, days / "day3")
     keys = [*SMALL, f"data.path={days}/day3", f"warm_start.checkpoint={first}", f"trainer.seed={SEED}"]
