@@ -31,13 +31,19 @@ def command(folder: Path, output: str, *options: str) -> list[str]:
         (["encoding=vocab", "encoding.min_count=2", "shuffle=full", "layout.shuffled_shard_rows=5000"], 30),
         (["encoding=hash", "dense.transform=standardize", "shuffle=block"], 10),
         ([], 15),
+        (["encoding=vocab", "encoding.min_count=2", "encoding.grow_from={parent}"], 30),
     ],
-    ids=["vocab-full", "hash-block", "auto"],
+    ids=["vocab-full", "hash-block", "auto", "grown"],
 )
 def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(
     tmp_path: Path, options: list[str], kills_wanted: int
 ) -> None:
     (tmp_path / "log.tsv").write_bytes(make_clicks(60_000, bad_every=5000))
+    if any("{parent}" in option for option in options):
+        (tmp_path / "earlier.tsv").write_bytes(make_clicks(20_000, seed=1))
+        earlier = [f"input.train={tmp_path}/earlier.tsv", "encoding=vocab", f"output={tmp_path}/parent"]
+        subprocess.run([str(COMMAND), *earlier], check=True, capture_output=True)
+    options = [option.format(parent=tmp_path / "parent") for option in options]
     arguments = [*options, "rejects.max_fraction=0.01"]
     begin = time.monotonic()
     subprocess.run(command(tmp_path, f"{tmp_path}/whole", *arguments), check=True, capture_output=True)

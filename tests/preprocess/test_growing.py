@@ -1,7 +1,9 @@
 """Vocabularies that grow, by whole runs of dlrm-preprocess."""
 
 import random
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +12,8 @@ import pytest
 from dlrm_app.dataset.encoding_files import read_rows, read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError, DlrmError
-from tests.preprocess.running import run, table_of
+from dlrm_app.preprocess.units.journal import Journal
+from tests.preprocess.running import content, run, table_of
 
 COLUMNS = """
 name: shop
@@ -151,6 +154,53 @@ def test_ids_of_values_not_seen_for_long_are_given_again(shop: str, tmp_path: Pa
     assert day.lineage.given_again["item"] == "4"
     rows = read_rows(day.folder, column)
     assert (rows.given_day[rows.generation > 0] > 1).all()
+
+
+def test_a_run_interrupted_after_any_step_ends_in_the_same_bytes(
+    shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        write_day(tmp_path / f"{number}.csv", number, low=9 * number)
+    first = run(tmp_path / "first", shop, f"input.train={tmp_path}/0.csv", "encoding=vocab", "encoding.day=1")
+    given = [shop, f"input.train={tmp_path}/1.csv", "split.val=0.2", "shuffle=full", "threads=1"]
+    given += ["encoding=vocab", "encoding.min_count=2", f"encoding.grow_from={first.folder}"]
+    whole = content(run(tmp_path / "whole", *given).folder)
+    land, steps = Journal.land, 0
+
+    def land_and_stop(*arguments: Any) -> None:
+        nonlocal left
+        land(*arguments)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "land", land_and_stop)
+    while True:
+        left, steps = steps + 1, steps + 1
+        try:
+            run(tmp_path / "killed", *given)
+            break
+        except KeyboardInterrupt:
+            left = -1
+            assert content(run(tmp_path / "killed", *given).folder) == whole
+            shutil.rmtree(tmp_path / "killed")
+    assert steps > 6
+
+
+def test_ids_do_not_depend_on_units_and_threads(shop: str, tmp_path: Path) -> None:
+    write_day(tmp_path / "0.csv", 0)
+    write_day(tmp_path / "1.csv", 1, num_rows=60_000, low=9)
+    first = run(tmp_path / "first", shop, f"input.train={tmp_path}/0.csv", "encoding=vocab", "encoding.day=1")
+    grown = [
+        run(
+            tmp_path / f"grown{number}",
+            *[shop, f"input.train={tmp_path}/1.csv", f"encoding.grow_from={first.folder}", "encoding=vocab"],
+            *given,
+        )
+        for number, given in enumerate((["threads=1"], ["threads=3", "layout.unit_mib=1"]))
+    ]
+    assert grown[0].lineage == grown[1].lineage
+    assert table_of(grown[0]).equals(table_of(grown[1]))
 
 
 @pytest.mark.parametrize(
