@@ -145,7 +145,8 @@ def encoding_file_problems(manifest: Manifest) -> list[str]:
         if rule["kind"] == "target"
     }
     for growth in manifest.lineage.growth if manifest.lineage else ():
-        looks[growth.waiting_file] = partial(read_waiting, folder, growth)
+        if growth.waiting_file:
+            looks[growth.waiting_file] = partial(read_waiting, folder, growth)
     for look in looks.values():
         try:
             look()

@@ -28,7 +28,7 @@ class Growth:
 
     values: have an id; new: were given one this day, ``given_again`` of them one that another value had before; expired:
     lost theirs; waiting: were not seen often enough yet, or found no room. lookups: values of this day's studied rows that
-    are not missing; unseen: those of them that had no id before this day.
+    are not missing; unseen: those of them that had no id before this day. waiting_file is empty where none waits.
     """
 
     features: list[str]
@@ -66,7 +66,7 @@ class Lineage:
     @property
     def files(self) -> list[str]:
         """The files that growing on takes, besides those that encoding takes."""
-        return [growth.waiting_file for growth in self.growth]
+        return [growth.waiting_file for growth in self.growth if growth.waiting_file]
 
 
 def vocabulary_of(columns: Mapping[str, Any]) -> str:

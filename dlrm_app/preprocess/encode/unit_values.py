@@ -17,6 +17,8 @@ from dlrm_app.preprocess.read.fields import MISSING_KEY
 
 _NO_SPANS = np.zeros((0, 2), np.int64)
 _NO_COUNTS = np.zeros(0, np.int64)
+_LEAST_SLOTS, _MOST_SLOTS = 1 << 10, 1 << 16
+"""Slots that a table begins with."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,19 @@ def _count_codes(codes, begins, ends, distinct_begins, counts, rows):  # type: i
 class UnitValues:
     """Values of a column in one unit: ids, and counts of the rows of studied splits."""
 
-    def __init__(self, vocabulary: tuple[NDArray[np.uint64], NDArray[np.int32]], num_ids: int) -> None:
+    def __init__(
+        self,
+        vocabulary: tuple[NDArray[np.uint64], NDArray[np.int32]],
+        num_ids: int,
+        *,
+        keeps_spans: bool = False,
+    ) -> None:
         """``vocabulary``: of ``sparse.load_vocabulary``; ``num_ids``: from which number on ids are for now."""
         self._vocabulary, self._num_ids = vocabulary, num_ids
         self._used = np.zeros(2, np.int64)
         """Values in the table; those of them that the vocabulary lacks."""
-        self._table = _empty(1 << 10)
+        self.keeps_spans = keeps_spans
+        self._table = _empty(min(max(2 * num_ids, _LEAST_SLOTS), _MOST_SLOTS), keeps_spans)
 
     def look_up(
         self,
@@ -96,7 +105,7 @@ class UnitValues:
             missing += count
             if at == len(keys):
                 return missing
-            old, self._table = self._table, _empty(4 * len(self._table[0]))
+            old, self._table = self._table, _empty(4 * len(self._table[0]), self.keeps_spans)
             _move(old, self._table)
 
     @property
@@ -115,7 +124,7 @@ class UnitValues:
         keys, ids, counts, spans = self._table
         places = np.flatnonzero(ids >= self._num_ids)
         places = places[np.argsort(ids[places])]
-        return keys[places], counts[places], spans[places]
+        return keys[places], counts[places], spans[places] if self.keeps_spans else _NO_SPANS
 
 
 @dataclass(frozen=True)
@@ -139,8 +148,8 @@ _Table = tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64], NDArray
 """By slot: key, id (-1: free), count, span."""
 
 
-def _empty(size: int) -> _Table:
-    ids, spans = np.full(size, -1, np.int32), np.zeros((size, 2), np.int64)
+def _empty(size: int, keeps_spans: bool) -> _Table:
+    ids, spans = np.full(size, -1, np.int32), np.zeros((size if keeps_spans else 0, 2), np.int64)
     return np.zeros(size, np.uint64), ids, np.zeros(size, np.int64), spans
 
 
@@ -171,7 +180,7 @@ def _look_up(keys, counts, spans, is_studied, start, vocabulary, num_ids, table,
             if number < 0:
                 number = np.int32(num_ids + used[1])
                 used[1] += 1
-                if len(spans) > 0:
+                if len(table_spans) > 0:
                     table_spans[slot, 0] = spans[i, 0]
                     table_spans[slot, 1] = spans[i, 1]
             table_keys[slot] = key
@@ -196,5 +205,6 @@ def _move(old, new):  # type: ignore[no-untyped-def]  # compiled
             new_keys[slot] = keys[i]
             new_ids[slot] = ids[i]
             new_counts[slot] = counts[i]
-            new_spans[slot, 0] = spans[i, 0]
-            new_spans[slot, 1] = spans[i, 1]
+            if len(spans) > 0:
+                new_spans[slot, 0] = spans[i, 0]
+                new_spans[slot, 1] = spans[i, 1]

@@ -86,7 +86,7 @@ class EncodeUnits:
     def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
         unit = self.journal.unit(text.source, text.unit)
         counts = self._unit_values()
-        wants_texts = any(self.plan.spec.sparse[feature].kind == "string" for feature in counts)
+        wants_texts = any(values.keeps_spans for values in counts.values())
         cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
         sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
@@ -114,11 +114,19 @@ class EncodeUnits:
 
     def _unit_values(self) -> dict[int, UnitValues]:
         """Counts for each feature whose vocabulary is to grow, by its number."""
-        names = [column.name for column in self.plan.spec.sparse]
+        if self.grown is None:
+            return {}
+        grown = {column.name: column for column in self.sparse if column.encoding["kind"] == "vocab"}
+        spec = self.plan.spec.sparse
+        keeps_spans = any(column.kind == "string" and column.name in grown for column in spec)
         return {
-            names.index(column.name): UnitValues(load_vocabulary(self.grown, column), column.num_embeddings)
-            for column in self.sparse
-            if self.grown is not None and column.encoding["kind"] == "vocab"
+            number: UnitValues(
+                load_vocabulary(self.grown, grown[column.name]),
+                grown[column.name].num_embeddings,
+                keeps_spans=keeps_spans,
+            )
+            for number, column in enumerate(spec)
+            if column.name in grown
         }
 
     def _encode(

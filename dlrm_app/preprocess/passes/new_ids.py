@@ -33,6 +33,11 @@ class NewIds:
     first: int
     ids: NDArray[np.int32]
 
+    def has_any(self, column: pa.Array) -> bool:
+        """True if ``column`` has an id for now."""
+        ids = numbers_of(column.values if pa.types.is_list(column.type) else column)
+        return bool(len(ids)) and int(ids.max()) >= self.first
+
     def placed(self, column: pa.Array) -> pa.Array:
         """``column``, ids or lists of them, with the ids that were given."""
         if pa.types.is_list(column.type):
@@ -101,23 +106,19 @@ class PlaceIds:
 
 def _write_shard(path: Path, new: Mapping[str, NewIds], writer: ShardWriter) -> Shard:
     with path.open("rb") as file, pq.ParquetFile(path) as shard:
-        names = shard.schema_arrow.names
-        empty = shard.schema_arrow.empty_table()
+        schema = shard.schema_arrow
+        empty = [column.combine_chunks() for column in schema.empty_table().columns]
         for index in range(shard.num_row_groups):
             metadata = shard.metadata.row_group(index)
             read = shard.read_row_group(index, columns=[*new], use_threads=False)
-            columns = [
-                new[name].placed(read.column(name).combine_chunks())
-                if name in new
-                else empty.column(name).combine_chunks()
-                for name in names
-            ]
-            copied = {
-                number: Chunk.copied(file, metadata.column(number))
-                for number, name in enumerate(names)
-                if name not in new
-            }
-            writer.write(IndexedRows(shard.schema_arrow, columns, None, metadata.num_rows), copied)
+            columns, copied = list(empty), {}
+            for number, name in enumerate(schema.names):
+                column = read.column(name).combine_chunks() if name in new else None
+                if column is not None and new[name].has_any(column):
+                    columns[number] = new[name].placed(column)
+                else:
+                    copied[number] = Chunk.copied(file, metadata.column(number))
+            writer.write(IndexedRows(schema, columns, None, metadata.num_rows), copied)
         return writer.finish()
 
 

@@ -53,7 +53,8 @@ class Parent:
 
     def waiting(self, name: str) -> Waiting:
         """The values of feature ``name`` that wait for an id, as ``write_waiting`` orders them."""
-        if growth := self.growth.get(name):
+        growth = self.growth.get(name)
+        if growth is not None and growth.waiting_file:
             keys, counts, last_seen = read_waiting(self.folder, growth)
             return Waiting(keys, np.zeros(len(keys), np.int64), counts, last_seen)
         return Waiting.none()

@@ -228,7 +228,7 @@ class AddUp:
         """(the rows of studied splits that have each of the parent's values, whether any row has)."""
         counts, is_seen = np.zeros(num_values, np.int64), np.zeros(num_values, np.bool_)
         for file, feature in product(self.files if self.parent else (), features):
-            ids, numbers = read_known(file.with_suffix(".known"), feature)
+            ids, numbers = read_known(file, feature, len(self.plan.spec.sparse))
             counts[ids - FIRST_ID] += numbers
             is_seen[ids - FIRST_ID] = True
         return counts, is_seen
@@ -257,8 +257,9 @@ class AddUp:
 
     def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
-        file = f"waiting/{names[0]}.parquet"
-        write_waiting(self.plan.output / file, grown.waiting)
+        file = f"waiting/{names[0]}.parquet" if len(grown.waiting.keys) else ""
+        if file:
+            write_waiting(self.plan.output / file, grown.waiting)
         return Growth(
             names,
             values=int(np.count_nonzero(grown.values.is_living)),
@@ -269,7 +270,7 @@ class AddUp:
             lookups=lookups,
             unseen=unseen,
             waiting_file=file,
-            waiting_checksum=checksum(self.plan.output / file),
+            waiting_checksum=checksum(self.plan.output / file) if file else "",
         )
 
 
