@@ -22,7 +22,7 @@ demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	rm -rf demo
 	$(BIN)/dlrm-generate rows=500_000 output=demo/clicks.tsv
 	$(BIN)/dlrm-preprocess dataset=criteo_kaggle input.train=demo/clicks.tsv split.val=0.1 split.test=0.1 \
-	    encoding=vocab encoding.min_count=20 dense.bucket_columns=all output=demo/dataset
+	    encoding=vocab encoding.min_count=20 dense.target_columns=null output=demo/dataset
 	$(BIN)/dlrm-train experiment=small_clicks data.path=demo/dataset output=demo/run
 
 test: setup ## the quick tests, on two cores
