@@ -66,10 +66,10 @@ def lines(output: Path) -> dict[str, dict[str, Any]]:
     return {value["day"]: value for value in values}
 
 
-KEPT = ("day.json", "*.parquet", "manifest.json", "*.distcp", "days.jsonl", "export.json", "model.pt*")
+KEPT = ("day.json", "*.parquet", "manifest.json", "*.distcp", "days.jsonl", "model.pt*")
 
 
 def results(output: Path) -> dict[str, bytes]:
-    """Days, datasets, weights and exports, byte for byte."""
+    """Days, datasets, weights and exports, byte for byte; an export.json has the times of its verification."""
     paths = {path for pattern in KEPT for path in output.rglob(pattern) if "published" not in path.parts}
     return {str(path.relative_to(output)): path.read_bytes() for path in sorted(paths)}
