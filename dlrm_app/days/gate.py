@@ -35,7 +35,9 @@ def reason_before(
                 f"{percent(share_now)} of the lookups in {feature} are of values never seen, {percent(most)} on the days before: "
                 f"more than days.max_unseen_rise={settings.max_unseen_rise:g} above"
             )
-    usual = [auc for auc in map(_auc_of, before) if auc is not None]
+    usual = [r.next_day.auc for r in before if r.next_day is not None and r.next_day.auc is not None]
+    # after the first day nothing is usual yet: no better than chance is all that can be told
+    usual = usual or [0.5 + settings.max_auc_drop]
     if next_day is not None and next_day.auc is not None and next_day.auc_high is not None and usual:
         lowest = median(usual) - settings.max_auc_drop
         if next_day.auc_high < lowest:
@@ -44,13 +46,6 @@ def reason_before(
                 f"lower by more than days.max_auc_drop={settings.max_auc_drop:g}"
             )
     return None
-
-
-def _auc_of(record: DayRecord) -> float | None:
-    """On a day that was new to the model; on the first one only the rows held back were."""
-    if record.next_day is not None:
-        return record.next_day.auc
-    return record.holdout.auc if record.holdout else None
 
 
 def reason_after(holdout: Holdout) -> str | None:
