@@ -16,6 +16,8 @@ from torchrec.modules.mlp import Perceptron
 # oneDNN multiplies with weights 5 to 15% faster than MKL, which torch takes for float32 products, but B rows with B rows
 # only where MKL leaves wide units idle (docs/experiments.md).
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_HAS_BF16 = _HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+"""False on CPUs without AVX-512, where oneDNN refuses bfloat16."""
 
 _FEW = 32
 """Inputs: as many as a model has dense features."""
@@ -34,7 +36,9 @@ def _leaves_units_idle() -> bool:
 
 def is_for_onednn(inputs: torch.Tensor) -> bool:
     """True if ``multiply`` takes them; otherwise plain operators do."""
-    return _HAS_ONEDNN and not is_traced(inputs) and inputs.device.type == "cpu"
+    if not _HAS_ONEDNN or is_traced(inputs) or inputs.device.type != "cpu":
+        return False
+    return _HAS_BF16 or product_dtype(inputs) != torch.bfloat16
 
 
 def product_dtype(inputs: torch.Tensor) -> torch.dtype:

@@ -19,7 +19,7 @@ from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.preprocess.passes import encode_pass
 from tests.pages import blocks_of, type_commands
 from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import content, run
+from tests.preprocess.running import PLAIN, content, run
 from tests.test_docs import link_clone
 
 fsspec = pytest.importorskip("fsspec")
@@ -158,7 +158,9 @@ def test_an_object_replaced_half_way_is_refused_and_so_is_the_rest_of_its_run(
 def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(s3: Any, tmp_path: Path, kills: int) -> None:
     for form in FORMS[::3]:
         s3.put(str(write(tmp_path, form, make_clicks(30_000, seed=len(form)))), f"clicks/log.{form}")
-    given = ["input.train=s3://clicks/log.*", "layout.unit_mib=1", "encoding=vocab", "split.val=0.1"]
+    plain = {**PLAIN, "encoding": "vocab"}
+    given = [f"{key}={value}" for key, value in plain.items()]
+    given += ["input.train=s3://clicks/log.*", "layout.unit_mib=1", "split.val=0.1"]
     run(tmp_path / "whole", *given)
     command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *given, f"output={tmp_path}/killed"]
     draw = random.Random(0)

@@ -39,7 +39,9 @@ def start_worker(address: str) -> "subprocess.Popen[bytes]":
 def write_clicks(path: Path, rows: int) -> Path:
     signal = SignalConfig(auc=0.8, click_rate=0.25)
     generate(
-        GenerateConfig(str(path), "criteo", rows, 0, 0, 1000, 1.2, signal=signal, threads=1, overwrite=False)
+        GenerateConfig(
+            str(path), "criteo", rows, 0, 0, 1000, 1.2, signal=signal, days=1, threads=1, overwrite=False
+        )
     )
     return path
 
