@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
-from dlrm_app.config.datasets import DaskConfig, GenerateConfig, SignalConfig, SlurmConfig
+from dlrm_app.config.datasets import DaskConfig, GenerateConfig, SlurmConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.preprocess.units import dask_executor
 from dlrm_app.preprocess.units.dask_executor import slurm_cluster
@@ -37,12 +37,8 @@ def start_worker(address: str) -> "subprocess.Popen[bytes]":
 
 
 def write_clicks(path: Path, rows: int) -> Path:
-    signal = SignalConfig(auc=0.8, click_rate=0.25)
-    generate(
-        GenerateConfig(
-            str(path), "criteo", rows, 0, 0, 1000, 1.2, signal=signal, days=1, threads=1, overwrite=False
-        )
-    )
+    words = [f"output={path}", f"rows={rows}", "seed=0", "max_cardinality=1000", "threads=1"]
+    generate(compose_config("generate", GenerateConfig, words))
     return path
 
 
