@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from distributed import LocalCluster
 
+from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import DaskConfig, GenerateConfig, SlurmConfig
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.preprocess.units import dask_executor
