@@ -36,16 +36,16 @@ def reason_before(
                 f"more than days.max_unseen_rise={settings.max_unseen_rise:g} above"
             )
     usual = [r.next_day.auc for r in before if r.next_day is not None and r.next_day.auc is not None]
-    # after the first day nothing is usual yet: no better than chance is all that can be told
-    usual = usual or [0.5 + settings.max_auc_drop]
-    if next_day is not None and next_day.auc is not None and next_day.auc_high is not None and usual:
-        lowest = median(usual) - settings.max_auc_drop
-        if next_day.auc_high < lowest:
-            return (
-                f"yesterday's model has an AUC of {next_day.auc:.4f} on it, {median(usual):.4f} on the days before: "
-                f"lower by more than days.max_auc_drop={settings.max_auc_drop:g}"
-            )
-    return None
+    highest = next_day.auc_high if next_day is not None else None
+    # after the first day nothing is usual yet
+    lowest = median(usual) - settings.max_auc_drop if usual else 0.5
+    if next_day is None or highest is None or highest >= lowest:
+        return None
+    drop = f"days.max_auc_drop={settings.max_auc_drop:g}"
+    beside = (
+        f"{median(usual):.4f} on the days before: lower by more than {drop}" if usual else "worse than chance"
+    )
+    return f"yesterday's model has an AUC of {next_day.auc:.4f} on it, {beside}"
 
 
 def reason_after(holdout: Holdout) -> str | None:
