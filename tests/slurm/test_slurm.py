@@ -180,7 +180,16 @@ def test_a_job_array_preprocesses_a_log_in_each_task(cluster: Cluster, tmp_path:
     """%a in an override is the number of the task; each dataset is that of the command by itself."""
     for day in (1, 2):
         (tmp_path / f"day_{day}.tsv").write_bytes(make_clicks(2000, seed=day))
-    options = ["split.val=0.1", "split.test=0.1", "encoding=vocab", "layout.unit_mib=1"]
+    options = [
+        "split.val=0.1",
+        "split.test=0.1",
+        "encoding=vocab",
+        "layout.unit_mib=1",
+        "encoding.crosses=null",
+    ]
+    options += [
+        f"dense.{key}=auto" for key in ("transform", "bucket_columns", "bucket_boundaries", "target_columns")
+    ]
     array = cluster.submit(
         tmp_path,
         "--array=1-2",
