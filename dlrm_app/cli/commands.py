@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -67,16 +67,6 @@ def _train(config: Any) -> float | None:
     return train(config, write_report).best_val_auc
 
 
-def _evaluate(config: Any) -> None:
-    with loading():
-        from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-        from dlrm_app.reports.evaluation import write_evaluation
-
-    result = evaluate_checkpoints(config)
-    if config.report and started_ranks().is_first:
-        write_evaluation(result, Path(config.report), config.ema)
-
-
 def _tune(config: Any) -> None:
     from dlrm_app.reports.study import write_study
     from dlrm_app.text import typed_settings
@@ -91,37 +81,17 @@ def _tune(config: Any) -> None:
             print(f"page: {page}")
 
 
-def _plan(config: Any) -> None:
-    from dlrm_app.planning.plan_cluster import plan_cluster
-    from dlrm_app.reports.plan import write_plan_page
-
-    plan_cluster(config, write_plan_page)
-
-
 def report_runs(config: Any) -> None:
     """Writes the page of a run, or one that compares several, and prints where it is. Raises DlrmError."""
-    from dlrm_app.reports.comparison import read_runs, shared_split, write_comparison
+    from dlrm_app.reports.comparison import read_runs, write_comparison
     from dlrm_app.reports.run_page import write_report
 
     runs = read_runs(config.runs)
     if len(runs) == 1:
-        print(write_report(runs[0].record.path, Path(config.output) if config.output else None))
+        (record,) = runs.values()
+        print(write_report(record.path, Path(config.output) if config.output else None))
         return
-    split = config.split or shared_split(runs)
-    paths = {run.name: run.record.path for run in runs}
-    tests = _paired_tests(config, split, paths) if config.paired else {}
-    print(write_comparison(runs, split, tests, config.confidence, config.output))
-
-
-def _paired_tests(config: Any, split: str, runs: Mapping[str, Path]) -> Mapping[str, Any]:
-    from dlrm_app.config.compose import compose_config
-    from dlrm_app.config.scoring import EvaluateConfig
-    from dlrm_app.evaluation.evaluate_checkpoints import paired_tests
-
-    values = [f"split={split}", f"which={config.which}", f"batch_size={config.batch_size}", "checkpoint=each"]
-    evaluation = compose_config("evaluate", EvaluateConfig, values)
-    evaluation.threads, evaluation.confidence = config.threads, config.confidence
-    return paired_tests(evaluation, runs)
+    print(write_comparison(runs, config.split, config.output))
 
 
 def _check_days(config: Any) -> None:
@@ -223,7 +193,7 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "scoring.EvaluateConfig",
-        _evaluate,
+        _job("evaluation.evaluate_checkpoints.evaluate_checkpoints"),
         _lazily("evaluation.problems.check_paths", lambda: started_ranks().is_first),
     ),
     "export": Command(
@@ -251,7 +221,11 @@ COMMANDS = {
         _lazily("training.validation.check_bench", started_ranks),
         _with_recipe,
     ),
-    "plan": Command("like_train.PlanConfig", _plan, _lazily("training.validation.check_plan")),
+    "plan": Command(
+        "like_train.PlanConfig",
+        _job("planning.plan_cluster.plan_cluster"),
+        _lazily("training.validation.check_plan"),
+    ),
     "generate": Command(
         "datasets.GenerateConfig",
         _job("synthetic.generate"),

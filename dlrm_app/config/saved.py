@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from dlrm_app.config.compose import conf_dir, plain_values
-from dlrm_app.config.schema import GONE, RENAMED, RENAMED_IN_SPECS, build
+from dlrm_app.config.schema import GONE, RENAMED, RENAMED_IN_SPECS, build, type_of
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.errors import DataError, Problem
 from dlrm_app.records import leaves
@@ -50,7 +50,7 @@ def _with_new_names(values: dict[str, Any]) -> DictConfig:
         parent = OmegaConf.select(config, section)
         if isinstance(parent, DictConfig) and name in parent:
             OmegaConf.update(config, new, parent.pop(name))
-    for old in GONE:
+    for old in (key for key in GONE if type_of(key, TrainConfig) is None):
         section, _, name = old.rpartition(".")
         parent = OmegaConf.select(config, section) if section else config
         if isinstance(parent, DictConfig):

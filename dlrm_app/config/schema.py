@@ -40,6 +40,8 @@ GONE: dict[str, str] = {
     "logging.mlflow": "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
     "sharding.planner": "leave it out, there is one planner (docs/adr/0009)",
     "watch_seconds": "restart dlrm-serve to serve another export",
+    "paired": "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs",
+    "report": "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
 }
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""

@@ -69,11 +69,10 @@ class EvaluateConfig(Section):
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     threads: Threads | None = None
     output: str | None = None
-    report: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
         """Something to evaluate, what only a checkpoint has, weights of a blend, and names of files."""
-        problems = [*needs_end("output", self.output, ".json"), *needs_end("report", self.report, ".html")]
+        problems = needs_end("output", self.output, ".json")
         if self.checkpoint is None:
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
@@ -254,11 +253,6 @@ class ReportConfig(Section):
     runs: list[str] = field(default_factory=list)
     output: str | None = None
     split: Literal["val", "test"] | None = None
-    paired: bool = REQUIRED
-    which: Which = REQUIRED
-    confidence: Between = REQUIRED
-    batch_size: BatchRows = REQUIRED
-    threads: Threads | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
         """A name of a page."""

@@ -1,10 +1,9 @@
-"""Metrics of checkpoints and of scores (dlrm-evaluate), and paired tests of whether they differ on the same rows (dlrm-report
-too)."""
+"""Metrics of checkpoints and of scores (dlrm-evaluate), and paired tests of whether they differ on the same rows."""
 
 import gc
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
-from dlrm_app.errors import DataError, DlrmError, refuse_if
+from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
 from dlrm_app.evaluation.importance import ShareOfRows, measure_importance, sample_rows
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
@@ -101,38 +100,6 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
                     Path(config.output).parent.mkdir(parents=True, exist_ok=True)
                     write_json(Path(config.output), asdict(result))
         return result
-
-
-def paired_tests(config: EvaluateConfig, runs: Mapping[str, Path]) -> dict[str, PairedTest | str]:
-    """Name → test of a run's AUC against that of the first, or the reason why there is none.
-
-    All are measured on ``config.split`` of the first run's dataset; the first itself is left out.
-    """
-    (first, first_path), *others = runs.items()
-    results: dict[str, Comparison | str] = {}
-    with start_runtime(config.threads) as runtime:
-        try:
-            trained = open_trained(first_path, runtime, config.which)
-            manifest = known_rows(trained, read_manifest(Path(trained.data_path)))
-            baseline = measure(trained, manifest, config, runtime)
-        except DlrmError as error:
-            return {name: f"{first}: {error}" for name, _ in others}
-        for name, path in others:
-            try:
-                trained = open_trained(path, runtime, config.which)
-                measured = measure_on_same(trained, manifest, config, runtime)
-                refuse_other_labels(measured, baseline, runtime)
-            except DlrmError as error:
-                logger.warning("%s is not tested against %s: %s", name, first, error)
-                results[name] = str(error)
-                continue
-            results[name] = compare_aucs(measured.logits, baseline.logits, baseline.labels, config.confidence)
-    tested = {name: each for name, each in results.items() if isinstance(each, Comparison)}
-    adjusted = dict(zip(tested, holm([each.p_value for each in tested.values()]), strict=True))
-    return {
-        name: each if isinstance(each, str) else PairedTest(each, adjusted[name])
-        for name, each in results.items()
-    }
 
 
 def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig) -> Manifest:
@@ -275,5 +242,5 @@ def next_command(config: EvaluateConfig, manifest: Manifest | None) -> str:
     if config.checkpoint is None:
         settings = {"split": split, "checkpoint": "RUN"}
     # a blend has a weight for each model, and this command may have one more
-    typed = typed_settings("split", "against", "output", "report", *(() if config.against else ("blend",)))
+    typed = typed_settings("split", "against", "output", *(() if config.against else ("blend",)))
     return next_line(" ".join(["dlrm-evaluate", *typed]), settings)

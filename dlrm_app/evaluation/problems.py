@@ -46,9 +46,8 @@ def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | N
 def check_paths(config: EvaluateConfig, is_first: bool) -> None:
     """Raises one error with all that is wrong with dlrm-evaluate's values and paths; the first rank writes ``output``."""
     problems = config.problems()
-    for key, given in (("output", config.output), ("report", config.report)):
-        if given is not None and is_first:
-            problems += output_problems(key, Path(given))
+    if config.output is not None and is_first:
+        problems += output_problems("output", Path(config.output))
     paths = [Path(path) for path in (config.checkpoint, config.against) if path]
     looks = [lambda path=path: refuse_no_checkpoint(path) for path in paths]
     problems += [

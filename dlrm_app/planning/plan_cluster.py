@@ -1,7 +1,6 @@
 """dlrm-plan: places the tables of a model on a cluster that need not be there."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from dlrm_app.config.like_train import PlanConfig
@@ -20,11 +19,9 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.text import count, next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
-PageWriter = Callable[[EstimatedPlan, Path], None]
 
-
-def plan_cluster(config: PlanConfig, write_page: PageWriter | None = None) -> EstimatedPlan:
-    """Plans, prints the plan, and writes plan.yaml, and plan.html by ``write_page``, if ``output`` names a folder.
+def plan_cluster(config: PlanConfig) -> EstimatedPlan:
+    """Plans, prints the plan, and writes plan.yaml if ``output`` names a folder.
 
     Needs neither GPUs nor process groups. Raises DlrmError if the tables do not fit, with what would make them.
     """
@@ -47,7 +44,7 @@ def plan_cluster(config: PlanConfig, write_page: PageWriter | None = None) -> Es
     if config.smallest:
         _print_smallest(work, cluster)
     if config.output is not None:
-        _write(Path(config.output), plan, write_page)
+        _write(Path(config.output), plan)
     _print_next(config, cluster)
     return plan
 
@@ -85,21 +82,16 @@ def _print_smallest(work: Workload, cluster: Cluster) -> None:
         print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
 
 
-def _write(folder: Path, plan: EstimatedPlan, write_page: PageWriter | None) -> None:
+def _write(folder: Path, plan: EstimatedPlan) -> None:
     with explained_disk_errors(folder, "then plan again"):
         folder.mkdir(parents=True, exist_ok=True)
         write_plan(folder / "plan.yaml", plan)
-        if write_page is not None:
-            write_page(plan, folder / "plan.html")
-    written = [str(folder / "plan.yaml"), *([str(folder / "plan.html")] if write_page else [])]
-    print(f"wrote {' and '.join(written)}")
+    print(f"wrote {folder / 'plan.yaml'}")
 
 
 def _print_next(config: PlanConfig, cluster: Cluster) -> None:
     if config.output is None:
-        print(
-            "output=… keeps the plan as plan.yaml, which dlrm-train takes, and a chart of every rank's load"
-        )
+        print("output=… keeps the plan as plan.yaml, which dlrm-train takes")
         print(next_line("dlrm-plan", {}, *typed_settings("output"), "output=plan"))
         return
     print(f"next: {train_command(config, cluster)}")

@@ -7,10 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import groupby, pairwise
 
-ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MAX_STEPS = 5
+Point = tuple[float, float]
+SPLIT_STYLES = {"train": "first", "val": "second", "test": "third"}
+"""The colour of each split, the same on all pages."""
+MAX_DOTS = 40
+"""A line through so many points or more has no dots on them."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,10 @@ def linear_axis(
     label: Callable[[float, int], str] | None = None,
     from_zero: bool = False,
     ends_on_ticks: bool = True,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
-    smallest_step: float = 0.0,
 ) -> Axis:
     """An axis around all finite ``values``.
 
     ``label(value, decimals)`` writes a tick. With ``ends_on_ticks`` the range is widened to round numbers.
-    One value alone gets some room, but never beyond ``bounds``.
     """
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
@@ -49,28 +50,24 @@ def linear_axis(
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-300):
         pad = abs(high) / 10 or 1.0
         low, high = (low if from_zero else low - pad), high + pad
-    low, high = max(low, bounds[0]), min(high, bounds[1])
-    step = max(smallest_step, round_step(high - low, MAX_STEPS))
-    first = math.floor(low / step + 1e-9) if ends_on_ticks else math.ceil(low / step - 1e-9)
-    last = math.ceil(high / step - 1e-9) if ends_on_ticks else math.floor(high / step + 1e-9)
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9) + (step_digits(step) > 1))
+    step = round_step((high - low) / MAX_STEPS)
+    down, up = (math.floor, math.ceil) if ends_on_ticks else (math.ceil, math.floor)
+    slack = 1e-9 if ends_on_ticks else -1e-9
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     write = label or (lambda value, digits: f"{value:,.{digits}f}")
-    ticks = [(k * step, write(k * step, decimals)) for k in range(first, last + 1)]
+    ticks = [
+        (k * step, write(k * step, decimals))
+        for k in range(down(low / step + slack), up(high / step - slack) + 1)
+    ]
     if ends_on_ticks:
         low, high = ticks[0][0], ticks[-1][0]
     return Axis(low, high, ticks, title)
 
 
-def round_step(span: float, num_steps: int) -> float:
-    """The smallest of 1, 2, 2.5, 5 times a power of ten that covers ``span`` in at most ``num_steps`` steps."""
-    rough = span / num_steps
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(power * factor for factor in ROUND_STEPS if power * factor >= rough * (1 - 1e-9))
-
-
-def step_digits(step: float) -> int:
-    """Significant digits of a round step: 2 for 2.5, else 1."""
-    return 2 if f"{step:e}".startswith("2.5") else 1
+def round_step(least: float) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that is no less than ``least``."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= least * (1 - 1e-9))
 
 
 def logit_axis(low: float, high: float, title: str) -> Axis:
@@ -79,13 +76,6 @@ def logit_axis(low: float, high: float, title: str) -> Axis:
         low, high = low - 1, high + 1
     logits = [low + quarter * (high - low) / 4 for quarter in range(5)]
     return Axis(low, high, [(logit, f"{100 / (1 + math.exp(-logit)):.3g}%") for logit in logits], title)
-
-
-Point = tuple[float, float]
-SPLIT_STYLES = {"train": "first", "val": "second", "test": "third"}
-"""The colour of each split, the same on all pages."""
-MAX_DOTS = 40
-"""A line through so many points or more has no dots on them."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +107,11 @@ class Chart:
         self, points: Sequence[Point], style: str, tips: Iterable[str] | None = None, key: str = ""
     ) -> None:
         """A line through ``points``, broken where one is not finite; with ``tips`` a few points have dots."""
-        self._add_key(key, style)
-        for part in _finite_parts(points):
-            self._path("line", style, "M" + "L".join(map(self._at, part)))
+        self._keys |= {key: style} if key else {}
+        for is_finite, part in groupby(points, _is_finite):
+            places = list(map(self._at, part))
+            if is_finite and len(places) > 1:
+                self._path("line", style, "M" + "L".join(places))
         if tips is not None:
             if len(points) < MAX_DOTS:
                 self._marks += [self._circle("dot", point, style, 3) for point in points if _is_finite(point)]
@@ -133,36 +125,26 @@ class Chart:
             if _is_finite(point)
         ]
 
-    def bin_tips(self, edges: Sequence[float], heights: Sequence[float], texts: Iterable[str]) -> None:
-        """A text at the top of each bin: ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``."""
-        middles = ((low + high) / 2 for low, high in pairwise(edges))
-        self.tips(zip(middles, heights, strict=True), texts, "guide")
-
     def error_bar(self, x: float, low: float, high: float, style: str) -> None:
         """A vertical bar at ``x``."""
-        self._path("error", style, f"M{self._at((x, low))}V{self._at_y(high):.1f}")
+        self._path("error", style, f"M{self._at((x, low))}L{self._at((x, high))}")
 
-    def steps(self, edges: Sequence[float], heights: Sequence[float], style: str, key: str = "") -> None:
-        """A filled outline: ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``."""
-        self._add_key(key, style)
-        path = f"M{self._at((edges[0], 0))}"
-        for right, height in zip(edges[1:], heights, strict=True):
-            path += f"V{self._at_y(height):.1f}H{self._at_x(right):.1f}"
-        self._path("area", style, f"{path}V{self._at_y(0):.1f}Z")
-
-    def bars(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
-        """A bar of ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``; none is too low to be seen but 0."""
-        bottom = self._at_y(0)
-        for (low, high), height in zip(pairwise(edges), heights, strict=True):
-            if height > 0:
-                top = min(self._at_y(height), bottom - 0.7)
-                left, right = self._at_x(low), self._at_x(0.08 * low + 0.92 * high)
-                self._path("bars", style, f"M{left:.1f} {bottom:.1f}V{top:.1f}H{right:.1f}V{bottom:.1f}Z")
-
-    def band(self, points: Sequence[tuple[float, float, float]], style: str) -> None:
-        """Fills the area between ``low`` and ``high`` at every x."""
-        outline = [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)]
-        self._path("band", style, "M" + "L".join(map(self._at, outline)) + "Z")
+    def steps(
+        self,
+        edges: Sequence[float],
+        heights: Sequence[float],
+        style: str,
+        tips: Sequence[str] = (),
+        key: str = "",
+    ) -> None:
+        """A filled outline: ``heights[i]`` between ``edges[i]`` and ``edges[i + 1]``; a text at the top of each bin."""
+        self._keys |= {key: style} if key else {}
+        tops = [(x, y) for ends, y in zip(pairwise(edges), heights, strict=True) for x in ends]
+        outline = [(edges[0], 0.0), *tops, (edges[-1], 0.0)]
+        self._path("area", style, "M" + "L".join(map(self._at, outline)) + "Z")
+        if tips:
+            middles = ((low + high) / 2 for low, high in pairwise(edges))
+            self.tips(zip(middles, heights, strict=True), tips, "guide")
 
     def guide(self, start: Point, end: Point) -> None:
         """A dashed line between two points."""
@@ -192,26 +174,17 @@ class Chart:
         for value, label in self._y.ticks:
             at = self._at_y(value)
             parts.append(f'<path class="grid" d="M{frame.left} {at:.1f}H{right}"/>')
-            parts.append(
-                f'<text x="{frame.left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(label)}</text>'
-            )
+            parts.append(_text(frame.left - 6, at + 4, "end", label))
         for value, label in self._x.ticks:
             at = self._at_x(value)
+            anchor = (
+                "start" if at < 10 else "end" if at > frame.width - 10 else "middle"
+            )  # inside the picture
             parts.append(f'<path class="tick" d="M{at:.1f} {bottom}v4"/>')
-            parts.append(
-                f'<text x="{at:.1f}" y="{bottom + 17}" text-anchor="{_anchor(at, label, frame)}">{escape(label)}</text>'
-            )
+            parts.append(_text(at, bottom + 17, anchor, label))
         parts.append(f'<path class="base" d="M{frame.left} {bottom}H{right}"/>')
-        if self._x.title:
-            parts.append(
-                f'<text class="title" x="{(frame.left + right) / 2}" y="{frame.height - 5}" '
-                f'text-anchor="middle">{escape(self._x.title)}</text>'
-            )
+        parts.append(_text((frame.left + right) / 2, frame.height - 5, "middle", self._x.title))
         return "".join(parts)
-
-    def _add_key(self, key: str, style: str) -> None:
-        if key:
-            self._keys[key] = style
 
     def _path(self, kind: str, style: str, path: str) -> None:
         self._marks.append(f'<path class="{kind} {style}" d="{path}"/>')
@@ -242,23 +215,9 @@ def charts_html(charts: Sequence[Chart], name: str, size: str = "") -> str:
     return f'<div class="figures {size}">{cells}</div>'
 
 
+def _text(x: float, y: float, anchor: str, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>' if text else ""
+
+
 def _is_finite(point: Point) -> bool:
     return all(map(math.isfinite, point))
-
-
-def _finite_parts(points: Iterable[Point]) -> list[list[Point]]:
-    parts: list[list[Point]] = [[]]
-    for point in points:
-        if _is_finite(point):
-            parts[-1].append(point)
-        elif parts[-1]:
-            parts.append([])
-    return [part for part in parts if len(part) > 1]
-
-
-def _anchor(at: float, label: str, frame: Frame) -> str:
-    """The text-anchor of a tick's label at ``at`` that keeps it inside the picture."""
-    half = 3.2 * len(label)  # half the width of so many digits
-    if at - half < 0:
-        return "start"
-    return "end" if at + half > frame.width + 8 else "middle"

@@ -88,7 +88,7 @@ def _splits(findings: Findings) -> str:
 
 
 def _clicks(findings: Findings) -> str:
-    """The click rate along the rows of all splits, in their order, with twice its standard error."""
+    """The click rate along the rows of all splits, in their order."""
     total = sum(findings.totals(name)[0] for name in findings.clicks)
     rates = {name: _click_rates(groups, total) for name, groups in findings.clicks.items() if groups}
     most = max((rate for _, found in rates.values() for rate in found), default=0.0)
@@ -100,22 +100,15 @@ def _clicks(findings: Findings) -> str:
     first = 0.0
     for name, (rows, found) in rates.items():
         edges = list(accumulate(rows, initial=first))
-        steps = list(zip(pairwise(edges), rows, found, strict=True))
-        errors = [2 * math.sqrt(rate * (1 - rate) / rows) for _, rows, rate in steps]
-        bands = [
-            (x, max(rate - error, 0.0), min(rate + error, upright.high))
-            for (ends, _, rate), error in zip(steps, errors, strict=True)
-            for x in ends
+        tips = [
+            f"{name}, rows {low:,.0f} to {high:,.0f}: {percent(rate)}"
+            for (low, high), rate in zip(pairwise(edges), found, strict=True)
         ]
-        chart.band(bands, SPLIT_STYLES[name])
-        chart.line([(x, rate) for ends, _, rate in steps for x in ends], SPLIT_STYLES[name], key=name)
-        tips = [f"{name}, rows {a:,.0f} to {b:,.0f}: {percent(rate)}" for (a, b), _, rate in steps]
-        chart.bin_tips(edges, found, tips)
+        chart.steps(edges, found, SPLIT_STYLES[name], tips, name)
         first = edges[-1]
     return (
-        "<h2>Click rate</h2><p>The band is two standard errors. A jump at a split's border "
-        "means that it is measured on other data than it was trained on.</p>"
-        + charts_html([chart], "clicks", "wide")
+        "<h2>Click rate</h2><p>A jump at a split's border means that it is measured on other data "
+        "than it was trained on.</p>" + charts_html([chart], "clicks", "wide")
     )
 
 
@@ -194,7 +187,6 @@ def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
     num_points = max(round(_NUM_POINTS * math.log(popularity.ids_used + 1) / math.log(most_ids + 1)), 2)
     k = np.geomspace(1, popularity.ids_used, num_points)
     points = list(zip(np.log(k).tolist(), popularity.covered(k).tolist(), strict=True))
-    chart.band([(x, 0, y) for x, y in points], "first")
     chart.line(points, "first")
     return chart
 
@@ -207,12 +199,11 @@ def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
     across = Axis(edges[0], edges[-1], [(value, short(raw(value, column))) for value in ends])
     note = f"{percent(column.missing_rate)} missing; peak {percent(most / values.count)}"
     chart = Chart(column.name, across, Axis(0, most, []), note=note, frame=SMALL)
-    chart.bars(edges, counts, "first")
     tips = [
         f"{short(raw(low, column))} to {short(raw(high, column))}: {count:,} rows, {percent(count / values.count)}"
         for (low, high), count in zip(pairwise(edges), counts, strict=True)
     ]
-    chart.bin_tips(edges, counts, tips)
+    chart.steps(edges, counts, "first", tips)
     return chart
 
 

@@ -1,4 +1,4 @@
-"""Charts of a run: loss, AUC, throughput and learning rates by step; ROC, reliability and scores of the last predictions."""
+"""Charts of a run: loss, AUC and throughput by step; ROC, reliability and scores of the last predictions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,13 +17,11 @@ MAX_POINTS = 240
 
 def learning_charts(record: RunRecord) -> list[Chart]:
     """The charts that the run's events allow."""
+    losses = _train_points(record, lambda event: event.loss)
     charts = [
-        metric_chart(
-            record, "Loss, nats", "log loss", "logloss", _train_points(record, lambda event: event.loss)
-        ),
+        metric_chart(record, "Loss, nats", "log loss", "logloss", losses),
         metric_chart(record, "AUC", "AUC", "auc"),
         throughput_chart(record),
-        rates_chart(record),
     ]
     return [chart for chart in charts if chart is not None]
 
@@ -41,13 +39,10 @@ def metric_chart(
         return None
     best = (record.dataset.get("best") or {}).get(key)
     heights = values + without_peaks([y for _, y in train]) + ([] if best is None else [best])
-    axis = linear_axis(heights, bounds=(0, 1) if key == "auc" else (-math.inf, math.inf))
+    notes = [f"dashed: best reachable, {best:.5f}"] if best is not None else []
+    notes += [note] if train and (note := _note_on_groups(record)) else []
     across = step_axis(record)
-    notes = [
-        "" if best is None else f"dashed: best reachable, {best:.5f}",
-        _note_on_groups(record) if train else "",
-    ]
-    chart = Chart(title, across, axis, note="; ".join(filter(None, notes)))
+    chart = Chart(title, across, linear_axis(heights), note="; ".join(notes))
     if best is not None:
         chart.guide((across.low, best), (across.high, best))
     if train:
@@ -70,30 +65,10 @@ def throughput_chart(record: RunRecord) -> Chart | None:
     return chart
 
 
-def rates_chart(record: RunRecord) -> Chart | None:
-    """Learning rates by step, where they change: each as a share of its highest value, which the key tells."""
-    parts = list(record.train[0].lr) if record.train else []
-    series = {part: thin([(e.step, e.lr.get(part, math.nan)) for e in record.train]) for part in parts}
-    if all(len({y for _, y in points}) <= 1 for points in series.values()):
-        return None
-    y_axis = linear_axis([0, 1], label=percent_tick)
-    chart = Chart("Learning rates, share of the highest", step_axis(record), y_axis)
-    for (part, points), style in zip(series.items(), ("first", "second", "third"), strict=False):
-        top = max(y for _, y in points) or 1.0
-        tips = [f"step {short(x)}: {part} {y:.4g}" for x, y in points]
-        chart.line([(x, y / top) for x, y in points], style, tips, f"{part}, highest {top:.4g}")
-    return chart
-
-
 def step_axis(record: RunRecord) -> Axis:
     """Steps from 0 to the last."""
-    return linear_axis(
-        [0, max(1, record.last_step)],
-        "step",
-        label=lambda value, _: short(value),
-        ends_on_ticks=False,
-        smallest_step=1,
-    )
+    steps = [0, max(1, record.last_step)]
+    return linear_axis(steps, "step", label=lambda value, _: short(value), ends_on_ticks=False)
 
 
 def thin(points: Sequence[Point]) -> list[Point]:
@@ -121,64 +96,42 @@ def _note_on_groups(record: RunRecord) -> str:
     return f"each point is the mean of {group} log events" if group > 1 else ""
 
 
-Z95 = 1.959964
-"""The standard normal's 97.5% quantile."""
-
-
 def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
     """Charts of the curves that curves.json holds for ``split``."""
-    curves = record.curves[split]
-    charts = [roc_chart(curves["roc"], record, split)] if curves["roc"] else []
-    charts.append(reliability_chart(curves["reliability"], SPLIT_STYLES[split]))
-    return [*charts, histogram_chart(curves["histogram"])]
+    curves, style = record.curves[split], SPLIT_STYLES[split]
+    charts = [roc_chart(curves["roc"], style)] if curves["roc"] else []
+    return [*charts, reliability_chart(curves["reliability"], style), histogram_chart(curves["histogram"])]
 
 
-def roc_chart(roc: dict[str, Any], record: RunRecord, split: str) -> Chart:
+def roc_chart(roc: dict[str, Any], style: str) -> Chart:
     """True over false positives at every threshold."""
-    axis = linear_axis([0, 1], "false positive rate")
-    event = record.last_eval(split)
-    auc = fixed(event.metrics["auc"] if event else None, 5)
-    chart = Chart("ROC: true positive rate", axis, linear_axis([0, 1]))
+    chart = Chart("ROC: true positive rate", linear_axis([0, 1], "false positive rate"), linear_axis([0, 1]))
     chart.guide((0, 0), (1, 1))
     points = list(zip(roc["false_positive_rate"], roc["true_positive_rate"], strict=True))
     tips = [
         f"called positive from {percent(threshold)} on: {percent(y)} of the positives, {percent(x)} of the negatives"
         for (x, y), threshold in zip(points, roc["threshold"], strict=True)
     ]
-    chart.line(points, SPLIT_STYLES[split], tips, f"{split}, AUC {auc}")
+    chart.line(points, style, tips)
     return chart
 
 
 def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
     """Observed positives over the mean prediction, in bins of about equally many rows."""
-    predicted: Sequence[float] = bins["mean_prediction"]
-    observed = [k / n for k, n in zip(bins["positives"], bins["count"], strict=True)]
-    ranges = [wilson_interval(k, n) for k, n in zip(bins["positives"], bins["count"], strict=True)]
-    high = max(*predicted, *observed)
-    axis = linear_axis([0, high], "mean prediction", label=percent_tick)
+    predicted, counts = bins["mean_prediction"], bins["count"]
+    observed = [k / n for k, n in zip(bins["positives"], counts, strict=True)]
+    axis = linear_axis([0, *predicted, *observed], "mean prediction", label=percent_tick)
+    note = f"{len(observed)} bins of about {sum(counts) // len(counts):,} rows each"
     upright = linear_axis([0, axis.high], label=percent_tick)
-    note = (
-        f"{len(observed)} bins of about {sum(bins['count']) // len(observed):,} rows each, with 95% intervals"
-    )
     chart = Chart("Reliability: observed rate", axis, upright, note=note)
     chart.guide((0, 0), (axis.high, axis.high))
-    for x, (low, top) in zip(predicted, ranges, strict=True):
-        chart.error_bar(x, low, min(top, upright.high), style)
     points = list(zip(predicted, observed, strict=True))
     tips = [
         f"predicted {percent(x)}, observed {percent(y)} of {n:,} rows"
-        for (x, y), n in zip(points, bins["count"], strict=True)
+        for (x, y), n in zip(points, counts, strict=True)
     ]
-    chart.line(points, f"{style} thin", tips)
+    chart.line(points, style, tips)
     return chart
-
-
-def wilson_interval(positives: int, count: int) -> tuple[float, float]:
-    """The 95% score interval of a rate (Wilson 1927, "Probable inference")."""
-    rate, shrink = positives / count, 1 + Z95**2 / count
-    middle = (rate + Z95**2 / (2 * count)) / shrink
-    half = Z95 * math.sqrt(rate * (1 - rate) / count + Z95**2 / (4 * count**2)) / shrink
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def histogram_chart(histogram: dict[str, Any]) -> Chart:
@@ -190,17 +143,11 @@ def histogram_chart(histogram: dict[str, Any]) -> Chart:
     upright = linear_axis([0, *shares["negatives"], *shares["positives"]], label=percent_tick)
     axis = logit_axis(edges[0], edges[-1], "prediction (spaced by log-odds)")
     chart = Chart("Predictions, share of each class", axis, upright)
+    ends = [percent(1 / (1 + math.exp(-logit))) for logit in edges]
     for name, style in classes.items():
-        chart.steps(edges, shares[name], style, f"{name} ({totals[name]:,})")
-    tips = [
-        f"{percent(_sigmoid(low))} to {percent(_sigmoid(high))}: {negatives:,} negatives, {positives:,} positives"
-        for (low, high), negatives, positives in zip(
-            pairwise(edges), histogram["negatives"], histogram["positives"], strict=True
-        )
-    ]
-    chart.bin_tips(edges, [max(pair) for pair in zip(*shares.values(), strict=True)], tips)
+        tips = [
+            f"{low} to {high}: {number:,} {name}"
+            for (low, high), number in zip(pairwise(ends), histogram[name], strict=True)
+        ]
+        chart.steps(edges, shares[name], style, tips, f"{name} ({totals[name]:,})")
     return chart
-
-
-def _sigmoid(logit: float) -> float:
-    return 1 / (1 + math.exp(-logit))

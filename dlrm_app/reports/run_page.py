@@ -14,7 +14,6 @@ from dlrm_app.reports.run_sections import (
     environment_section,
     health_section,
     next_section,
-    plan_section,
     step_section,
 )
 from dlrm_app.runs.checkpoint.marker import Evaluation
@@ -55,7 +54,6 @@ def render(record: RunRecord) -> str:
         "<h2>How it was made</h2>",
         changes_section(record),
         configuration(record.config),
-        plan_section(record),
         environment_section(record),
         next_section(record),
     ]
@@ -82,31 +80,23 @@ def _predictions(record: RunRecord) -> str:
 
 
 def headline(record: RunRecord) -> str:
-    """Tiles: metrics of the last evaluation on test (or val), throughput, time, steps."""
-    return tiles([*_metric_tiles(record), *_best_tile(record), *_cost_tiles(record)])
-
-
-def _metric_tiles(record: RunRecord) -> list[Tile]:
+    """Tiles: metrics of the last evaluation on test (or val), the best AUC on val, throughput, time, steps."""
     event = record.last_eval("test") or record.last_eval("val")
-    best = record.dataset.get("best") or {}
-    return [
+    reachable = record.dataset.get("best") or {}
+    shown = [
         Tile(
             f"{event.split} {name}",
-            _metric(event, key, decimals),
-            f"best reachable {best[key]:.{decimals}f}" if key in best else REMARKS[key],
+            metric_cell(event, key, decimals),
+            f"best reachable {reachable[key]:.{decimals}f}" if key in reachable else REMARKS[key],
         )
         for key, (name, decimals) in METRICS.items()
         if event
     ]
-
-
-def _best_tile(record: RunRecord) -> list[Tile]:
-    """The highest AUC on val, where there were several evaluations and it was not the last."""
     val = [event for event in record.evals if event.split == "val"]
     best = max(val, key=lambda event: event.comparable_auc, default=None)
-    if best is None or best is val[-1]:
-        return []
-    return [Tile("best val AUC", _metric(best, "auc", 5), f"after step {best.step:,}")]
+    if best is not None and best is not val[-1]:
+        shown.append(Tile("best val AUC", metric_cell(best, "auc", 5), f"after step {best.step:,}"))
+    return tiles([*shown, *_cost_tiles(record)])
 
 
 def _cost_tiles(record: RunRecord) -> list[Tile]:
@@ -145,7 +135,7 @@ def evaluations(record: RunRecord) -> str:
     rows: Rows = [
         [
             f"{event.split}, step {event.step:,}",
-            *(_metric(event, key, decimals) for key, (_, decimals) in columns.items()),
+            *(metric_cell(event, key, decimals) for key, (_, decimals) in columns.items()),
         ]
         for event in shown
     ]
@@ -154,8 +144,10 @@ def evaluations(record: RunRecord) -> str:
     return f"<h2>Evaluations</h2>{left_out}{html_table(headings, rows)}"
 
 
-def _metric(event: Evaluation, key: str, decimals: int) -> Cell:
-    return Cell(fixed(event.metrics.get(key), decimals), event.metrics.get(key))
+def metric_cell(event: Evaluation | None, key: str, decimals: int) -> Cell:
+    """A metric of an evaluation; a dash where there is none."""
+    value = event.metrics.get(key) if event else None
+    return Cell(fixed(value, decimals), value)
 
 
 def status(record: RunRecord) -> str:

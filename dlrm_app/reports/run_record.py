@@ -33,7 +33,6 @@ class RunRecord:
     config: dict[str, Any]
     environment: dict[str, Any]
     dataset: dict[str, Any]
-    plan: dict[str, Any]
     curves: dict[str, Any]
     result: dict[str, Any] | None
     train: list[TrainEvent]
@@ -43,6 +42,11 @@ class RunRecord:
     last_step: int
     changes: list[tuple[int, list[str]]]
     """(step, keys with their values before and after) of every start that changed the configuration."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a step, all ranks together."""
+        return int(self.config["trainer"].get("global_batch_size", 1))
 
     def last_eval(self, split: str) -> Evaluation | None:
         """The latest evaluation on ``split``."""
@@ -65,7 +69,6 @@ def read_run(folder: Path) -> RunRecord:
         config=config,
         environment=_read(folder / "environment.json"),
         dataset=dataset,
-        plan=_read(folder / "plan.yaml"),
         curves=_read(folder / "curves.json"),
         result=result if result and not is_stale else None,
         train=_of_kind(TrainEvent, events),

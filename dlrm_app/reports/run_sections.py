@@ -1,11 +1,10 @@
-"""Sections of a run's page: its dataset, plan and environment, its tables' health, and where a step's time goes."""
+"""Sections of a run's page: its dataset and environment, its tables' health, and where a step's time goes."""
 
 import math
 import shlex
 from html import escape
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from dlrm_app.reports.page import details, facts
 from dlrm_app.reports.run_record import RunRecord
@@ -42,26 +41,6 @@ def changes_section(record: RunRecord) -> str:
     """Changes of the configuration by starts after the first; empty without any."""
     lines = [f"from step {step:,} on: {'; '.join(changes)}" for step, changes in record.changes]
     return f"<p>The configuration was changed {escape(', '.join(lines))}.</p>" if lines else ""
-
-
-def plan_section(record: RunRecord) -> str:
-    """The ranks that hold each table."""
-    tables: dict[str, Any] = record.plan.get("tables") or {}
-    rows = [
-        [
-            name,
-            entry["sharding_type"].replace("_", " "),
-            entry["compute_kernel"],
-            ", ".join(map(str, entry["ranks"])),
-            f"{len(entry['shards']):,}" if entry["shards"] else "a copy each",
-        ]
-        for name, entry in tables.items()
-    ]
-    columns: Columns = [
-        "table",
-        *(Column(title, is_words=True) for title in ("sharding", "kernel", "ranks", "shards")),
-    ]
-    return details("Sharding plan", html_table(columns, rows)) if tables else ""
 
 
 def environment_section(record: RunRecord) -> str:

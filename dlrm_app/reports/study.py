@@ -59,9 +59,7 @@ def _importances(study: optuna.Study, num_done: int) -> str:
 
 
 def _curves(output: Path, done: Sequence[FrozenTrial]) -> str:
-    folders = [
-        output / trial.user_attrs["folder"] for trial in done[: len(STYLES)] if "folder" in trial.user_attrs
-    ]
+    folders = [output / trial.user_attrs["folder"] for trial in done[: len(STYLES)]]
     trained = [str(folder) for folder in folders if (folder / "config.yaml").is_file()]
     if not trained:
         return ""

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlrm_app.cli.commands import report_runs
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.scoring import EvaluateConfig, ReportConfig
+from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
@@ -115,23 +114,6 @@ def test_new_days_are_evaluated_if_they_are_encoded_alike(
     fewer = write_dataset(tmp_path / "fewer", rows={"train": 1024, "test": 301}, one_hot=(50,))
     with pytest.raises(DataError, match=r"(?s)no sparse column c1.*encoding=from_dataset"):
         evaluated("checkpoint=plain", f"data.path={fewer.path}")
-
-
-def test_the_report_of_two_runs_tests_them_as_dlrm_evaluate_does(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Difference, interval and p-value of ``against=``."""
-    monkeypatch.chdir(folder)
-    train_here(folder / "other", f"data.path={folder}/dataset", "trainer.max_steps=5")
-    found = evaluated("checkpoint=other", "against=plain", "split=test")["comparison"]
-    capsys.readouterr()
-    values = ["runs=[plain,other]", "threads=1", "output=both.html"]
-    report_runs(compose_config("report", ReportConfig, values))
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("other"))
-    difference = found["difference"]
-    shown = f"{difference['value']:+.5f}  {difference['low']:+.5f} to {difference['high']:+.5f}"
-    assert shown in line
-    assert f"{found['p_value']:.3g}" in line
 
 
 def test_a_plateau_lowers_the_rate_after_the_evaluation_and_a_stop_changes_nothing(

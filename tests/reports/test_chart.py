@@ -30,27 +30,17 @@ def test_an_axis_covers_its_values_with_few_distinct_ticks(
         assert axis.low - slack <= 0
 
 
-@given(st.floats(1e-6, 1e9), st.integers(2, 9))
-def test_steps_are_round(span: float, num_steps: int) -> None:
-    """1, 2, 2.5 or 5 times a power of ten, and no smaller one would do."""
-    step = round_step(span, num_steps)
-    factor = step / 10 ** math.floor(math.log10(step) + 1e-9)
-    assert min(abs(factor - round_one) for round_one in (1, 2, 2.5, 5)) < 1e-6
-    assert step * num_steps >= span * (1 - 1e-6)
-    assert step * num_steps < span * 2.51
+@given(st.floats(1e-6, 1e9))
+def test_steps_are_round(least: float) -> None:
+    """1, 2 or 5 times a power of ten, and no smaller one would do."""
+    step = round_step(least)
+    assert f"{step:.6e}"[0] in "125"
+    assert least * (1 - 1e-6) <= step < least * 2.51
 
 
 def test_ticks_read_as_people_write_them() -> None:
-    assert [label for _, label in linear_axis([0.68, 0.753]).ticks] == [
-        "0.68",
-        "0.70",
-        "0.72",
-        "0.74",
-        "0.76",
-    ]
+    assert [label for _, label in linear_axis([0.71, 0.74]).ticks] == ["0.71", "0.72", "0.73", "0.74"]
     assert [label for _, label in linear_axis([0, 1000], label=lambda v, _: short(v)).ticks][-1] == "1k"
-    assert [value for value, _ in linear_axis([0, 1], ends_on_ticks=False, smallest_step=1).ticks] == [0, 1]
-    assert linear_axis([1.0], bounds=(0, 1)).high == 1.0
 
 
 @given(st.floats(-15, 10), st.floats(0.01, 20))
@@ -90,14 +80,11 @@ def test_a_line_is_broken_where_a_value_is_not_finite() -> None:
     assert re.findall('data-tip="(.)"', html) == ["a", "b", "d", "e", "g"]
 
 
-def test_bins_reach_from_edge_to_edge_and_a_tiny_one_is_seen() -> None:
+def test_bins_reach_from_edge_to_edge() -> None:
     made = chart()
-    made.steps([0, 5, 10], [2, 4], "first")
-    made.bars([0, 5, 10], [1e-9, 0], "second")
-    made.bin_tips([0, 5, 10], [2, 4], ["low", "high"])
+    made.steps([0, 5, 10], [2, 4], "first", ["low", "high"])
     html = made.html("c")
-    assert 'd="M10.0 120.0V100.0H60.0V80.0H110.0V120.0Z"' in html
-    assert re.findall(r'class="bars second" d="M10.0 120.0V([\d.]+)H', html) == ["119.3"]
+    assert "M10.0 120.0L10.0 100.0L60.0 100.0L60.0 80.0L110.0 80.0L110.0 120.0Z" in html
     assert re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', html) == [("35.0", "100.0"), ("85.0", "80.0")]
 
 

@@ -57,9 +57,7 @@ def test_settings_of_another_programs_trainer_are_no_run(tmp_path: Path, text: s
         read_run(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "name", ["environment.json", "dataset.json", "plan.yaml", "curves.json", "result.json"]
-)
+@pytest.mark.parametrize("name", ["environment.json", "dataset.json", "curves.json", "result.json"])
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"3", b"\xff\xfe"])
 def test_a_file_of_another_program_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     write_run(tmp_path / "run")

@@ -21,7 +21,6 @@ def write_run(
     lines = [json.dumps(event) for event in events]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n" if lines else "")
     (folder / "config.yaml").write_text(yaml.safe_dump({"trainer": {"epochs": 1}, "output": "<run> & more"}))
-    (folder / "plan.yaml").write_text(yaml.safe_dump({"tables": {"t_a": plan_of("row_wise")}}))
     write_json(folder / "environment.json", ENVIRONMENT)
     write_json(folder / "dataset.json", {**DATASET, "best": {"auc": 0.8, "logloss": 0.4}})
     write_json(folder / "curves.json", {split: curves_of(num_steps) for split in splits})
@@ -89,15 +88,6 @@ def curves_of(step: int) -> dict[str, Any]:
             "mean_prediction": [0.15, 0.45],
         },
         "histogram": {"edges": [-2.0, -1.0, 0.5], "negatives": [500, 250], "positives": [50, 200]},
-    }
-
-
-def plan_of(kind: str) -> dict[str, Any]:
-    return {
-        "sharding_type": kind,
-        "compute_kernel": "fused",
-        "ranks": [0, 1],
-        "shards": [[0, 0, 50, 8, 0]] * 2,
     }
 
 
