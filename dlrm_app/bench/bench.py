@@ -33,7 +33,7 @@ def bench(config: BenchConfig) -> BenchResult | None:
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
-    with start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout) as runtime:
+    with start_runtime(trainer.threads, timeout=timeout) as runtime:
         with scratch_folder(runtime, "dlrm-bench-") as scratch:
             if config.writes_topology:
                 topology = measure_topology(config, runtime, scratch)

@@ -2,7 +2,7 @@
 
 Two small models are trained for some steps on batches in memory, with the configuration's kind of model, optimizers and
 precision. Through both goes a line for each part of a step: what it takes for no rows at all, and the share that it reaches
-of what the machine could do. The loader is measured by itself.
+of what the machine could do.
 """
 
 import statistics
@@ -26,11 +26,10 @@ from dlrm_app.kernels.install import fastest_product
 from dlrm_app.model.loss import set_tf32
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
-from dlrm_app.sharding.step_estimate import Loaded, Machine, StepShape, step_shape, step_work
+from dlrm_app.sharding.step_estimate import Machine, StepShape, step_shape, step_work
 from dlrm_app.synthetic import generate
 from dlrm_app.training.loop import train_batches
-from dlrm_app.training.resume import with_lanes
-from dlrm_app.training.setup import epoch_batches, open_dataset, with_choices
+from dlrm_app.training.setup import open_dataset, with_choices
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
 
@@ -43,9 +42,6 @@ SENT = 4 << 20
 SECONDS = 0.3
 """Each is repeated for so long."""
 WARM_STEPS, STEPS = 5, 16
-LOADER_REPEATS = 3
-LEAST_SECONDS = 1e-10
-"""The least that a row or an id takes to load: a difference of two measurements may be nothing."""
 
 
 def measure_machine(runtime: Runtime) -> Machine:
@@ -105,18 +101,16 @@ def _finish(runtime: Runtime) -> None:
 
 @dataclass(frozen=True)
 class Probe:
-    """A model to measure: tables alike, ids of each for a row, and the widths of its MLPs."""
+    """A model to measure: tables alike, and the widths of its MLPs."""
 
     num_tables: int
     rows: int
     dim: int
     mlp: tuple[int, ...]
     batch_size: int
-    ids: int = 1
 
 
 PROBES = (Probe(8, 20_000, 16, (64, 32), 1024), Probe(26, 100_000, 32, (512, 256), 4096))
-LOADER_PROBE = Probe(8, 100_000, 16, (16,), 4096, ids=10)
 Reading = tuple[Mapping[str, float], Mapping[str, float]]
 """A probe's floors, and what was measured, in milliseconds by part."""
 
@@ -126,7 +120,6 @@ def measure_topology(
     runtime: Runtime,
     scratch: Path,
     probes: Sequence[Probe] = PROBES,
-    loader_probe: Probe = LOADER_PROBE,
     steps: int = STEPS,
 ) -> str:
     """The text of a topology file for the ranks that were started. Every rank must call it."""
@@ -137,11 +130,7 @@ def measure_topology(
         run_probe(_probing(config, probe, steps, scratch / str(index), runtime), machine, steps, runtime)
         for index, probe in enumerate(probes)
     )
-    loading = _probing(config, loader_probe, steps, scratch / "loader", runtime)
-    rows, ids = measure_loader_rates(loading, runtime)
-    return topology_text(
-        replace(fit(machine, small, large), loader_rows=rows, loader_ids=ids), config, runtime
-    )
+    return topology_text(fit(machine, small, large), config, runtime)
 
 
 def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtime) -> Reading:
@@ -180,39 +169,6 @@ def fit(machine: Machine, small: Reading, large: Reading) -> Machine:
     return replace(machine, efficiency=efficiency, fixed_ms=fixed)
 
 
-def measure_loader_rates(config: BenchConfig, runtime: Runtime) -> tuple[float, float]:
-    """Rows and ids a second, from reading one feature and all of them. Every rank must call it: they read at once."""
-    _, tables = runtime.together(lambda: open_dataset(config, runtime))
-    features = [name for table in tables for name in table.features]
-    return fit_rates(*(read_epoch(config, few, runtime) for few in (features[:1], features)))
-
-
-def read_epoch(config: BenchConfig, features: Sequence[str], runtime: Runtime) -> tuple[Loaded, float]:
-    """Reads an epoch: its rows and ids, and the seconds for which it took all of this rank's cores, or passed beside a GPU.
-
-    Beside a step on CPU other threads read while one waits, so only what they work counts.
-    """
-    on_cpu = runtime.device.type == "cpu"
-    clock = time.process_time if on_cpu else time.perf_counter
-    manifest, _ = open_dataset(config, runtime)
-    lanes = with_lanes(config, None, runtime.world_size)
-    seconds = []
-    for _ in range(1 + LOADER_REPEATS):  # the first one compiles
-        with epoch_batches(lanes, manifest, features, runtime) as batches:
-            started = clock()
-            sizes = [(len(batch.labels), len(batch.sparse_features.values())) for batch in batches]
-            seconds.append((clock() - started) / (runtime.num_threads if on_cpu else 1))
-    rows, ids = map(sum, zip(*sizes, strict=True))
-    return Loaded(rows, ids), statistics.median(seconds[1:])
-
-
-def fit_rates(few: tuple[Loaded, float], many: tuple[Loaded, float]) -> tuple[float, float]:
-    """(rows without ids, ids) a second, of as many rows with few ids and with many."""
-    per_id = max((many[1] - few[1]) / (many[0].ids - few[0].ids), LEAST_SECONDS)
-    per_row = max((few[1] - per_id * few[0].ids) / few[0].rows, LEAST_SECONDS)
-    return 1 / per_row, 1 / per_id
-
-
 def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> str:
     """A topology file of the ranks that measured."""
     cluster = running_cluster(TopologyConfig(), runtime)
@@ -228,8 +184,6 @@ def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> st
         inter_node_gbps=link,
         fp32_tflops=round(machine.flops["fp32"] / 1e12, 5),
         bf16_tflops=round(machine.flops["bf16"] / 1e12, 5),
-        loader_rows_per_second=round(machine.loader_rows),
-        loader_ids_per_second=round(machine.loader_ids),
         efficiency={part: round(value, 5) for part, value in sorted(machine.efficiency.items())},
         fixed_ms={part: round(value, 4) for part, value in sorted(machine.fixed_ms.items())},
     )
@@ -243,7 +197,7 @@ def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> st
 def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtime: Runtime) -> BenchConfig:
     """``config`` with ``probe``'s tables, MLPs and batch, and rows in ``folder``, which the first rank writes."""
     names = [f"f_{index}" for index in range(probe.num_tables)]
-    like = {"rows": probe.rows, "dim": probe.dim, "pooling_factors": [probe.ids]}
+    like = {"rows": probe.rows, "dim": probe.dim}
     config = replace(
         config,
         data=replace(config.data, path=str(folder)),

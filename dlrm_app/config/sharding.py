@@ -22,9 +22,7 @@ ShardingType = Literal[
 SHARDING_TYPES: tuple[str, ...] = get_args(ShardingType)
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching", "dense"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
-# Public builds of fbgemm-gpu are without the stores behind them: https://github.com/pytorch/FBGEMM/issues/5666
-KEY_VALUE_KERNELS = ("key_value", "ssd_virtual_table", "dram_virtual_table", "dram_ssd_virtual_table")
-CollectiveType = Literal["fp32", "fp16", "bf16", "int8"]
+CollectiveType = Literal["fp32", "fp16", "bf16"]
 CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "cache_load_factor")
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 Gib = Annotated[float, Meta(ge=0, le=2**30)]  # of a rank: an exbibyte at most
@@ -38,23 +36,6 @@ class CollectivesConfig(Section):
 
     forward: CollectiveType = "fp32"
     backward: CollectiveType = "fp32"
-
-
-def collective_problems(
-    config: CollectivesConfig, rows_per_rank: int, eval_rows_per_rank: int | None
-) -> list[str]:
-    """Batches that int8 cannot cut into whole rows of 32 values, tables being multiples of 4 wide."""
-    if "int8" not in (config.forward, config.backward):
-        return []
-    return [
-        f"sharding.collectives in int8 need a multiple of 8 rows per rank in {key}, got {rows}: use "
-        f"{-(-rows // 8) * 8}, or bf16"
-        for key, rows in (
-            ("trainer.global_batch_size / ranks", rows_per_rank),
-            ("evaluation.batch_size", eval_rows_per_rank),
-        )
-        if rows is not None and rows % 8
-    ]
 
 
 @dataclass(slots=True)
@@ -106,12 +87,6 @@ def constraint_faults(where: str, constraints: Any) -> list[Problem]:
 def _choice_faults(key: str, values: Any, choices: Any) -> list[Problem]:
     if not isinstance(values, list):
         return [Problem(key, f"must be a list of some of {', '.join(get_args(choices))}", value=values)]
-    lacking = [value for value in values if value in KEY_VALUE_KERNELS and choices is Kernel]
-    if lacking:
-        rule = "would keep weights in a key-value store, which public builds of fbgemm-gpu leave out"
-        return [
-            Problem(key, rule, "use fused_uvm_caching, whose weights lie in the host's memory", lacking[0])
-        ]
     return list(value_problems(key, values, list[choices]))
 
 
@@ -132,8 +107,6 @@ class TopologyConfig(Section):
     inter_node_gbps: Positive | None = None
     fp32_tflops: Positive | None = None
     bf16_tflops: Positive | None = None
-    loader_rows_per_second: Positive | None = None
-    loader_ids_per_second: Positive | None = None
     efficiency: dict[str, float] = field(default_factory=dict)
     fixed_ms: dict[str, float] = field(default_factory=dict)
 

@@ -90,7 +90,6 @@ class TrainerConfig(Section):
     max_skipped: Count = REQUIRED
     threads: Threads | None = None
     pipeline: Literal["base", "sparse_dist", "prefetch"] = "sparse_dist"
-    numa: bool = REQUIRED
     timeout_minutes: Minutes = REQUIRED
     precision: Literal["fp32", "bf16", "auto"] = REQUIRED
     tf32: bool | Literal["auto"] = REQUIRED

@@ -1,15 +1,15 @@
 """The ranks that were started, the device and the cores of each, as launcher and machine tell it: nothing here waits for torch.
 
-Cores are read from Linux's own files (sysfs, procfs, cgroups), below ``root`` so that a test can lay out any machine.
+Limits are read from Linux's own files, below ``root`` so that a test can lay out any machine.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed, read_text
+from dlrm_app.machine import HIDDEN, Driver, cpu_limits, find_driver, installed
 
 
 @dataclass(frozen=True)
@@ -108,35 +108,6 @@ def _why_no_gpu() -> str:
 CORES_PER_GPU = 2
 
 
-@dataclass(frozen=True)
-class Binding:
-    """Threads and cores of one rank of a machine, and why."""
-
-    num_threads: int
-    cores: frozenset[int] | None
-    """The cores to keep to; None to leave that to the launcher and the kernel."""
-    why: str
-
-
-def parse_cores(text: str) -> frozenset[int]:
-    """The numbers in Linux's notation: ``0-3,8`` is 0, 1, 2, 3 and 8."""
-    spans = [part.partition("-") for part in text.strip().split(",") if part]
-    return frozenset(core for first, _, last in spans for core in range(int(first), int(last or first) + 1))
-
-
-def read_nodes(root: Path) -> dict[int, frozenset[int]]:
-    """The cores of each NUMA node that has any; empty where the kernel knows of no nodes."""
-    folders = (root / "sys/devices/system/node").glob("node[0-9]*")
-    nodes = {int(folder.name[4:]): parse_cores(read_text(folder / "cpulist")) for folder in folders}
-    return {node: nodes[node] for node in sorted(nodes) if nodes[node]}
-
-
-def node_of_pci(root: Path, address: str) -> int | None:
-    """The NUMA node of a PCI device like 0000:1b:00.0; None where the machine does not say (it says -1)."""
-    text = read_text(root / "sys/bus/pci/devices" / address / "numa_node")
-    return int(text) if text and int(text) >= 0 else None
-
-
 def count_cores(allowed: frozenset[int], environment: Mapping[str, str], root: Path) -> int:
     """The cores that all ranks of this machine share: the affinity's, fewer if Slurm or the cgroup says so."""
     limits = [float(len(allowed)), *cpu_limits(root)]
@@ -154,62 +125,3 @@ def core_problems(ranks: Ranks, cores: int, environment: Mapping[str, str]) -> l
         f"{ranks.local_world_size} rank(s) with GPUs share {cores} core(s) of this machine: Slurm gives one unless it is asked "
         f"for more. Submit with --cpus-per-task={12 * ranks.local_world_size} (at least {needed}), which srun takes too"
     ]
-
-
-def bind(
-    local_rank: int,
-    local_world_size: int,
-    gpus: Sequence[str],
-    *,
-    wanted: bool,
-    allowed: frozenset[int],
-    environment: Mapping[str, str],
-    root: Path = Path("/"),
-) -> Binding:
-    """The threads and cores of one rank. ``gpus``: the PCI address of each local rank's, or none on CPU.
-
-    A rank with a GPU is bound to the allowed cores of its GPU's node, where that leaves each rank two. Ranks on CPU are
-    bound only where that costs nobody a core: every node gets a rank, and nobody else (taskset, Slurm, Kubernetes,
-    torchrun --numa-binding) has narrowed the affinity.
-    """
-    cores = count_cores(allowed, environment, root)
-    share = max(1, cores // local_world_size)
-    nodes = read_nodes(root)
-    rank_nodes = _node_of_ranks(local_world_size, list(nodes), [node_of_pci(root, gpu) for gpu in gpus])
-    if not wanted:
-        why = "not bound to NUMA nodes (trainer.numa=false)"
-    elif len(nodes) < 2:
-        why = "one NUMA node"
-    elif not rank_nodes:
-        why = "not bound to NUMA nodes: the machine does not say where its GPUs are"
-    elif gpus and any(
-        len(nodes[node] & allowed) < CORES_PER_GPU * rank_nodes.count(node) for node in rank_nodes
-    ):
-        why = f"not bound to NUMA nodes: some rank would keep fewer than {CORES_PER_GPU} cores"
-    elif not gpus and allowed != frozenset().union(*nodes.values()):
-        why = "not bound to NUMA nodes: the launcher has chosen the cores"
-    elif not gpus and set(rank_nodes) != set(nodes):
-        why = f"not bound to NUMA nodes: {local_world_size} rank(s) would leave some of the {len(nodes)} idle"
-    else:
-        node = rank_nodes[local_rank]
-        own = nodes[node] & allowed
-        share = max(1, min(share, len(own) // rank_nodes.count(node)))
-        why = f"bound to NUMA nodes {' '.join(map(str, rank_nodes))}"
-        return Binding(share, own, f"{cores} cores, {why}")
-    return Binding(share, None, f"{cores} cores, {why}")
-
-
-def _node_of_ranks(num_ranks: int, nodes: Sequence[int], gpu_nodes: Sequence[int | None]) -> list[int]:
-    """The node of each local rank: its GPU's; on CPU equal blocks of ranks. Empty if a GPU's is not known."""
-    if gpu_nodes:
-        return [node for node in gpu_nodes if node is not None] if None not in gpu_nodes else []
-    return [nodes[rank * len(nodes) // num_ranks] for rank in range(num_ranks)] if nodes else []
-
-
-def keep_to(cores: frozenset[int]) -> None:
-    """Binds all threads of this process, those that libraries have started on import too."""
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            os.sched_setaffinity(int(task.name), cores)
-        except ProcessLookupError:  # it has ended meanwhile
-            continue

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow
 import torch
@@ -23,15 +23,7 @@ import torch.distributed as dist
 
 from dlrm_app.distributed.collectives import all_gather_objects, broadcast_from_first
 from dlrm_app.distributed.failures import fixable, print_failure
-from dlrm_app.distributed.ranks import (
-    Binding,
-    Ranks,
-    bind,
-    core_problems,
-    count_cores,
-    keep_to,
-    started_ranks,
-)
+from dlrm_app.distributed.ranks import Ranks, core_problems, count_cores, started_ranks
 from dlrm_app.distributed.rendezvous import TIMEOUT, join, name_interfaces
 from dlrm_app.errors import DlrmError, SharedError, refuse_if
 
@@ -97,20 +89,18 @@ def quiet_libraries() -> None:
 
 @contextmanager
 def start_runtime(
-    num_threads: int | None, *, numa: bool = True, timeout: timedelta = TIMEOUT, on_cpu: bool = False
+    num_threads: int | None, *, timeout: timedelta = TIMEOUT, on_cpu: bool = False
 ) -> Iterator[Runtime]:
     """Joins the process group, gives this rank's place in it, and leaves it at the end.
 
     gloo on CPU; where CUDA is there, NCCL for its tensors and gloo for the rest. ``num_threads``: None for this
-    rank's share of the cores. ``numa``: keep to the cores near this rank's GPU where that is safe (see
-    ``dlrm_app.distributed.ranks``). ``on_cpu``: also where there are GPUs. A rank that hears nothing from another for ``timeout`` within a collective gives up.
+    rank's share of the cores. ``on_cpu``: also where there are GPUs. A rank that hears nothing from another for ``timeout``
+    within a collective gives up.
     When the block fails while other ranks may wait in a collective, the process ends at once with the error's
     exit code: destroying a process group in that state can hang or abort.
     """
     quiet_libraries()
-    runtime, binding = _find_runtime(num_threads, numa, on_cpu)
-    if binding.cores is not None:
-        keep_to(binding.cores)
+    runtime = _find_runtime(num_threads, on_cpu)
     torch.set_num_threads(runtime.num_threads)
     # before torch's threads are started, which take it over: gradients of rows that are learnt by heart fall below 1e-38,
     # where Intel's CPUs take a hundred times as long for a product (docs/experiments.md)
@@ -119,11 +109,10 @@ def start_runtime(
     runtime.use_device()
     if runtime.is_first:
         logger.info(
-            "rank 0's machine: %d rank(s), %d thread(s) each, on %s; %s",
+            "rank 0's machine: %d rank(s), %d thread(s) each, on %s",
             runtime.local_world_size,
             runtime.num_threads,
             "the GPU of its local rank" if runtime.device.type == "cuda" else "CPU",
-            binding.why,
         )
     named, show_error = name_interfaces(runtime, os.environ), sys.excepthook
     join(runtime, timeout)
@@ -150,9 +139,8 @@ def start_runtime(
             os.environ.pop(variable, None)
 
 
-def _find_runtime(num_threads: int | None, numa: bool, on_cpu: bool) -> tuple[Runtime, Binding]:
+def _find_runtime(num_threads: int | None, on_cpu: bool) -> Runtime:
     ranks = started_ranks(on_cpu)
-    gpus: list[str] = []
     if ranks.device_type == "cuda":
         # torchrun's ranks see the same GPUs; those of Slurm's tasks or Kubernetes' pods may each see one, which is another
         seen, share_gpus = torch.cuda.device_count(), dist.is_torchelastic_launched()
@@ -161,24 +149,9 @@ def _find_runtime(num_threads: int | None, numa: bool, on_cpu: bool) -> tuple[Ru
                 f"{ranks.local_world_size} ranks were started on this machine, which has {seen} GPUs: "
                 "start one rank per GPU (torchrun --nproc-per-node gpu), or hide the GPUs with CUDA_VISIBLE_DEVICES="
             )
-        others = range(min(ranks.local_world_size, seen)) if seen > 1 else [0] * ranks.local_world_size
-        gpus = [_pci_address(gpu) for gpu in others]
-    allowed = frozenset(os.sched_getaffinity(0))
-    refuse_if(core_problems(ranks, count_cores(allowed, os.environ, Path("/")), os.environ))
-    binding = bind(
-        ranks.local_rank,
-        ranks.local_world_size,
-        gpus,
-        wanted=numa,
-        allowed=allowed,
-        environment=os.environ,
-    )
-    return Runtime(**asdict(ranks), num_threads=num_threads or binding.num_threads), binding
-
-
-def _pci_address(gpu: int) -> str:
-    device: Any = torch.cuda.get_device_properties(gpu)  # torch's stub does not know the three numbers
-    return f"{device.pci_domain_id:04x}:{device.pci_bus_id:02x}:{device.pci_device_id:02x}.0"
+    cores = count_cores(frozenset(os.sched_getaffinity(0)), os.environ, Path("/"))
+    refuse_if(core_problems(ranks, cores, os.environ))
+    return Runtime(**asdict(ranks), num_threads=num_threads or max(1, cores // ranks.local_world_size))
 
 
 def _end_now(error: BaseException, runtime: Runtime) -> None:

@@ -20,7 +20,7 @@ from dlrm_app.model.build import build_model
 from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.plan import EstimatedPlan
-from dlrm_app.sharding.step_estimate import described_machine, loaded, step_shape, step_work
+from dlrm_app.sharding.step_estimate import described_machine, step_shape, step_work
 from dlrm_app.table import text_table
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
@@ -38,7 +38,7 @@ def estimate_step(
     shape = step_shape(
         plan, model, config.model, config.trainer.global_batch_size, config.optimizer.dense.kind
     )
-    times = machine.beside_loader(machine.estimate_ms(step_work(shape), precision), loaded(shape))
+    times = machine.estimate_ms(step_work(shape), precision)
     return {part: times[part] for part in PARTS if part in times}
 
 
@@ -58,7 +58,7 @@ def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], 
         else "half of the rates that topology gives, which were not measured"
     )
     return (
-        f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps\n"
+        f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps and reading keeps up\n"
         f"{text_table(['', 'ms', 'share'], rows)}"
     )
 

@@ -5,7 +5,7 @@ a thousand tables of ten classes cost as much as ten.
 """
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,14 +17,14 @@ from torchrec.distributed.planner.estimator.annotations import use_block_usage_p
 from torchrec.distributed.planner.estimator.config import EmbeddingPerfEstimatorConfig
 from torchrec.distributed.planner.estimator.estimator import EmbeddingPerfEstimatorFactory
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator, EmbeddingStorageEstimator
-from torchrec.distributed.planner.types import ParameterConstraints, Shard, ShardingOption, Topology
+from torchrec.distributed.planner.types import ParameterConstraints, Shard, ShardingOption
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 from torchrec.distributed.sharding_plan import calculate_shard_sizes_and_offsets
 from torchrec.distributed.types import CacheParams
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from dlrm_app.config.sharding import SHARDING_TYPES, CollectivesConfig, ShardingConfig
-from dlrm_app.errors import ConfigError
+from dlrm_app.config.sharding import SHARDING_TYPES, ShardingConfig
+from dlrm_app.errors import refuse_if
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.constraints import DEFAULT_TYPES, constraints_of
 from dlrm_app.sharding.sharder import AnyShardingSharder, quantized_collectives
@@ -54,36 +54,28 @@ class Workload:
     global_batch_size: int
 
     def constraints(self, cluster: Cluster) -> dict[str, ParameterConstraints]:
-        """Constraints of each table on ``cluster``: its own, or else the defaults."""
-        sharding = self.sharding
-        if sharding.types is None and cluster.nodes > 1:
+        """torchrec's constraints of each table on ``cluster``: its own, or else the defaults."""
+        types = DEFAULT_TYPES if cluster.num_ranks > 1 else ["table_wise"]
+        if cluster.nodes > 1:
             # trains like table_wise and row_wise, and keeps most of row_wise's traffic inside a node
-            sharding = replace(sharding, types=[*DEFAULT_TYPES, "table_row_wise"])
-        return planner_constraints(list(self.tables.values()), sharding, self.dense_kernel, cluster.num_ranks)
-
-
-def planner_constraints(
-    tables: Sequence[Table], sharding: ShardingConfig, dense_kernel: Collection[str], world_size: int
-) -> dict[str, ParameterConstraints]:
-    """torchrec's constraints of each table, by name. ``dense_kernel``: the tables that must take that kernel."""
-    types = DEFAULT_TYPES if world_size > 1 else ["table_wise"]
-    by_name = {}
-    for table in tables:
-        given = constraints_of(table, sharding)
-        allowed_types = list(given.get("types") or types)
-        kernels = ["dense"] if table.name in dense_kernel else list(given.get("kernels") or ["fused"])
-        if "data_parallel" in allowed_types and "dense" not in kernels:
-            kernels.append("dense")  # replicated tables have no other
-        share = given.get("cache_load_factor")
-        by_name[table.name] = ParameterConstraints(
-            sharding_types=allowed_types,
-            compute_kernels=kernels,
-            min_partition=given.get("min_partition"),
-            cache_params=None if share is None else CacheParams(load_factor=share),
-            feature_names=list(table.features),
-            pooling_factors=table.expected_pooling_factors,
-        )
-    return by_name
+            types = [*DEFAULT_TYPES, "table_row_wise"]
+        by_name = {}
+        for name, table in self.tables.items():
+            given = constraints_of(table, self.sharding)
+            allowed_types = list(given.get("types") or types)
+            kernels = ["dense"] if name in self.dense_kernel else list(given.get("kernels") or ["fused"])
+            if "data_parallel" in allowed_types and "dense" not in kernels:
+                kernels.append("dense")  # replicated tables have no other
+            share = given.get("cache_load_factor")
+            by_name[name] = ParameterConstraints(
+                sharding_types=allowed_types,
+                compute_kernels=kernels,
+                min_partition=given.get("min_partition"),
+                cache_params=None if share is None else CacheParams(load_factor=share),
+                feature_names=list(table.features),
+                pooling_factors=table.expected_pooling_factors,
+            )
+        return by_name
 
 
 @dataclass(frozen=True)
@@ -109,6 +101,11 @@ class Option:
         return self.memory.sum(1)
 
     @cached_property
+    def loads(self) -> np.ndarray:
+        """Milliseconds, bytes of the rank's memory and of its host's [3, S]."""
+        return np.stack([self.time, self.device, self.host])
+
+    @cached_property
     def total_time(self) -> float:
         """Milliseconds over all shards."""
         return float(self.time.sum())
@@ -130,7 +127,7 @@ def estimate_options(
     Tables of one class share one tuple. Raises ConfigError naming each table that no option is left for.
     """
     constraints = work.constraints(cluster) if constraints is None else constraints
-    scale = Scale(cluster.to_torchrec(), constraints, work.sharding.collectives)
+    estimator = _Estimator(work, cluster, constraints)
     classes: dict[str, list[str]] = {}
     for name in sorted(work.tables):
         classes.setdefault(_class_key(work, name, constraints[name]), []).append(name)
@@ -138,19 +135,15 @@ def estimate_options(
     problems = []
     for names in classes.values():
         allowed = constraints[names[0]]
-        table, optimizer = work.tables[names[0]], work.optimizers[names[0]]
-        batch = -(-work.global_batch_size // cluster.num_ranks)
-        estimates = list(_estimates(table, allowed, batch, scale))
-        if not estimates:
+        shared = tuple(estimator.options(work.tables[names[0]], allowed))
+        if not shared:
             problems.append(
                 f"table {listed(names, 1)}: none of the sharding types {', '.join(allowed.sharding_types or ['any'])} runs "
                 f"with the kernels {', '.join(allowed.compute_kernels or ['any'])} on {cluster.device}: allow another type "
                 "or kernel"
             )
-        shared = tuple(_to_option(*estimate, table, optimizer, cluster) for estimate in estimates)
         options.update(dict.fromkeys(names, shared))
-    if problems:
-        raise ConfigError(problems)
+    refuse_if(problems)
     return options
 
 
@@ -166,10 +159,6 @@ def _class_key(work: Workload, name: str, allowed: ParameterConstraints) -> str:
     return f"{table.rows}/{table.dim}/{table.data_type}/{work.optimizers[name]}/{anonymous!r}"
 
 
-Estimate = tuple[ShardingOption, np.ndarray, np.ndarray, np.ndarray]
-"""An estimated option whose shards are those of different size; sizes and offsets of all [S, 2], and which is which."""
-
-
 @EmbeddingPerfEstimatorFactory.register("cpu")
 @use_block_usage_penalty(False)
 @use_min_dim_for_lookup(False)
@@ -181,54 +170,55 @@ class CpuConfig(EmbeddingPerfEstimatorConfig):
     """
 
 
-class Scale:
+class _Estimator:
     """torchrec's estimators for one cluster."""
 
     def __init__(
-        self,
-        topology: Topology,
-        constraints: Mapping[str, ParameterConstraints],
-        collectives: CollectivesConfig,
+        self, work: Workload, cluster: Cluster, constraints: Mapping[str, ParameterConstraints]
     ) -> None:
-        self.topology = topology
-        self.sharder = AnyShardingSharder(qcomm_codecs_registry=quantized_collectives(collectives))
-        self.module = EmbeddingBagCollection([])
-        """The kind of module that the tables are in."""
-        self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self.sharder})
+        self._work, self._cluster, self._topology = work, cluster, cluster.to_torchrec()
+        self._batch_size = -(-work.global_batch_size // cluster.num_ranks)
+        self._sharder = AnyShardingSharder(
+            qcomm_codecs_registry=quantized_collectives(work.sharding.collectives)
+        )
+        self._module = EmbeddingBagCollection([])  # the kind of module that the tables are in
+        self._data = build_sharder_data_map({sharder_name(EmbeddingBagCollection): self._sharder})
         given = dict(constraints)
         self._estimators = (
-            EmbeddingPerfEstimatorFactory.create("cpu", topology=topology, constraints=given)
-            if topology.compute_device == "cpu"
-            else EmbeddingPerfEstimator(topology, given),
-            EmbeddingStorageEstimator(topology, given),
+            EmbeddingPerfEstimatorFactory.create("cpu", topology=self._topology, constraints=given)
+            if cluster.device == "cpu"
+            else EmbeddingPerfEstimator(self._topology, given),
+            EmbeddingStorageEstimator(self._topology, given),
         )
 
-    def estimate(self, option: ShardingOption) -> None:
-        """Fills in time and memory of its shards."""
-        for estimator in self._estimators:
-            estimator.estimate([option], sharder_data_map=self._data)
+    def options(self, table: Table, allowed: ParameterConstraints) -> Iterator[Option]:
+        """Every option of ``table``; the dense kernel only where nothing else is left."""
+        for kind in SHARDING_TYPES:
+            if kind in (allowed.sharding_types or SHARDING_TYPES):
+                offered = self._sharder.compute_kernels(kind, self._cluster.device)
+                left = sorted(kernel for kernel in offered if kernel in (allowed.compute_kernels or offered))
+                kernels = [kernel for kernel in left if kernel != "dense"] or left
+                yield from (self._option(table, allowed, kind, kernel) for kernel in kernels)
 
-
-def _estimates(
-    table: Table, allowed: ParameterConstraints, local_batch_size: int, scale: Scale
-) -> Iterator[Estimate]:
-    # without an optimizer: its state is counted here, torchrec's figures hold for some kinds only
-    weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
-    topology = scale.topology
-    for kind, kernel in _types_and_kernels(allowed, scale.sharder, topology.compute_device):
+    def _option(self, table: Table, allowed: ParameterConstraints, kind: str, kernel: str) -> Option:
+        # without an optimizer: its state is counted here, torchrec's figures hold for some kinds only
+        weight = torch.empty(table.rows, table.dim, dtype=WEIGHT_TYPES[table.data_type], device="meta")
+        topology = self._topology
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of widths that do not divide: such an option is one whole shard
             cut = calculate_shard_sizes_and_offsets(
                 weight, topology.world_size, topology.intra_group_size, kind, allowed.min_partition
             )
         sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
-        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
-        option = ShardingOption(
+        distinct, which = np.unique(
+            sizes, axis=0, return_inverse=True
+        )  # shards of one size are estimated once
+        estimated = ShardingOption(
             name=table.name,
             tensor=weight,
-            module=("", scale.module),
+            module=("", self._module),
             input_lengths=allowed.pooling_factors,
-            batch_size=local_batch_size,
+            batch_size=self._batch_size,
             sharding_type=kind,
             partition_by=get_partition_by_type(kind),
             compute_kernel=kernel,
@@ -237,55 +227,42 @@ def _estimates(
             is_pooled=True,
             feature_names=allowed.feature_names,
         )
-        scale.estimate(option)
-        yield option, sizes, offsets, which.reshape(-1)
+        for estimator in self._estimators:
+            estimator.estimate([estimated], sharder_data_map=self._data)
+        return self._to_option(estimated, sizes, offsets, which.reshape(-1), table)
 
-
-def _types_and_kernels(
-    allowed: ParameterConstraints, sharder: AnyShardingSharder, device: str
-) -> Iterator[tuple[str, str]]:
-    """(type, kernel) of every option that ``allowed`` and ``sharder`` leave; dense only where nothing else is left."""
-    for kind in SHARDING_TYPES:
-        if kind in (allowed.sharding_types or SHARDING_TYPES):
-            offered = sharder.compute_kernels(kind, device)
-            left = sorted(kernel for kernel in offered if kernel in (allowed.compute_kernels or offered))
-            yield from ((kind, kernel) for kernel in left if kernel != "dense" or left == ["dense"])
-
-
-def _to_option(
-    estimated: ShardingOption,
-    sizes: np.ndarray,
-    offsets: np.ndarray,
-    which: np.ndarray,
-    table: Table,
-    optimizer: str,
-    cluster: Cluster,
-) -> Option:
-    kernel = estimated.compute_kernel
-    rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
-    on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
-    load_factor = (estimated.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
-    cache = np.zeros(len(sizes))
-    if load_factor is not None:
-        cache = np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
-    memory_kind = "hbm" if cluster.device == "cuda" else "ddr"
-    total = np.array([getattr(shard.storage, memory_kind) for shard in estimated.shards], dtype=float)[which]
-    time = np.array([shard.perf.total if shard.perf else 0.0 for shard in estimated.shards])[which]
-    exchanged = np.maximum(0, total - (cache if on_host else weights))
-    per_weight, per_row = (
-        part.astype(float) for part in SPARSE_OPTIMIZERS[optimizer].state_bytes(rows, sizes[:, 1])
-    )
-    if kernel == "dense":
-        per_weight += weights  # the gradient, as large as the table
-    # fbgemm keeps what is per row on the device wherever the weights are
-    state = per_row if on_host else per_weight + per_row
-    return Option(
-        sharding_type=estimated.sharding_type,
-        kernel=kernel,
-        load_factor=load_factor,
-        sizes=sizes,
-        offsets=offsets,
-        time=time,
-        memory=np.stack([weights * (not on_host), state, exchanged, cache], axis=1).astype(float),
-        host=(weights + per_weight if on_host else np.zeros(len(sizes))).astype(float),
-    )
+    def _to_option(
+        self,
+        estimated: ShardingOption,
+        sizes: np.ndarray,
+        offsets: np.ndarray,
+        which: np.ndarray,
+        table: Table,
+    ) -> Option:
+        kernel = estimated.compute_kernel
+        rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
+        on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
+        load_factor = (estimated.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
+        cache = np.zeros(len(sizes))
+        if load_factor is not None:
+            cache = np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
+        memory_kind = "hbm" if self._cluster.device == "cuda" else "ddr"
+        total = np.array([getattr(shard.storage, memory_kind) for shard in estimated.shards], dtype=float)
+        exchanged = np.maximum(0, total[which] - (cache if on_host else weights))
+        time = np.array([shard.perf.total if shard.perf else 0.0 for shard in estimated.shards])
+        optimizer = SPARSE_OPTIMIZERS[self._work.optimizers[table.name]]
+        per_weight, per_row = (part.astype(float) for part in optimizer.state_bytes(rows, sizes[:, 1]))
+        if kernel == "dense":
+            per_weight += weights  # the gradient, as large as the table
+        # fbgemm keeps what is per row on the device wherever the weights are
+        state = per_row if on_host else per_weight + per_row
+        return Option(
+            sharding_type=estimated.sharding_type,
+            kernel=kernel,
+            load_factor=load_factor,
+            sizes=sizes,
+            offsets=offsets,
+            time=time[which],
+            memory=np.stack([weights * (not on_host), state, exchanged, cache], axis=1).astype(float),
+            host=(weights + per_weight if on_host else np.zeros(len(sizes))).astype(float),
+        )

@@ -1,10 +1,13 @@
 """Puts shards on ranks: longest first onto the least loaded rank, within everyone's memory. Then tables change places
 until no exchange lowers the largest load.
+
+Loads are arrays of three rows: milliseconds a step, bytes of the rank's memory, bytes of its host's.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from dlrm_app.sharding.cost import KINDS, Option
 
 EVERYWHERE = ("row_wise", "data_parallel")
 ON_NODES = ("table_row_wise", "table_column_wise", "grid_shard")
+TIME, MEMORY, HOST = range(3)
 
 
 @dataclass(frozen=True)
@@ -58,88 +62,88 @@ def imbalance(values: np.ndarray) -> float:
 
 
 class Board:
-    """The ranks while tables are put on them. Time and memory are compared in units of their mean over all ranks."""
+    """The ranks while tables are put on them; ``loads`` [3, W]. Loads are compared in units of their mean over all ranks."""
 
     def __init__(self, choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> None:
         self.cluster = cluster
-        self.time, self.device, self.host = np.zeros((3, cluster.num_ranks))
+        self.loads = np.zeros((3, cluster.num_ranks))
+        self.limits = np.array([np.inf, cluster.usable, cluster.usable_host])
         self.placed: dict[str, Placed] = {}
-        ranks = cluster.num_ranks
-        self._per_time = time_weight * ranks / (sum(option.total_time for _, option in choices) or 1)
         needed = sum(float(option.device.sum()) for _, option in choices)
-        self._per_byte = (1 - time_weight) * ranks / (needed or 1)
+        self._per_time = (
+            time_weight * cluster.num_ranks / (sum(option.total_time for _, option in choices) or 1)
+        )
+        self._per_byte = (1 - time_weight) * cluster.num_ranks / (needed or 1)
 
-    def weigh(self, time: np.ndarray, device: np.ndarray) -> np.ndarray:
-        """One figure for a load: its time and memory in units of their means."""
-        return time * self._per_time + device * self._per_byte
+    def weigh(self, loads: np.ndarray) -> np.ndarray:
+        """One figure for each load [3, …]: its time and memory in units of their means."""
+        weight: np.ndarray = loads[TIME] * self._per_time + loads[MEMORY] * self._per_byte
+        return weight
 
-    def put_everywhere(self, name: str, option: Option) -> bool:
-        """Shard i on rank i."""
-        return self._put(name, option, np.arange(self.cluster.num_ranks))
+    def put(self, name: str, option: Option) -> bool:
+        """Puts a table's shards on ranks; False if there is no room."""
+        if option.sharding_type in EVERYWHERE:
+            ranks: list[int] | None = [*range(self.cluster.num_ranks)]
+        else:
+            ranks = self._nodes_for(option) if option.sharding_type in ON_NODES else self._ranks_for(option)
+        if ranks is None:
+            return False
+        _add(self.loads, ranks, option.loads)
+        self.placed[name] = Placed(option, tuple(ranks))
+        return bool((self.loads <= self.limits[:, None]).all())
 
-    def put_on_nodes(self, name: str, option: Option) -> bool:
+    def _nodes_for(self, option: Option) -> list[int] | None:
         """Groups of shards that must share a node, each on the node that ends up least loaded."""
-        width = self.cluster.devices_per_node
-        group = width if option.sharding_type != "table_column_wise" else len(option.time)
+        is_free = option.sharding_type == "table_column_wise"  # its shards may lie in any order
+        group = len(option.time) if is_free else self.cluster.devices_per_node
         ranks: list[int] = []
-        extra = np.zeros((3, self.cluster.num_ranks))
+        extra = np.zeros_like(self.loads)
         for start in range(0, len(option.time), group):
-            part = slice(start, start + group)
-            node = self._best_node(option, part, extra)
+            loads = option.loads[:, start : start + group]
+            node = self._best_node(loads, self.loads + extra, is_free)
             if node is None:
-                return False
-            ranks.extend(node)
-            for row, values in zip(extra, (option.time, option.device, option.host), strict=True):
-                np.add.at(row, node, values[part])
-        return self._put(name, option, np.array(ranks))
+                return None
+            ranks += node
+            _add(extra, node, loads)
+        return ranks
 
-    def put_on_ranks(self, name: str, option: Option) -> bool:
+    def _best_node(self, shards: np.ndarray, loads: np.ndarray, is_free: bool) -> list[int] | None:
+        """The ranks of the node for ``shards`` [3, S], which lie on its ranks in turn."""
+        nodes, width = self.cluster.nodes, self.cluster.devices_per_node
+        loads = loads.reshape(3, nodes, width)
+        order = np.tile(np.arange(width), (nodes, 1))
+        if is_free:
+            order = np.argsort(self.weigh(loads), axis=1, kind="stable")
+        slots = order[:, np.arange(shards.shape[1]) % width]
+        added = np.zeros_like(loads)
+        _add(added, (np.arange(nodes)[:, None], slots), shards[:, None, :])
+        fits = (loads + added <= self.limits[:, None, None]).all((0, 2))
+        score = np.where(fits, self.weigh(loads + added).max(1), np.inf)
+        node = int(score.argmin())
+        return None if score[node] == np.inf else [int(rank) for rank in node * width + slots[node]]
+
+    def _ranks_for(self, option: Option) -> list[int] | None:
         """Each shard on the least loaded rank with room for it, a table's shards on different ranks if there are."""
         ranks: list[int] = []
-        extra = np.zeros((3, self.cluster.num_ranks))
-        for shard in range(len(option.time)):
-            time, device, host = self.time + extra[0], self.device + extra[1], self.host + extra[2]
-            score = self.weigh(time, device)
-            full = (device + option.device[shard] > self.cluster.usable) | (
-                host + option.host[shard] > self.cluster.usable_host
-            )
-            score[full] = np.inf
+        extra = np.zeros_like(self.loads)
+        for shard in option.loads.T:
+            loads = self.loads + extra
+            score = self.weigh(loads)
+            score[(loads + shard[:, None] > self.limits[:, None]).any(0)] = np.inf
             if len(ranks) < self.cluster.num_ranks:
                 score[ranks] = np.inf
             rank = int(score.argmin())
             if score[rank] == np.inf:
-                return False
+                return None
             ranks.append(rank)
-            extra[:, rank] += option.time[shard], option.device[shard], option.host[shard]
-        return self._put(name, option, np.array(ranks))
+            extra[:, rank] += shard
+        return ranks
 
-    def _best_node(self, option: Option, part: slice, extra: np.ndarray) -> list[int] | None:
-        cluster = self.cluster
-        shape = (cluster.nodes, cluster.devices_per_node)
-        time, device, host = (
-            (load + more).reshape(shape)
-            for load, more in zip((self.time, self.device, self.host), extra, strict=True)
-        )
-        order = np.tile(np.arange(shape[1]), (shape[0], 1))
-        if option.sharding_type == "table_column_wise":  # its shards may lie in any order
-            order = np.argsort(self.weigh(time, device), axis=1, kind="stable")
-        slots = order[:, np.arange(part.stop - part.start) % shape[1]]
-        added = np.zeros((3, *shape))
-        rows = np.arange(shape[0])[:, None]
-        for sums, values in zip(added, (option.time, option.device, option.host), strict=True):
-            np.add.at(sums, (rows, slots), values[part][None, :])
-        fits = ((device + added[1] <= cluster.usable) & (host + added[2] <= cluster.usable_host)).all(1)
-        score = np.where(fits, self.weigh(time + added[0], device + added[1]).max(1), np.inf)
-        node = int(score.argmin())
-        return None if score[node] == np.inf else [int(r) for r in node * shape[1] + slots[node]]
 
-    def _put(self, name: str, option: Option, ranks: np.ndarray) -> bool:
-        np.add.at(self.time, ranks, option.time)
-        np.add.at(self.device, ranks, option.device)
-        np.add.at(self.host, ranks, option.host)
-        self.placed[name] = Placed(option, tuple(int(rank) for rank in ranks))
-        fits = (self.device <= self.cluster.usable).all() and (self.host <= self.cluster.usable_host).all()
-        return bool(fits)
+def _add(loads: np.ndarray, places: Any, shards: np.ndarray) -> None:
+    """Adds ``shards`` [3, …] to ``loads`` [3, …] at ``places`` of its rows; a place may come several times."""
+    for row, values in zip(loads, shards, strict=True):
+        np.add.at(row, places, values)
 
 
 def place_tables(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_weight: float) -> Board | None:
@@ -150,19 +154,13 @@ def place_tables(choices: Sequence[tuple[str, Option]], cluster: Cluster, time_w
     """
     board = Board(choices, cluster, time_weight)
 
-    def length(choice: tuple[str, Option]) -> float:
-        return float(board.weigh(choice[1].time, choice[1].device).max())
+    def turn(choice: tuple[str, Option]) -> tuple[int, float, str]:
+        name, option = choice
+        stage = 0 if option.sharding_type in EVERYWHERE else 1 if option.sharding_type in ON_NODES else 2
+        return stage, -float(board.weigh(option.loads).max()), name
 
-    ordered = sorted(choices, key=lambda choice: (-length(choice), choice[0]))
-    for kinds, put in (
-        (EVERYWHERE, board.put_everywhere),
-        (ON_NODES, board.put_on_nodes),
-        (("table_wise", "column_wise"), board.put_on_ranks),
-    ):
-        for name, option in ordered:
-            if option.sharding_type in kinds and not put(name, option):
-                return None
-    return board
+    has_room = all(board.put(name, option) for name, option in sorted(choices, key=turn))
+    return board if has_room else None
 
 
 MAX_EXCHANGES = 20_000
@@ -170,47 +168,6 @@ MAX_PAIR_EXCHANGES = 300
 NUM_PARTNERS = 48
 """Number of the emptiest ranks with which pairs are exchanged."""
 TOLERANCE = 1e-9
-TIME, MEMORY, HOST = range(3)
-
-
-@dataclass
-class Pieces:
-    """P tables that may move, then one empty piece for each group of ranks (one rank, or a node), which makes a move an exchange too."""
-
-    names: list[str]
-    rank: np.ndarray
-    load: np.ndarray
-    """Time, memory, host memory [3, P + ranks]."""
-
-    def on(self, rank: int) -> np.ndarray:
-        """The pieces on ``rank``, one of each kind that are alike, the empty one last."""
-        pieces = np.flatnonzero(self.rank == rank)
-        _, firsts = np.unique(self.load[:, pieces], axis=1, return_index=True)
-        return pieces[np.sort(firsts)]
-
-    def bundles_on(self, rank: int) -> np.ndarray:
-        """Every one or two pieces on ``rank`` that are not alike, [K, 2]; the empty one stands for none."""
-        empty = np.flatnonzero(self.rank == rank)[-1]
-        kinds = self.on(rank)
-        pairs = [(empty, empty), *((piece, empty) for piece in kinds[:-1]), *combinations(kinds[:-1], 2)]
-        return np.array(pairs, dtype=np.int64)
-
-
-@dataclass
-class State:
-    """The loads of W ranks [3, W], and their limits [3]."""
-
-    pieces: Pieces
-    loads: np.ndarray
-    limits: np.ndarray
-
-    def give(self, pieces: np.ndarray, source: int, target: int) -> None:
-        """Moves real ``pieces`` from one rank to another."""
-        real = pieces[pieces < len(self.pieces.names)]
-        moved = self.pieces.load[:, real].sum(1)
-        self.loads[:, source] -= moved
-        self.loads[:, target] += moved
-        self.pieces.rank[real] = target
 
 
 def improve(board: Board) -> None:
@@ -227,72 +184,91 @@ def improve(board: Board) -> None:
 def _improve(board: Board, kind: str, width: int) -> None:
     """Moves tables of ``kind`` among groups of ``width`` ranks, each group as loaded as its fullest rank."""
     moved = {name: placed for name, placed in board.placed.items() if placed.option.sharding_type == kind}
-    num_groups = board.cluster.num_ranks // width
-    before = np.stack([board.time, board.device, board.host])
-    limits = np.array([np.inf, board.cluster.usable, board.cluster.usable_host], dtype=float)
-    pieces = _pieces(moved, num_groups, width)
-    state = State(pieces, before.reshape(3, num_groups, width).max(2), limits)
-    _lower(TIME, state)
-    limits[TIME] = state.loads[TIME].max() * (1 + TOLERANCE)
-    _lower(MEMORY, state)
-    for name, group in zip(pieces.names, pieces.rank.tolist()[: len(pieces.names)], strict=True):
+    names = sorted(moved)
+    exchange = _Exchange([moved[name] for name in names], board, width)
+    exchange.lower(TIME)
+    exchange.limits[TIME] = exchange.loads[TIME].max() * (1 + TOLERANCE)
+    exchange.lower(MEMORY)
+    for name, group in zip(names, exchange.group.tolist(), strict=False):
         ranks = tuple(range(group * width, (group + 1) * width))
         board.placed[name] = Placed(moved[name].option, ranks)
-    loads = rank_loads(board.placed, board.cluster.num_ranks)
-    after = np.stack([loads.time, loads.device, loads.host])
-    if width > 1 and (after.max(1) > np.maximum(before.max(1), limits) * (1 + TOLERANCE)).any():
+    before, after = board.loads, rank_loads(board.placed, board.cluster.num_ranks)
+    board.loads = np.stack([after.time, after.device, after.host])
+    highest = np.maximum(before.max(1), exchange.limits)
+    if width > 1 and (board.loads.max(1) > highest * (1 + TOLERANCE)).any():
         board.placed.update(moved)  # shards of one table differ, and sums of the largest misled
-        after = before
-    board.time, board.device, board.host = after
+        board.loads = before
 
 
-def _pieces(moved: Mapping[str, Placed], num_groups: int, width: int) -> Pieces:
-    names = sorted(moved)
-    options = [moved[name].option for name in names]
-    loads = [(option.time.max(), option.device.max(), option.host.max()) for option in options]
-    rank = [*(moved[name].ranks[0] // width for name in names), *range(num_groups)]
-    empty = [(0.0, 0.0, 0.0)] * num_groups
-    return Pieces(names, np.array(rank, dtype=np.int64), np.array([*loads, *empty]).T)
+class _Exchange:
+    """P tables that change places between groups of ``width`` ranks.
 
+    An empty piece for each group stands behind them, which makes a move an exchange too. ``group``: of each piece;
+    ``pieces`` [3, P + groups], ``loads`` [3, groups], ``limits`` [3].
+    """
 
-def _lower(which: int, state: State) -> None:
-    """Exchanges pieces of the fullest rank for others as long as that lowers the larger of both ranks' loads."""
-    num_pairs = 0
-    for _ in range(MAX_EXCHANGES):
-        fullest = int(state.loads[which].argmax())
-        here, others = state.pieces.on(fullest), np.arange(len(state.pieces.rank))
-        if _exchange(which, fullest, here[:, None], others[:, None], state):
-            continue
-        if num_pairs == MAX_PAIR_EXCHANGES:
-            return
-        num_pairs += 1
-        emptiest = np.argsort(state.loads[which], kind="stable")[:NUM_PARTNERS]
-        bundles = [state.pieces.bundles_on(int(rank)) for rank in emptiest if rank != fullest]
-        if not bundles:
-            return
-        if not _exchange(which, fullest, state.pieces.bundles_on(fullest), np.concatenate(bundles), state):
-            return
+    def __init__(self, tables: Sequence[Placed], board: Board, width: int) -> None:
+        num_groups = board.cluster.num_ranks // width
+        self.num_tables = len(tables)
+        self.group = np.array([*(each.ranks[0] // width for each in tables), *range(num_groups)])
+        self.pieces = np.array([*(each.option.loads.max(1) for each in tables), *np.zeros((num_groups, 3))]).T
+        self.loads = board.loads.reshape(3, num_groups, width).max(2)
+        self.limits = board.limits.copy()
 
+    def lower(self, which: int) -> None:
+        """Exchanges pieces of the fullest group for others as long as that lowers the larger of both groups' loads."""
+        num_pairs = 0
+        for _ in range(MAX_EXCHANGES):
+            fullest = int(self.loads[which].argmax())
+            if self._exchange(
+                which, fullest, self._kinds_in(fullest)[:, None], np.arange(len(self.group))[:, None]
+            ):
+                continue
+            if num_pairs == MAX_PAIR_EXCHANGES:
+                return
+            num_pairs += 1
+            emptiest = np.argsort(self.loads[which], kind="stable")[:NUM_PARTNERS]
+            bundles = [self._bundles_in(int(group)) for group in emptiest if group != fullest]
+            if not bundles:
+                return
+            if not self._exchange(which, fullest, self._bundles_in(fullest), np.concatenate(bundles)):
+                return
 
-def _exchange(which: int, fullest: int, given: np.ndarray, taken: np.ndarray, state: State) -> bool:
-    """Makes the exchange that lowers load ``which`` most, if there is one; bundles are [K, pieces in each]."""
-    partner = state.pieces.rank[taken[:, 0]]
-    give = state.pieces.load[:, given].sum(2)
-    take = state.pieces.load[:, taken].sum(2)
-    change = give[which][:, None] - take[which][None, :]
-    here, there = state.loads[which, fullest] - change, state.loads[which, partner][None, :] + change
-    peak = np.maximum(here, there)
-    peak[:, partner == fullest] = np.inf
-    for load in {TIME, MEMORY, HOST} - {which}:
-        delta = give[load][:, None] - take[load][None, :]
-        too_much = (state.loads[load, fullest] - delta > state.limits[load]) & (delta < 0)
-        too_much |= (state.loads[load, partner][None, :] + delta > state.limits[load]) & (delta > 0)
-        peak[too_much] = np.inf
-    best = int(peak.argmin())
-    row, column = divmod(best, peak.shape[1])
-    if not peak[row, column] < state.loads[which, fullest] * (1 - TOLERANCE):
-        return False
-    other = int(partner[column])
-    state.give(given[row], fullest, other)
-    state.give(taken[column], other, fullest)
-    return True
+    def _kinds_in(self, group: int) -> np.ndarray:
+        """The pieces in ``group``, one of each kind that are alike, the empty one last."""
+        pieces = np.flatnonzero(self.group == group)
+        _, firsts = np.unique(self.pieces[:, pieces], axis=1, return_index=True)
+        return pieces[np.sort(firsts)]
+
+    def _bundles_in(self, group: int) -> np.ndarray:
+        """Every one or two pieces in ``group`` that are not alike, [K, 2]; the empty one stands for none."""
+        empty = np.flatnonzero(self.group == group)[-1]
+        kinds = self._kinds_in(group)[:-1]
+        pairs = [(empty, empty), *((piece, empty) for piece in kinds), *combinations(kinds, 2)]
+        return np.array(pairs, dtype=np.int64)
+
+    def _exchange(self, which: int, fullest: int, given: np.ndarray, taken: np.ndarray) -> bool:
+        """Makes the exchange that lowers load ``which`` most, if there is one; bundles are [K, pieces in each]."""
+        partner = self.group[taken[:, 0]]
+        change = self.pieces[:, given].sum(2)[:, :, None] - self.pieces[:, taken].sum(2)[:, None, :]
+        here, there = self.loads[:, fullest, None, None] - change, self.loads[:, partner][:, None, :] + change
+        peak = np.maximum(here[which], there[which])
+        peak[:, partner == fullest] = np.inf
+        for load in {TIME, MEMORY, HOST} - {which}:
+            too_much = (here[load] > self.limits[load]) & (change[load] < 0)
+            too_much |= (there[load] > self.limits[load]) & (change[load] > 0)
+            peak[too_much] = np.inf
+        row, column = divmod(int(peak.argmin()), peak.shape[1])
+        if not peak[row, column] < self.loads[which, fullest] * (1 - TOLERANCE):
+            return False
+        other = int(partner[column])
+        self._give(given[row], fullest, other)
+        self._give(taken[column], other, fullest)
+        return True
+
+    def _give(self, pieces: np.ndarray, source: int, target: int) -> None:
+        real = pieces[pieces < self.num_tables]
+        moved = self.pieces[:, real].sum(1)
+        self.loads[:, source] -= moved
+        self.loads[:, target] += moved
+        self.group[real] = target

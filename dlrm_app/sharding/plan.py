@@ -104,7 +104,6 @@ TABLE_COLUMNS: Columns = (
     *("shards", "weights"),
     Column("why", is_words=True),
 )
-"""Of tables unlike in shape, rows, dim and shards are those of the largest."""
 
 
 def log_plan(plan: EstimatedPlan) -> None:
@@ -120,20 +119,17 @@ def log_plan(plan: EstimatedPlan) -> None:
 
 
 def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
-    """The loads of ranks, the balance, and how tables are sharded: those of one shape in a line.
-
-    If that takes more than ``max_table_rows``, all tables sharded for one reason stand in a line.
-    """
+    """The loads of ranks, the balance, and how tables are sharded: those of one shape in a line, at most so many lines."""
     rows = table_rows(plan)
-    if max_table_rows is not None and len(rows) > max_table_rows:
-        rows = table_rows(plan, fold_shapes=True)
+    hidden = len(rows[max_table_rows:]) if max_table_rows else 0
     return "\n".join(
         [
             f"sharding plan for {plan.cluster}, estimated:",
             indent(text_table(*rank_rows(plan.loads, plan.cluster)), "  "),
             balance_line(plan.loads),
             *notes(plan),
-            indent(text_table(TABLE_COLUMNS, rows), "  "),
+            indent(text_table(TABLE_COLUMNS, rows[:max_table_rows]), "  "),
+            *([f"  … and {hidden} lines more: plan.yaml has every table"] if hidden else []),
         ]
     )
 
@@ -183,14 +179,14 @@ def rank_rows(loads: Loads, cluster: Cluster) -> tuple[Columns, Rows]:
     return headings, rows
 
 
-def table_rows(plan: EstimatedPlan, *, fold_shapes: bool = False) -> list[list[str]]:
-    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike, or of all shapes."""
-    alike: dict[tuple[Shape | None, str, str], list[Table]] = defaultdict(list)
+def table_rows(plan: EstimatedPlan) -> list[list[str]]:
+    """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike."""
+    alike: dict[tuple[object, str, str], list[Table]] = defaultdict(list)
     slowest = float(plan.loads.time.max())
     for name, table in plan.work.tables.items():
         placed = plan.assignment[name]
         why = reason(placed, plan.options.get(name, ()), plan.cluster, slowest)
-        alike[None if fold_shapes else shape(table), placed.option.label, why].append(table)
+        alike[shape(table), placed.option.label, why].append(table)
     rows = []
     for (_, sharding, why), tables in alike.items():
         largest = max(tables, key=lambda table: table.num_bytes)
@@ -221,23 +217,9 @@ def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest:
     return "spreads the load"
 
 
-Shape = tuple[int, int, str, int]
-
-
-def shape(table: Table) -> Shape:
+def shape(table: Table) -> tuple[int, int, str, int]:
     """Rows, width, precision and number of features."""
     return table.rows, table.dim, table.data_type, len(table.features)
-
-
-def fold(tables: Sequence[Table]) -> list[tuple[str, list[Table]]]:
-    """Tables of one shape under one label, in the order of the first.
-
-    A label is a table's name, or what the names have in common and how many there are: ``t_1m_* (19)``.
-    """
-    groups: dict[Shape, list[Table]] = {}
-    for table in tables:
-        groups.setdefault(shape(table), []).append(table)
-    return [(label(alike), alike) for alike in groups.values()]
 
 
 def label(tables: Sequence[Table]) -> str:

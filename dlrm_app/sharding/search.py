@@ -50,7 +50,8 @@ def fits(options: Options, cluster: Cluster) -> bool:
 
 def _cost(board: Board) -> float:
     """Time, and a little memory: a twentieth of the time is worth all the memory that tables may take."""
-    return float(board.time.max()) * (1 + 0.05 * float(board.device.max()) / board.cluster.usable)
+    time, memory, _ = board.loads.max(1).tolist()
+    return float(time * (1 + 0.05 * memory / board.cluster.usable))
 
 
 def _placements(choices: Choices, cluster: Cluster) -> list[Board]:

@@ -30,7 +30,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from dlrm_app.config.sharding import KEY_VALUE_KERNELS, CollectivesConfig
+from dlrm_app.config.sharding import KERNELS, CollectivesConfig
 
 DENSE = EmbeddingComputeKernel.DENSE.value
 
@@ -122,7 +122,7 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         """torchrec's without those that are not built here, and dense under every type: it runs under all of them."""
         kernels = super().compute_kernels(sharding_type, compute_device_type)
-        return [*(kernel for kernel in kernels if kernel not in (*KEY_VALUE_KERNELS, DENSE)), DENSE]
+        return [*(kernel for kernel in kernels if kernel in KERNELS and kernel != DENSE), DENSE]
 
     def shard(
         self,
@@ -147,18 +147,14 @@ class AnyShardingSharder(EmbeddingBagCollectionSharder):
 def quantized_collectives(config: CollectivesConfig) -> dict[str, QuantizedCommCodecs] | None:
     """Codecs by kind of collective, for pooled embeddings and their gradients; None if nothing is to be rounded.
 
-    fp16 and bf16 round each value; int8 keeps, for every 32 values in a row, their least one, their range and 255 steps
-    between (fbgemm's row-wise int8). Each is undone on arrival: what is computed stays float32. torchrec's own registry puts fp16 in place of bf16 on CPU, where gloo carries bf16 as well by now, and lets int8 fail
-    in the reduce-scatter of row_wise shards, which would add up steps of different ranges: fp16 goes there.
+    Values are rounded for the way alone: what is computed stays float32. torchrec's own registry puts fp16 in place of bf16
+    on CPU, where gloo carries bf16 as well by now.
     """
     if config.forward == config.backward == "fp32":
         return None
-    summable = ("fp16" if kind == "int8" else kind for kind in (config.forward, config.backward))
-    pairs = {
-        CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL: (config.forward, config.backward),
-        CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER: summable,
-    }
-    return {op.name: get_qcomm_codecs(QCommsConfig(*map(CommType, pair))) for op, pair in pairs.items()}
+    codecs = get_qcomm_codecs(QCommsConfig(CommType(config.forward), CommType(config.backward)))
+    kinds = (CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL, CommOp.POOLED_EMBEDDINGS_REDUCE_SCATTER)
+    return {kind.name: codecs for kind in kinds}
 
 
 def fused_kernels(model: nn.Module) -> Iterator[Any]:

@@ -6,7 +6,6 @@ Shapes: B a rank's rows, F sparse features, V vectors that meet (F and the dense
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 
 import numpy as np
 from torch import nn
@@ -31,14 +30,6 @@ class Work:
     flops: float = 0.0
     bytes: float = 0.0
     sent: float = 0.0
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Rows and ids that a rank reads from the dataset for a step."""
-
-    rows: float
-    ids: float
 
 
 @dataclass(frozen=True)
@@ -111,12 +102,6 @@ def pooled_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int
         samples = 1 / num_ranks if placed.option.sharding_type == "data_parallel" else 1.0
         np.add.at(load, np.array(placed.ranks), samples * len(table.features) * placed.option.sizes[:, 1])
     return float(load.max()) / sum(table.dim * len(table.features) for table in tables)
-
-
-def loaded(shape: StepShape) -> Loaded:
-    """Every model of an ensemble has rows of its own."""
-    rows = shape.batch * shape.model.ensemble_size
-    return Loaded(rows, rows * sum(sum(table.expected_pooling_factors) for table in shape.tables))
 
 
 def step_work(shape: StepShape) -> dict[str, Work]:
@@ -195,12 +180,12 @@ def step_shape(
     """The shape of a step of ``model``, which has the dense part's weights; its tables are not looked at."""
     num_ranks = plan.cluster.num_ranks
     tables = list(plan.work.tables.values())
-    dense = [weight for name, weight in model.named_parameters() if "sparse_arch" not in name]
+    dense = [weight.numel() for name, weight in model.named_parameters() if "sparse_arch" not in name]
     return StepShape(
         batch=global_batch_size // num_ranks,
         num_ranks=num_ranks,
         matrices=matrices_of(model),
-        num_dense_weights=sum(weight.numel() for weight in dense),
+        num_dense_weights=sum(dense),
         tables=tables,
         optimizers=dict(plan.work.optimizers),
         dense_optimizer=dense_optimizer,
@@ -220,7 +205,6 @@ FIXED_MS = {"cpu": 0.3, "cuda": 0.1}
 class Machine:
     """A rank: flops by precision and bytes, a second; ``exchange``: bytes a second to each other rank's node.
 
-    loader_rows, loader_ids: rows without ids, and ids, that its cores make batches of in a second in which they do nothing else.
     efficiency: part → floor over measured time, without the fixed part. fixed_ms: part → milliseconds of any step.
     """
 
@@ -230,17 +214,14 @@ class Machine:
     efficiency: Mapping[str, float] = field(default_factory=dict)
     fixed_ms: Mapping[str, float] = field(default_factory=dict)
     device: str = "cpu"
-    loader_rows: float = inf
-    loader_ids: float = inf
-
-    def floor_ms(self, work: Work, precision: str) -> float:
-        """The least milliseconds of ``work``: its products or its bytes, whichever is more, and then what is sent."""
-        products = work.flops / self.flops.get(precision, self.flops["fp32"])
-        return 1000 * (max(products, work.bytes / self.memory) + work.sent / self.exchange)
 
     def floors_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
-        """Part → ``floor_ms``."""
-        return {part: self.floor_ms(each, precision) for part, each in work.items()}
+        """Part → its least milliseconds: its products or its bytes, whichever is more, and then what is sent."""
+        flops = self.flops.get(precision, self.flops["fp32"])
+        return {
+            part: 1000 * (max(each.flops / flops, each.bytes / self.memory) + each.sent / self.exchange)
+            for part, each in work.items()
+        }
 
     def estimate_ms(self, work: Mapping[str, Work], precision: str) -> dict[str, float]:
         """Part → milliseconds of a step, those that only take time with them."""
@@ -251,46 +232,23 @@ class Machine:
         }
         return times | {part: ms for part, ms in self.fixed_ms.items() if part not in work}
 
-    def loader_ms(self, what: Loaded) -> float:
-        """Milliseconds to read these rows and ids, with nothing else running."""
-        return 1000 * (what.rows / self.loader_rows + what.ids / self.loader_ids)
 
-    def beside_loader(self, parts_ms: Mapping[str, float], what: Loaded) -> dict[str, float]:
-        """``parts_ms`` with the loader's time added, as ``data``.
-
-        On CPU it takes cores from the step and adds all its time. A GPU works meanwhile, and waits for what is left.
-        """
-        taken = self.loader_ms(what)
-        added = taken if self.device == "cpu" else max(0.0, taken - sum(parts_ms.values()))
-        return {**parts_ms, "data": parts_ms.get("data", 0.0) + added}
-
-
-DATASHEETS = {
-    "cuda": (19.5e12, 312e12),
-    "cpu": (100e9, 100e9),
-}
-"""fp32 and bf16 flops a second where topology gives none: an A100's, and two AVX2 cores'."""
-
-LOADER_ROWS, LOADER_IDS = 5e6, 5e7
-"""A core's rates a second, where topology gives none."""
-LOADER_CORES = {"cuda": 8, "cpu": 2}
-"""The most decoding threads that a rank starts; and the cores whose flops stand above."""
+DATASHEETS = {"cuda": (19.5, 312), "cpu": (0.1, 0.1)}
+"""fp32 and bf16 teraflops a second where topology gives none: an A100's, and two AVX2 cores'."""
 
 
 def described_machine(config: TopologyConfig, cluster: Cluster) -> Machine:
     """A rank of ``cluster``, which ``config`` describes."""
     fp32, bf16 = DATASHEETS[cluster.device]
-    speed, cores = cluster.bandwidths, LOADER_CORES[cluster.device]
+    speed = cluster.bandwidths
     return Machine(
         flops={
-            "fp32": fp32 if config.fp32_tflops is None else config.fp32_tflops * 1e12,
-            "bf16": bf16 if config.bf16_tflops is None else config.bf16_tflops * 1e12,
+            "fp32": 1e12 * (config.fp32_tflops or fp32),
+            "bf16": 1e12 * (config.bf16_tflops or bf16),
         },
         memory=1000 * speed.memory,
         exchange=1000 * (speed.intra_node if cluster.nodes == 1 else speed.inter_node),
         efficiency=config.efficiency,
         fixed_ms=config.fixed_ms,
         device=cluster.device,
-        loader_rows=config.loader_rows_per_second or cores * LOADER_ROWS,
-        loader_ids=config.loader_ids_per_second or cores * LOADER_IDS,
     )

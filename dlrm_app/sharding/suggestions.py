@@ -1,7 +1,7 @@
 """Advice where tables do not fit: what is needed, what there is, and settings that were tried and work."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from dlrm_app.sharding.cluster import GIB, Cluster
 from dlrm_app.sharding.constraints import constraints_of, sharding_problems
 from dlrm_app.sharding.cost import KINDS, Options, Workload, estimate_options
 from dlrm_app.sharding.placement import rank_loads
-from dlrm_app.sharding.plan import fold
 from dlrm_app.sharding.search import fits, largest_share, search
 from dlrm_app.text import listed, memory_text
 
@@ -18,23 +17,8 @@ MAX_NODES = 128
 NUM_LARGEST = 5
 LOAD_FACTORS = (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 """Shares of a table's rows in its cache that are tried."""
-
-
-@dataclass(frozen=True)
-class Suggestion:
-    """A setting as it is typed behind what was typed already, and what is planned with it."""
-
-    setting: str
-    work: Workload
-    cluster: Cluster
-
-    def slowest(self) -> float | None:
-        """Milliseconds a step of the slowest rank; None if it is not allowed or the planner finds no plan with it."""
-        tables, sharding = list(self.work.tables.values()), self.work.sharding
-        if sharding_problems(tables, sharding, self.cluster.device) or not can_fit(self.work, self.cluster):
-            return None
-        plan = search(estimate_options(self.work, self.cluster), self.cluster)
-        return None if plan is None else float(rank_loads(plan, self.cluster.num_ranks).time.max())
+Cure = tuple[str, Workload, Cluster]
+"""A setting as it is typed behind what was typed already, and what is planned with it."""
 
 
 def can_fit(work: Workload, cluster: Cluster) -> bool:
@@ -45,16 +29,28 @@ def can_fit(work: Workload, cluster: Cluster) -> bool:
         return False
 
 
+def _slowest(work: Workload, cluster: Cluster) -> float | None:
+    """Milliseconds a step of the slowest rank; None if ``work`` is not allowed or the planner finds no plan."""
+    if sharding_problems(list(work.tables.values()), work.sharding, cluster.device) or not can_fit(
+        work, cluster
+    ):
+        return None
+    plan = search(estimate_options(work, cluster), cluster)
+    return None if plan is None else float(rank_loads(plan, cluster.num_ranks).time.max())
+
+
 def explain_misfit(work: Workload, cluster: Cluster) -> str:
-    """The message: needed, available, the largest tables, and each suggestion that the planner found to work."""
+    """The message: needed, available, the largest tables, and each cure that the planner found to work."""
     options = estimate_options(work, cluster)
-    smallest = (
-        min(of_table, key=lambda option: float(option.device.sum())).memory.sum(0)
-        for of_table in options.values()
-    )
-    needed = sum(smallest, np.zeros(len(KINDS)))
+    smallest = [min(of_table, key=lambda option: float(option.device.sum())) for of_table in options.values()]
+    needed = np.sum([option.memory.sum(0) for option in smallest], axis=0)
     parts = (f"{memory_text(part)} of {kind}" for kind, part in zip(KINDS, needed, strict=True) if part)
-    groups = sorted(fold(list(work.tables.values())), key=lambda group: -group[1][0].num_bytes)
+    largest = sorted(work.tables.values(), key=lambda table: -table.num_bytes)[:NUM_LARGEST]
+    working = [
+        f"    - {setting}  ({slowest:.3g} ms a step on the slowest rank)"
+        for setting, changed, where in _cures(work, cluster)
+        if (slowest := _slowest(changed, where)) is not None
+    ]
     lines = [
         "no sharding plan fits: the tables need more memory than there is",
         f"  needed:    {memory_text(needed.sum())} in all ({', '.join(parts)})",
@@ -62,16 +58,10 @@ def explain_misfit(work: Workload, cluster: Cluster) -> str:
         f"of {cluster} (topology.reserved_share={cluster.reserved_share:g} is kept for the rest)",
         "  the largest tables:",
         *(
-            f"    {label:<28} {alike[0].rows:>15,} × {alike[0].dim:<4} {alike[0].data_type} "
-            f"{memory_text(alike[0].num_bytes):>12}{' each' if len(alike) > 1 else ''}"
-            for label, alike in groups[:NUM_LARGEST]
+            f"    {t.name:<28} {t.rows:>15,} × {t.dim:<4} {t.data_type} {memory_text(t.num_bytes):>12}"
+            for t in largest
         ),
         *_too_large(options, cluster),
-    ]
-    working = [
-        f"    - {suggestion.setting}  ({slowest:.3g} ms a step on the slowest rank)"
-        for suggestion in _suggestions(work, cluster)
-        if (slowest := suggestion.slowest()) is not None
     ]
     if working:
         lines += ["  each of these was tried with the planner and makes it fit, estimated:", *working]
@@ -92,11 +82,10 @@ def _too_large(options: Options, cluster: Cluster) -> list[str]:
     if not too_large:
         return []
     labels = [option.label for option in options[too_large[0]]]
-    hint = "; allow row_wise in sharding.types, which splits it over all ranks"
-    return [
-        f"  table {listed(too_large, 1)} is larger than a rank as {' or '.join(labels)}"
-        f"{'' if 'row_wise' in labels else hint}"
-    ]
+    hint = (
+        "" if "row_wise" in labels else "; allow row_wise in sharding.types, which splits it over all ranks"
+    )
+    return [f"  table {listed(too_large, 1)} is larger than a rank as {' or '.join(labels)}{hint}"]
 
 
 def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
@@ -124,41 +113,32 @@ def smallest_cluster(work: Workload, cluster: Cluster) -> Cluster | None:
     return replace(cluster, nodes=high)
 
 
-def _suggestions(work: Workload, cluster: Cluster) -> Iterator[Suggestion]:
-    """Settings worth trying; of caches the one that makes the fastest plan."""
+def _cures(work: Workload, cluster: Cluster) -> Iterator[Cure]:
+    """Settings worth trying: of caches the one that makes the fastest plan, fp16 weights, more devices."""
     if cluster.device == "cuda":
-        cached = [_cached(work, cluster, share) for share in LOAD_FACTORS]
-        working = [(slowest, each) for each in cached if (slowest := each.slowest()) is not None]
-        yield from (each for _, each in sorted(working, key=lambda pair: pair[0])[:1])
-    yield from _in_half_precision(work, cluster)
-    larger = smallest_cluster(work, cluster)
-    if larger is not None:
+        cached = [_cached(work, share) for share in LOAD_FACTORS]
+        working = [(slowest, cure) for cure in cached if (slowest := _slowest(cure[1], cluster)) is not None]
+        if working:
+            setting, changed = min(working, key=lambda pair: pair[0])[1]
+            yield setting, changed, cluster
+    tables = work.tables.values()
+    is_copied = any("data_parallel" in constraints_of(t, work.sharding).get("types", ()) for t in tables)
+    halved = {t.name: replace(t, data_type="fp16") if t.precision_by is None else t for t in tables}
+    # where a table is not fused, fp16 is refused
+    if halved != work.tables and not work.dense_kernel and not is_copied:
+        yield "tables.data_type=fp16", replace(work, tables=halved), cluster
+    if larger := smallest_cluster(work, cluster):
         ranks = f"{larger.num_ranks} ranks instead of {cluster.num_ranks}"
-        yield Suggestion(f"{ranks}, for dlrm-plan: {_typed_cluster(larger)}", work, larger)
+        yield f"{ranks}, for dlrm-plan: {_typed_cluster(larger)}", work, larger
 
 
-def _cached(work: Workload, cluster: Cluster, share: float) -> Suggestion:
+def _cached(work: Workload, share: float) -> tuple[str, Workload]:
     """Weights in host memory behind a cache of ``share`` of their rows, where they do not fit."""
-    tables, constraints = (
-        work.sharding.tables,
-        {"kernels": ["fused", "fused_uvm_caching"], "cache_load_factor": share},
-    )
+    tables = work.sharding.tables
+    constraints = {"kernels": ["fused", "fused_uvm_caching"], "cache_load_factor": share}
     sharding = replace(work.sharding, tables={**tables, "*": {**(tables.get("*") or {}), **constraints}})
     setting = f"'sharding.tables={{*:{{kernels:[fused,fused_uvm_caching],cache_load_factor:{share:g}}}}}'"
-    return Suggestion(setting, replace(work, sharding=sharding), cluster)
-
-
-def _in_half_precision(work: Workload, cluster: Cluster) -> Iterator[Suggestion]:
-    """Weights of two bytes for all tables that no spec or pattern names, where fbgemm has the optimizer for them."""
-    tables = work.tables.values()
-    may_be_copied = any(
-        "data_parallel" in constraints_of(table, work.sharding).get("types", ()) for table in tables
-    )
-    if work.dense_kernel or may_be_copied:  # neither is fused, and fp16 beside a torch optimizer is refused
-        return
-    changed = {t.name: replace(t, data_type="fp16") if t.precision_by is None else t for t in tables}
-    if changed != work.tables:
-        yield Suggestion("tables.data_type=fp16", replace(work, tables=changed), cluster)
+    return setting, replace(work, sharding=sharding)
 
 
 def _typed_cluster(larger: Cluster) -> str:

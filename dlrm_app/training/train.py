@@ -65,7 +65,7 @@ def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResul
     """
     trainer = config.trainer
     timeout = timedelta(minutes=trainer.timeout_minutes)
-    started = start_runtime(trainer.threads, numa=trainer.numa, timeout=timeout)
+    started = start_runtime(trainer.threads, timeout=timeout)
     with started as runtime, stop_on_signals(runtime) as stop_request:
         manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
         with open_run_folder(config.output, config.resume, runtime) as folder:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
-from dlrm_app.config.sharding import collective_problems
 from dlrm_app.config.train import EvaluationConfig, TrainConfig
 from dlrm_app.dataset.columns import sharing_problems
 from dlrm_app.dataset.manifest import Manifest, read_manifest
@@ -120,11 +119,7 @@ def check_tuning(config: TuneConfig, ranks: Ranks) -> None:
 def batch_problems(config: TrainConfig, num_ranks: int, rows: int) -> list[str]:
     """Problems of dealing batches of ``rows`` training rows to the ranks."""
     batch_size = config.trainer.global_batch_size
-    rows_per_rank = batch_size // num_ranks * config.model.ensemble_size
-    return [
-        *check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows),
-        *collective_problems(config.sharding.collectives, rows_per_rank, config.evaluation.batch_size),
-    ]
+    return check_lanes(batch_size, config.data.lanes or enough_lanes(num_ranks), num_ranks, rows)
 
 
 def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str) -> "Workload":

@@ -78,9 +78,13 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
 def test_a_floor_is_the_slower_of_products_and_memory_and_then_what_is_sent() -> None:
     machine = Machine({"fp32": 100.0, "bf16": 400.0}, memory=10.0, exchange=5.0)
-    assert machine.floor_ms(Work(flops=200, bytes=10), "fp32") == 2000
-    assert machine.floor_ms(Work(flops=200, bytes=30), "fp32") == 3000
-    assert machine.floor_ms(Work(flops=200, bytes=1, sent=5), "bf16") == 1500
+    work = {
+        "a": Work(flops=200, bytes=10),
+        "b": Work(flops=200, bytes=30),
+        "c": Work(flops=200, bytes=1, sent=5),
+    }
+    assert machine.floors_ms(work, "fp32") == {"a": 2000, "b": 3000, "c": 3000}
+    assert machine.floors_ms(work, "bf16")["c"] == 1500
 
 
 def test_the_tables_show_medians_quartiles_and_what_is_reached() -> None:

@@ -77,7 +77,6 @@ def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_
     place = Ranks(rank=5, local_rank=1, world_size=8, local_world_size=4, device_type="cuda")
     monkeypatch.setattr(module, "started_ranks", lambda on_cpu: place)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    monkeypatch.setattr(module, "_pci_address", lambda gpu: f"0000:0{gpu}:00.0")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("set_device", device)))
 
     def init(backend: str, **options: object) -> None:
@@ -88,7 +87,7 @@ def test_on_a_gpu_the_device_is_chosen_before_the_group_which_has_a_backend_for_
     monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: calls.append(("destroy",)))
     for key, value in {"RANK": "5", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(key, value)
-    with start_runtime(1, numa=False) as runtime:
+    with start_runtime(1) as runtime:
         assert runtime.device == torch.device("cuda", 1)
     assert calls == [
         ("set_device", torch.device("cuda", 1)),
@@ -132,13 +131,12 @@ def test_a_rank_that_sees_one_gpu_takes_it_unless_torchrun_shows_the_same_to_all
     place = Ranks(rank=2, local_rank=2, world_size=4, local_world_size=4, device_type="cuda")
     monkeypatch.setattr(module, "started_ranks", lambda on_cpu: place)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(module, "_pci_address", lambda gpu: f"0000:0{gpu}:00.0")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    runtime, _ = module._find_runtime(1, numa=True, on_cpu=False)
+    runtime = module._find_runtime(1, on_cpu=False)
     assert runtime.device == torch.device("cuda", 0)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with pytest.raises(DlrmError, match="4 ranks were started on this machine, which has 1 GPUs"):
-        module._find_runtime(1, numa=True, on_cpu=False)
+        module._find_runtime(1, on_cpu=False)
 
 
 def test_a_port_that_another_program_has_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ WIDE_TABLES = [
     Table("one", 100, 32, ("f1", "f2"), init="normal", init_scale=0.7),
     Table("many", 60, 32, ("f3",), init="normal", init_scale=0.7),
 ]
-"""A pooled vector is a row of int8 by itself; far enough from 0 that rounding shows."""
+"""Far enough from 0 that rounding shows."""
 
 MIXED = {
     "shared": "row_wise",

@@ -4,12 +4,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch.nn import functional as F
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.sharding import CollectivesConfig, collective_problems
+from dlrm_app.config.sharding import CollectivesConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.sharding.sharder import quantized_collectives
@@ -20,28 +19,15 @@ from tests.plain_model import PlainModel
 from tests.plain_training import plain_copy, run_plain
 from tests.random_batches import NUM_DENSE, draw
 
-CASES = [(kind, "sgd", bits) for kind in ("table_wise", "row_wise") for bits in ("fp16", "bf16", "int8")]
-TOLERANCE = {"fp16": 1e-6, "bf16": 1e-6, "int8": 1e-5}
-"""Of a loss. What lies between two of int8's steps may go to either, after sums in another order."""
-
-
-def to_int8(x: torch.Tensor) -> torch.Tensor:
-    """255 steps between a row's least and greatest value [rows, 32]."""
-    low, high = x.min(1, keepdim=True).values, x.max(1, keepdim=True).values
-    steps = ((x - low) * (255 / (high - low + 1e-8))).round()
-    return steps * ((high - low) / 255) + low
+CASES = [(kind, "sgd", bits) for kind in ("table_wise", "row_wise") for bits in ("fp16", "bf16")]
+TOLERANCE = 1e-6
+"""Of a loss."""
 
 
 ROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "fp16": lambda x: x.half().float(),
     "bf16": lambda x: x.bfloat16().float(),
-    "int8": to_int8,
 }
-
-
-def summable(bits: str) -> str:
-    """Steps of different ranges cannot be added up: fp16 stands in for int8 where parts are."""
-    return "fp16" if bits == "int8" else bits
 
 
 class Travel(torch.autograd.Function):
@@ -65,7 +51,7 @@ class RoundingModel(PlainModel):
     def pooled(self, ids: dict[str, list[list[int]]]) -> list[torch.Tensor]:
         if self.sharding == "table_wise":
             return [Travel.apply(vector, self.bits) for vector in super().pooled(ids)]
-        return [self.sum_of_parts(feature, ids[feature], summable(self.bits)) for feature in self.table_of]
+        return [self.sum_of_parts(feature, ids[feature], self.bits) for feature in self.table_of]
 
     def sum_of_parts(self, feature: str, bags: list[list[int]], bits: str) -> torch.Tensor:
         weight = self.bags[self.table_of[feature]].weight
@@ -100,20 +86,9 @@ def test_losses_are_those_of_plain_torch_that_rounds_at_the_same_places() -> Non
     exact = plain_losses(plain, config, "table_wise", None)
     for (sharding, _, bits), run in zip(CASES, sharded(CASES, 2), strict=True):
         found, rounded = torch.tensor(run["losses"]), plain_losses(plain, config, sharding, bits)
-        tolerance = TOLERANCE[bits if sharding == "table_wise" else summable(bits)]
-        assert float((found - rounded).abs().max()) < tolerance, (sharding, bits)
-        assert float((found - exact).abs().max()) > 5 * tolerance, (sharding, bits)
+        assert float((found - rounded).abs().max()) < TOLERANCE, (sharding, bits)
+        assert float((found - exact).abs().max()) > 5 * TOLERANCE, (sharding, bits)
 
 
 def test_nothing_is_rounded_unless_asked_for() -> None:
     assert quantized_collectives(CollectivesConfig()) is None
-
-
-@pytest.mark.parametrize(("rows", "eval_rows", "count"), [(16, 64, 0), (12, 64, 1), (12, 62, 2)])
-def test_int8_asks_for_batches_that_fill_its_rows(rows: int, eval_rows: int, count: int) -> None:
-    config = CollectivesConfig(forward="int8")
-    problems = collective_problems(config, rows, eval_rows)
-    assert len(problems) == count
-    assert collective_problems(CollectivesConfig(forward="bf16"), rows, eval_rows) == []
-    if count:
-        assert "got 12: use 16, or bf16" in problems[0]

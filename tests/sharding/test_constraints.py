@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torchrec.distributed.planner.types import ParameterConstraints
 
 from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig, constraint_faults
@@ -17,12 +18,13 @@ from dlrm_app.sharding.constraints import (
     sharding_problems,
     table_problems,
 )
-from dlrm_app.sharding.cost import KINDS, Option, planner_constraints
+from dlrm_app.sharding.cost import KINDS, Option
 from dlrm_app.sharding.placement import Assignment, Placed
 from dlrm_app.sharding.sharded_model import warn_of_other_algorithms
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.tables.specs import Table
 from tests.random_batches import TABLES
+from tests.sharding.clusters import cluster, workload
 
 USER = Table("t_user", 1000, 16, ("user",))
 ITEM = Table("t_item", 5000, 32, ("item",))
@@ -55,12 +57,17 @@ def test_a_null_in_a_later_pattern_asks_for_nothing() -> None:
     assert constraints_of(USER, config) == {"types": ["row_wise"], "min_partition": 4}
 
 
+def planned(config: ShardingConfig, *dense: str) -> dict[str, ParameterConstraints]:
+    """torchrec's constraints of PAIR on two ranks; ``dense``: tables that take the dense kernel."""
+    return replace(workload(PAIR), sharding=config, dense_kernel=frozenset(dense)).constraints(cluster(2))
+
+
 def test_constraints_reach_the_planner() -> None:
     config = sharding(
         t_item={"types": ["row_wise"], "kernels": ["fused_uvm_caching"], "cache_load_factor": 0.3},
         t_user={"types": ["data_parallel", "column_wise"], "min_partition": 8},
     )
-    found = planner_constraints(PAIR, config, (), world_size=2)
+    found = planned(config)
     item, user = found["t_item"], found["t_user"]
     assert (item.sharding_types, item.compute_kernels) == (["row_wise"], ["fused_uvm_caching"])
     assert item.cache_params is not None
@@ -70,14 +77,14 @@ def test_constraints_reach_the_planner() -> None:
 
 
 def test_without_constraints_tables_are_sharded_by_types_that_train_alike() -> None:
-    for constraints in planner_constraints(PAIR, ShardingConfig(), (), world_size=2).values():
+    for constraints in planned(ShardingConfig()).values():
         assert constraints.sharding_types == ["table_wise", "row_wise"]
         assert constraints.compute_kernels == ["fused"]
 
 
 def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
     config = sharding(t_any={"types": ["data_parallel", "row_wise"], "kernels": ["fused", "fused_uvm"]})
-    assert planner_constraints(PAIR, config, {"t_item"}, 2)["t_item"].compute_kernels == ["dense"]
+    assert planned(config, "t_item")["t_item"].compute_kernels == ["dense"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_a_table_that_takes_the_dense_kernel_has_no_other() -> None:
         ({"type": ["row_wise"]}, "sharding.tables.t.type is not known: use types, kernels"),
         ({"types": ["rowwise"]}, "sharding.tables.t.types must be one of data_parallel,"),
         ({"types": "row_wise"}, "must be a list of some of"),
-        ({"kernels": ["key_value"]}, "kernels would keep weights in a key-value store"),
+        ({"kernels": ["key_value"]}, "kernels must be one of fused, "),
         ({"min_partition": 6}, "must be a multiple of 4, the least columns of a shard, got 6"),
         ({"min_partition": "8"}, "must be a multiple of 4, .*got '8'"),
         ({"cache_load_factor": 1.5}, r"must lie in \(0, 1\], the share of rows on the GPU, got 1.5"),

@@ -27,7 +27,7 @@ def test_the_message_names_what_is_needed_and_what_there_is() -> None:
     text = explain_misfit(workload(tables, batch=8), cluster(2, memory=1.5 * GIB))
     assert "needed:    4.0 GiB in all (2.0 GiB of weights, 2.0 GiB of optimizer, " in text
     assert "available: 3.0 GiB in all, 1.5 GiB on each of 2 cuda ranks" in text
-    assert re.search(r"one, … \(2\) +4,194,304 × 64 +fp32 +1.0 GiB each", text)
+    assert re.search(r"one +4,194,304 × 64 +fp32 +1.0 GiB", text)
 
 
 def test_a_table_that_no_rank_can_hold_is_named() -> None:

@@ -7,10 +7,8 @@ import yaml
 from torchrec.modules.embedding_configs import DataType, PoolingType
 
 from dlrm_app.config.compose import conf_dir
-from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TablesConfig
 from dlrm_app.errors import ConfigError
-from dlrm_app.sharding.cost import planner_constraints
 from dlrm_app.tables.bags import to_bag_config
 from dlrm_app.tables.specs import resolve_tables
 
@@ -122,9 +120,7 @@ def test_pooling_factors_are_what_the_planner_expects_of_each_feature() -> None:
     plain = {"name": "users", "rows": 50, "features": ["user"]}
     spec = {"name": "items", "rows": 100, "features": ["item", "last_items"], "pooling_factors": [1, 12.5]}
     items, users = resolve_tables(TablesConfig(embedding_dim=16, specs=[spec, plain]), ROWS)
-    constraints = planner_constraints([items, users], ShardingConfig(), (), world_size=2)
-    assert constraints["items"].pooling_factors == [1.0, 12.5]
-    assert constraints["users"].pooling_factors == [1.0]
+    assert (items.expected_pooling_factors, users.expected_pooling_factors) == ([1.0, 12.5], [1.0])
 
 
 def test_a_spec_with_a_count_stands_for_numbered_tables_alike() -> None:

@@ -21,8 +21,6 @@ MISTAKES = {
     "optimizer.sparse.max_gradient=1": "tables t_c0, t_c1, t_m0: max_gradient needs an optimizer inside",
     "optimizer=adam": "",  # on CPU not fused, which max_gradient needs
     "data.lanes=7": "2 ranks do not divide data.lanes (7)",
-    "evaluation.batch_size=12": "sharding.collectives in int8 need a multiple of 8 rows per rank",
-    "sharding.collectives.forward=int8": "",
     "evaluation.group_by=nothing": "evaluation.group_by=nothing is no one-hot feature",
     "evaluation.patience=3": "evaluation.patience needs a labelled val split",
     "trainer.pipeline=prefetch": "trainer.pipeline=prefetch fetches rows into a GPU's cache",
