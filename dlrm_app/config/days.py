@@ -12,8 +12,6 @@ from dlrm_app.config.schema import REQUIRED, Count, Section, Share, Whole, requi
 from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 
-COMMANDS = ("preprocess", "train", "export")
-"""Commands whose settings are typed behind their name: ``train.model=dcn``."""
 GIVEN = {
     "preprocess": (
         "dataset",
@@ -27,7 +25,7 @@ GIVEN = {
     "train": ("data.path", "warm_start.checkpoint", "resume", "output", "evaluation.test"),
     "export": ("checkpoint", "which", "data.path", "split", "output"),
 }
-"""Groups, sections and keys of these that dlrm-days gives itself."""
+"""Commands whose settings are typed behind their name (``train.model=dcn``) → groups, sections and keys that dlrm-days gives."""
 RELATIVE = {"yesterday": 1, "today": 0}
 """Words for a day → how many days ago it is."""
 
@@ -38,13 +36,11 @@ class DaysInputConfig(Section):
 
     def rules(self, prefix: str) -> list[Problem]:
         """A place for the day."""
-        if not self.days:  # which is reported already
-            return []
         try:
             texts = {self.days.format(day=date(2026, 11, number)) for number in (1, 2)}
         except (KeyError, IndexError, ValueError):
             texts = set()
-        if len(texts) == 2:
+        if len(texts) == 2 or not self.days:  # which is reported already
             return []
         rule = "must name the files of a day, with {day} for its date"
         return [Problem(f"{prefix}days", rule, "as logs/dt={day}/*, or {day:%Y%m%d} for 20261101", self.days)]
@@ -68,18 +64,16 @@ class DaysSettings(Section):
 
     def rules(self, prefix: str) -> list[Problem]:
         """Dates, in their order."""
-        named = {"from": self.from_, "to": self.to}
-        named |= {f"accept[{number}]": day for number, day in enumerate(self.accept)}
+        named = [("from", self.from_), ("to", self.to), *(("accept", day) for day in self.accept)]
         faults = [
             Problem(f"{prefix}{key}", "must be a date such as 2026-11-01, yesterday or today", value=day)
-            for key, day in named.items()
+            for key, day in named
             if day and _date(day) is None
         ]
         first, last = _date(self.from_), _date(self.to)
         if first and last and last < first and self.to not in RELATIVE:
-            faults.append(
-                Problem(f"{prefix}to", f"must not lie before {prefix}from ({first})", value=self.to)
-            )
+            rule = f"must not lie before {prefix}from ({first})"
+            faults.append(Problem(f"{prefix}to", rule, value=self.to))
         return faults
 
     def days(self) -> list[date]:
@@ -118,17 +112,23 @@ class DaysConfig(Section):
     def rules(self, prefix: str) -> list[Problem]:
         """A place to work in, and no settings that each day has of its own."""
         problems = [] if self.output else [required("output")]
-        for command in COMMANDS:
-            for word in getattr(self, command):
-                key = word.partition("=")[0].lstrip("+")
-                if any(f"{key}.".startswith(f"{given}.") for given in GIVEN[command]):
-                    rule = "is what dlrm-days gives each day itself"
-                    problems.append(Problem(f"{command}.{key}", rule, "leave it out"))
+        rule = "is what dlrm-days gives each day itself"
+        problems += [
+            Problem(f"{command}.{word.partition('=')[0]}", rule, "leave it out")
+            for command, keys in GIVEN.items()
+            for word in getattr(self, command)
+            if is_of(word, keys)
+        ]
         if self.export and not self.days.export:
             problems.append(
                 Problem("export", "settings are for days.export=true", "add that, or leave them out")
             )
         return problems
+
+
+def is_of(word: str, keys: Sequence[str]) -> bool:
+    """True if the setting ``word`` is of one of the groups, sections and ``keys``."""
+    return f"{word.partition('=')[0].lstrip('+')}.".startswith(tuple(f"{key}." for key in keys))
 
 
 def with_words(words: Sequence[str]) -> list[str]:
@@ -141,7 +141,7 @@ def with_words(words: Sequence[str]) -> list[str]:
     for word in words:
         command, _, setting = word.partition(".")
         key, _, value = word.partition("=")
-        if command in COMMANDS and "=" in setting:
+        if command in GIVEN and "=" in setting:
             given.setdefault(command, []).append(quoted(setting))
         elif key == "input.days" and value[:1] not in ("'", '"'):  # = and {day} mean something in settings
             rest.append(f"{key}={quoted(value)}")

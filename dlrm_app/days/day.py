@@ -12,7 +12,6 @@ Every step leaves a file by which it is known to be done: a call after an interr
 
 import json
 import logging
-import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +20,13 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.days.gate import reason_after, reason_before
 from dlrm_app.days.record import (
     DAYS,
+    RECORD,
     SECONDS,
     DayRecord,
     Holdout,
@@ -37,7 +36,7 @@ from dlrm_app.days.record import (
     redo,
     write_record,
 )
-from dlrm_app.days.rows import Part, refuse_other_columns, write_rows
+from dlrm_app.days.rows import write_rows
 from dlrm_app.days.words import evaluate_words, export_words, preprocess_words, train_words
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
@@ -83,12 +82,8 @@ class Day:
     is_first_rank: bool
 
     @cached_property
-    def name(self) -> str:
-        return self.day.isoformat()
-
-    @cached_property
     def folder(self) -> Path:
-        return self.history.folder(self.name)
+        return self.history.folder(self.day.isoformat())
 
     @cached_property
     def parent(self) -> str | None:
@@ -97,32 +92,32 @@ class Day:
 
     def learn(self) -> DayRecord:
         """Does all that is not done yet, and gives the record, which is written."""
+        days = self.config.days
         self.folder.mkdir(parents=True, exist_ok=True)
         dataset = self._encode()
-        next_day, first, retrained = self._judge()
         unseen_share, unseen, vocabulary = _growth(dataset)
-        split = read_manifest(self.folder / "rows").splits["test"]
-        before = self.history.window(self.config.days.replay_window or 1)
-        held = None
-        if self.name not in self.config.days.accept:
-            held = reason_before(split.rows, unseen, next_day, before, self.config.days)
-        holdout = None
+        rows = read_manifest(self.folder / "rows").splits["test"]
+        scores = self._judge()
+        held, holdout, is_retrained = None, None, False
+        if self.day.isoformat() not in days.accept:
+            before = self.history.window(days.replay_window or 1)
+            held = reason_before(rows.rows, unseen, scores.get("next_day"), before, days)
         if held is None:
             holdout = self._train()
             held = reason_after(holdout)
-        is_retrained = held is None and self._retrain()
-        if held is None and self.config.days.export:
+        if held is None:
+            is_retrained = self._retrain()
             self._export()
         record = DayRecord(
-            day=self.name,
-            rows=split.rows,
-            positives=split.positives or 0,
+            day=self.day.isoformat(),
+            rows=rows.rows,
+            positives=rows.positives or 0,
             unseen_share=unseen_share if self.parent else None,
             unseen=unseen if self.parent else {},
             vocabulary=vocabulary,
-            next_day=next_day,
-            first_model=first,
-            full_retrain=retrained,
+            next_day=scores.get("next_day"),
+            first_model=scores.get("first_model"),
+            full_retrain=scores.get("full_retrain"),
             holdout=holdout,
             published=held is None,
             held=held,
@@ -130,64 +125,46 @@ class Day:
             parent=self.parent,
             parent_record=parent_checksum(self.history.output, self.parent),
             sources=dataset.sources,
-            settings=self._settings(),
         )
-        self._once(self.folder / "day.json", lambda: write_record(self.folder, record))
+        self._once(self.folder / RECORD, lambda: write_record(self.folder, record))
         return record
-
-    def _settings(self) -> list[str]:
-        config, days = self.config, self.config.days
-        kept = [f"days.{key}={getattr(days, key)}" for key in ("holdout", "replay", "replay_window")]
-        words = [f"preprocess.{word}" for word in config.preprocess] + [
-            f"train.{word}" for word in config.train
-        ]
-        return [f"dataset={config.dataset}", *kept, *words]
 
     def _encode(self) -> Manifest:
         """The day's dataset, and the rows that are trained on."""
+        days, output = self.config.days, self.folder / "dataset"
         parent = read_manifest(self.history.folder(self.parent) / "dataset") if self.parent else None
-        words = preprocess_words(self.config, self.day, parent, self.folder / "dataset")
+        words = preprocess_words(self.config, self.day, parent, output)
         with self._timed("encode"):
-            self._once(
-                self.folder / "dataset" / MANIFEST,
-                lambda: self.run("preprocess", words, self._log),
-            )
-        dataset = read_manifest(self.folder / "dataset")
+            self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
+        dataset = read_manifest(output)
         with self._timed("replay"):
-            days = self.config.days
-            self._write_rows(dataset, self.history.window(days.replay_window), days.replay, "rows")
+            earlier = self.history.window(days.replay_window) if days.replay else []
+            self._write_rows(dataset, earlier, days.replay, self.folder / "rows")
         return dataset
 
-    def _write_rows(self, dataset: Manifest, earlier: Sequence[DayRecord], share: float, name: str) -> None:
+    def _write_rows(
+        self, dataset: Manifest, earlier: Sequence[DayRecord], share: float, folder: Path
+    ) -> None:
         def work() -> None:
-            parts = []
-            for record in earlier if share else ():
-                manifest = read_manifest(self.history.folder(record.day) / "dataset")
-                parts.append(Part(manifest, date.fromisoformat(record.day), share))
-                refuse_other_columns(parts[-1], dataset)
-            write_rows(dataset, self.day, parts, self.folder / name)
+            before = {
+                date.fromisoformat(record.day): read_manifest(self.history.folder(record.day) / "dataset")
+                for record in earlier
+            }
+            write_rows(dataset, self.day, before, share, folder)
 
-        self._once(self.folder / name / MANIFEST, work)
+        self._once(folder / MANIFEST, work)
 
-    def _judge(self) -> tuple[Scores | None, Scores | None, Scores | None]:
-        """The parent's model, the first day's and the newest from scratch on all rows of this day."""
+    def _judge(self) -> dict[str, Scores]:
+        """Field of the record → scores on all rows of this day: the parent's model, the first day's, the newest from scratch."""
         published = self.history.published
-        if not published:
-            return None, None, None
-        retrained = [record for record in published if record.retrained]
-        models = {
-            "next_day": self.history.folder(published[-1].day) / "model",
-            "first_model": self.history.folder(published[0].day) / "model",
-        }
-        if retrained:
+        models = {}
+        if published:
+            models["next_day"] = self.history.folder(published[-1].day) / "model"
+            models["first_model"] = self.history.folder(published[0].day) / "model"
+        if retrained := [record for record in published if record.retrained]:
             models["full_retrain"] = self.history.folder(retrained[-1].day) / "retrain" / "model"
         with self._timed("judge"):
-            scores = {
-                name: Scores.of(self._evaluate(f"{name}.json", "test", [model]))
-                for name, model in models.items()
-                if name != "first_model" or model != models["next_day"]
-            }
-        return scores["next_day"], scores.get("first_model", scores["next_day"]), scores.get("full_retrain")
+            return {field: Scores.of(self._evaluate("test", [model])) for field, model in models.items()}
 
     def _train(self) -> Holdout:
         """The new model on the rows held back, beside the one that it began with."""
@@ -196,12 +173,7 @@ class Day:
             self._fit(self.folder / "rows", before, self.folder / "model")
         models = [self.folder / "model", *([before] if before else [])]
         with self._timed("judge"):
-            return Holdout.of(self._evaluate("holdout.json", "val", models))
-
-    def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
-        if not (model / "result.json").is_file():
-            self.run("train", train_words(self.config, rows, before, model), self._log)
-            self._wait_for(model / "result.json")
+            return Holdout.of(self._evaluate("val", models))
 
     def _retrain(self) -> bool:
         """Trains from scratch on the last days if that is due; True if it was."""
@@ -210,36 +182,44 @@ class Day:
         if every is None or since + 1 < every:
             return False
         window = self.history.window(self.config.days.retrain_window - 1)
-        folder = self.folder / "retrain"
+        rows, model = self.folder / "retrain" / "rows", self.folder / "retrain" / "model"
         with self._timed("retrain"):
-            dataset = read_manifest(self.folder / "dataset")
-            if not (folder / "model" / "result.json").is_file():
-                self._write_rows(dataset, window, 1.0, "retrain/rows")
-            self._fit(folder / "rows", None, folder / "model")
+            if not (model / "result.json").is_file():
+                self._write_rows(read_manifest(self.folder / "dataset"), window, 1.0, rows)
+            self._fit(rows, None, model)
             if self.is_first_rank:
-                shutil.rmtree(folder / "rows", ignore_errors=True)  # copies of all rows of the window
+                shutil.rmtree(rows, ignore_errors=True)  # copies of all rows of the window
         return True
 
     def _export(self) -> None:
+        if not self.config.days.export:
+            return
         output = self.folder / "export"
         words = export_words(self.config, self.folder / "rows", self.folder / "model", output)
         with self._timed("export"):
             self._once(output / "export.json", lambda: self.run("export", words, self._log))
 
-    def _evaluate(self, name: str, split: str, models: Sequence[Path]) -> EvaluationResult:
-        path = self.folder / name
-        if not path.is_file():
-            self.run("evaluate", evaluate_words(self.folder / "rows", split, models, path), self._log)
-            self._wait_for(path)
+    def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
+        self._on_all_ranks(model / "result.json", "train", train_words(self.config, rows, before, model))
+
+    def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
+        model = models[0].relative_to(self.history.output / DAYS)
+        path = self.folder / f"{split}_of_{'_'.join(model.parts)}.json"
+        self._on_all_ranks(path, "evaluate", evaluate_words(self.folder / "rows", split, models, path))
         try:
-            value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return from_json(EvaluationResult, value)
+            return from_json(EvaluationResult, json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise DataError(f"{path} is damaged ({error}): {redo([path])}") from error
 
     @property
     def _log(self) -> Path:
         return self.folder / "log.txt"
+
+    def _on_all_ranks(self, mark: Path, command: str, words: Sequence[str]) -> None:
+        """Runs a command that leaves ``mark``, unless it is there."""
+        if not mark.is_file():
+            self.run(command, words, self._log)
+            self._wait_for(mark)
 
     def _once(self, mark: Path, work: Callable[[], None]) -> None:
         """Lets the first rank do ``work``, which leaves ``mark``, unless it is there; the others wait for it."""
@@ -252,30 +232,23 @@ class Day:
             time.sleep(POLL_SECONDS)
 
     @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        """Adds the seconds of the block, of the clock and of this process's cores, to those of ``name`` in seconds.json."""
-        logger.info("%s: %s", self.name, name)
-        clock, cores = time.perf_counter(), _cpu_seconds()
+    def _timed(self, step: str) -> Iterator[None]:
+        """Adds the seconds of the block to those of ``step`` in seconds.json."""
+        logger.info("%s: %s", self.day, step)
+        started = time.perf_counter()
         try:
             yield
         finally:
             if self.is_first_rank:
                 spent = read_seconds(self.folder)
-                before = spent.get(name, [0.0, 0.0])
-                now = (time.perf_counter() - clock, _cpu_seconds() - cores)
-                spent[name] = [round(a + b, 3) for a, b in zip(before, now, strict=True)]
+                spent[step] = round(spent.get(step, 0.0) + time.perf_counter() - started, 3)
                 write_json(self.folder / SECONDS, spent)
 
 
-def _cpu_seconds() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def read_seconds(folder: Path) -> dict[str, list[float]]:
-    """Step → [seconds, seconds of the first rank's cores] of the day in ``folder``, interruptions included; none if unknown."""
+def read_seconds(folder: Path) -> dict[str, float]:
+    """Step → its seconds on the day in ``folder``, interruptions included; none if unknown."""
     try:
-        return dict(json.loads((folder / SECONDS).read_text(encoding="utf-8")))
+        return from_json(dict[str, float], json.loads((folder / SECONDS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 
@@ -313,9 +286,8 @@ def prune(history: History, num_kept: int) -> None:
 def publish(history: History) -> None:
     """Lets OUTPUT/published be a link to the newest published day, in one step."""
     link, target = history.output / "published", Path(DAYS) / history.published[-1].day
-    if link.is_symlink() and link.readlink() == target:
-        return
-    temporary = history.output / ".published.partial"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)
+    if not link.is_symlink() or link.readlink() != target:
+        temporary = history.output / ".published.partial"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        temporary.replace(link)

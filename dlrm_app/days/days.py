@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
 from dlrm_app.days.day import Day, History, Run, prune, publish
-from dlrm_app.days.record import DAYS, DayRecord, parent_checksum, read_record, redo, write_lines
+from dlrm_app.days.record import DAYS, DayRecord, parent_checksum, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.files import explained_disk_errors, held_lock
@@ -42,8 +42,7 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
                 f"input.days has no files from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
         for day in new:
-            history = History(output, records)
-            record = Day(config, day, history, run, ranks.is_first).learn()
+            record = Day(config, day, History(output, records), run, ranks.is_first).learn()
             logger.info("%s: %s", record.day, f"held back: {record.held}" if record.held else "published")
             records.append(record)
             if ranks.is_first:
@@ -51,37 +50,23 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
         if ranks.is_first:
             marks = conclude(config, History(output, records))
             print(days_table(records[-SHOWN:]))
-            _warn_of(missing, late, marks, output)
+            _warn(missing, late, marks, output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     return records
 
 
-def read_records(output: Path) -> list[DayRecord]:
-    """The records of all days that are done, in the order of the days."""
-    found = (read_record(folder) for folder in sorted((output / DAYS).glob("*-*-*")))
-    return [record for record in found if record is not None]
-
-
 def days_to_do(config: DaysConfig, done: Sequence[str]) -> tuple[list[date], list[str], list[str]]:
     """(Days to learn, days without files, days whose files have come after a later day was learnt, which are left out)."""
-    new, missing, late = [], [], []
-    for day in config.days.days():
-        name = day.isoformat()
-        if name in done:
-            continue
-        if not files_of(config, name):
-            missing.append(name)
-        elif done and name < done[-1]:
-            late.append(name)
-        else:
-            new.append(day)
-    return new, missing, late
+    days = [day for day in config.days.days() if day.isoformat() not in done]
+    missing = [day.isoformat() for day in days if not files_of(config, day)]
+    late = [name for day in days if (name := day.isoformat()) not in missing and done and name < done[-1]]
+    return [day for day in days if day.isoformat() not in (*missing, *late)], missing, late
 
 
-def files_of(config: DaysConfig, day: str) -> list[Source]:
+def files_of(config: DaysConfig, day: date) -> list[Source]:
     """The files of a day as they are now; none where nothing is found."""
     try:
-        return find_files("input.days", config.input.days.format(day=date.fromisoformat(day)))
+        return find_files("input.days", config.input.days.format(day=day))
     except ConfigError:
         return []
 
@@ -91,13 +76,6 @@ def conclude(config: DaysConfig, history: History) -> dict[str, str]:
     if history.published:
         publish(history)
         prune(history, config.days.num_kept)
-    marks = marks_of(config, history)
-    write_lines(history.output, history.records, marks)
-    return marks
-
-
-def marks_of(config: DaysConfig, history: History) -> dict[str, str]:
-    """Day → why its record is not what its files would give now: they have changed, or those of a day before it."""
     marks: dict[str, str] = {}
     for record in history.records:
         is_kept = (history.folder(record.day) / "dataset").is_dir()
@@ -107,13 +85,14 @@ def marks_of(config: DaysConfig, history: History) -> dict[str, str]:
             marks[record.day] = f"made from {record.parent}, which has changed"
         elif record.parent_record != parent_checksum(history.output, record.parent):
             marks[record.day] = f"made from another {record.parent} than the one that is there now"
+    write_lines(history.output, history.records, marks)
     return marks
 
 
 def _change(record: DayRecord, config: DaysConfig) -> str | None:
     """How the day's files differ from those that it was made of; files that are gone are no change, logs are rotated."""
     before = {source.path: source for source in record.sources}
-    for source in files_of(config, record.day):
+    for source in files_of(config, date.fromisoformat(record.day)):
         known = before.get(str(source.path))
         if known is None:
             return f"its file {source.path} has come since"
@@ -128,7 +107,7 @@ def _checksum(source: Source) -> str:
     return content_checksum(source)
 
 
-def _warn_of(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
+def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str], output: Path) -> None:
     if missing:
         logger.warning("without files, left out: %s", listed(missing, 7))
     if late:
@@ -147,9 +126,8 @@ def days_table(records: Sequence[DayRecord]) -> str:
             record.day,
             f"{record.rows:,}",
             percent(record.unseen_share),
-            fixed(record.next_day.auc if record.next_day else None, 5),
-            fixed(record.first_model.auc if record.first_model else None, 5),
-            "published" if record.published else f"held back: {record.held}",
+            *(fixed(scores.auc if scores else None, 5) for scores in (record.next_day, record.first_model)),
+            f"held back: {record.held}" if record.held else "published",
         ]
         for record in records
     ]

@@ -9,18 +9,17 @@ No seconds stand here, so that a day that was interrupted leaves the same bytes 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from dlrm_app.dataset.manifest import Source
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.result import EvaluationResult, Interval
+from dlrm_app.evaluation.result import EvaluationResult
 from dlrm_app.files import checksum, write_json, write_text
 from dlrm_app.records import from_json
 
 DAYS, LINES, RECORD, SECONDS = "days", "days.jsonl", "day.json", "seconds.json"
-_NOT_IN_LINES = ("parent_record", "sources", "settings", "version")
+_NOT_IN_LINES = ("parent_record", "sources", "version")
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,8 @@ class Scores:
     @classmethod
     def of(cls, result: EvaluationResult) -> "Scores":
         """Those of the first model of an evaluation; None for what is undefined."""
-        model = result.models[0]
-        interval = model.auc_interval
-        values = (interval.value, interval.low, interval.high)
-        return cls(*map(_known, (*values, model.metrics["logloss"], model.metrics["calibration"])))
+        auc, metrics = result.models[0].auc_interval, result.models[0].metrics
+        return cls(*_known(auc.value, auc.low, auc.high, metrics["logloss"], metrics["calibration"]))
 
 
 @dataclass(frozen=True)
@@ -55,16 +52,13 @@ class Holdout:
     @classmethod
     def of(cls, result: EvaluationResult) -> "Holdout":
         """That of an evaluation of the new model, against the one before if there is one."""
-        auc = _known(result.models[0].auc_interval.value)
-        if result.comparison is None:
-            return cls(auc)
-        gap: Interval = result.comparison.difference
-        before = _known(result.models[1].auc_interval.value)
-        return cls(auc, before, _known(gap.value), _known(gap.low), _known(gap.high))
+        aucs = [model.auc_interval.value for model in result.models]
+        gap = result.comparison and result.comparison.difference
+        return cls(*_known(*aucs, *((gap.value, gap.low, gap.high) if gap else ())))
 
 
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _known(*values: float) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values]
 
 
 @dataclass(frozen=True)
@@ -77,32 +71,31 @@ class Vocabulary:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DayRecord:
     """A day that is done. ``parent``: the day whose model and vocabularies it began with; ``held``: why it is not published.
 
     ``unseen_share``: of lookups, those of values that the parent's vocabularies do not know; None without vocabularies.
     ``next_day``, ``first_model``, ``full_retrain``: the parent's model, that of the first day, and the newest one trained
-    from scratch, on this day before it is learnt.
+    from scratch, on this day before it is learnt. ``parent_record``: the checksum of the parent's record.
     """
 
     day: str
     rows: int
     positives: int
-    unseen_share: float | None
+    unseen_share: float | None = None
     unseen: dict[str, float]
-    vocabulary: Vocabulary | None
-    next_day: Scores | None
-    first_model: Scores | None
-    full_retrain: Scores | None
-    holdout: Holdout | None
+    vocabulary: Vocabulary | None = None
+    next_day: Scores | None = None
+    first_model: Scores | None = None
+    full_retrain: Scores | None = None
+    holdout: Holdout | None = None
     published: bool
-    held: str | None
-    retrained: bool
-    parent: str | None
-    parent_record: str | None
+    held: str | None = None
+    retrained: bool = False
+    parent: str | None = None
+    parent_record: str | None = None
     sources: list[Source]
-    settings: list[str]
     version: int = 1
 
 
@@ -111,37 +104,40 @@ def write_record(folder: Path, record: DayRecord) -> None:
     write_json(folder / RECORD, asdict(record))
 
 
-def read_record(folder: Path) -> DayRecord | None:
-    """The record of the day in ``folder``; None if it is not done. Raises DataError for a damaged one."""
-    path = folder / RECORD
-    if not path.is_file():
-        return None
+def read_records(output: Path) -> list[DayRecord]:
+    """The records of all days that are done, in the order of the days. Raises DataError for a damaged one."""
+    return [_read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
+
+
+def _read(path: Path) -> DayRecord:
     try:
-        return from_json(DayRecord, json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise DataError(f"{path} is damaged or of another version ({error}): {redo([folder])}") from error
+        found = json.loads(path.read_text(encoding="utf-8"))
+        found.pop("settings", None)  # which earlier versions kept
+        return from_json(DayRecord, found)
+    except (ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path} is damaged or of another version ({error}): {redo([path.parent])}"
+        ) from error
 
 
-def redo(folders: Sequence[Path]) -> str:
+def redo(paths: Sequence[Path]) -> str:
     """What to type so that days are done again."""
-    return f"delete {' '.join(map(str, folders))} and run the same command"
+    return f"delete {' '.join(map(str, paths))} and run the same command"
 
 
 def parent_checksum(output: Path, parent: str | None) -> str | None:
-    """Checksum of the record of the day ``parent``."""
-    return None if parent is None else checksum(output / DAYS / parent / RECORD)
+    """Checksum of the record of the day ``parent``; None where there is none."""
+    path = output / DAYS / str(parent) / RECORD
+    return checksum(path) if path.is_file() else None
 
 
 def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, str]) -> None:
     """Writes OUTPUT/days.jsonl, a line for each record; ``marks``: day → why it is not what its files would give now."""
-    lines = [json.dumps(line_of(record, marks.get(record.day)), ensure_ascii=False) for record in records]
-    write_text(output / LINES, "".join(f"{line}\n" for line in lines))
-
-
-def line_of(record: DayRecord, mark: str | None) -> dict[str, Any]:
-    """The line of a day in days.jsonl."""
-    values = {key: value for key, value in asdict(record).items() if key not in _NOT_IN_LINES}
-    return {**values, "mark": mark}
+    keys = [each.name for each in fields(DayRecord) if each.name not in _NOT_IN_LINES]
+    lines = [
+        {key: asdict(record)[key] for key in keys} | {"mark": marks.get(record.day)} for record in records
+    ]
+    write_text(output / LINES, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
 
 
 def read_marks(output: Path) -> dict[str, str]:

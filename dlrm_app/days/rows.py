@@ -11,12 +11,13 @@ of the day itself are hard links; of the days before, rows are copied: a share o
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, with_ids
@@ -29,50 +30,44 @@ from dlrm_app.loader.batch_order import permutation
 from dlrm_app.preprocess.passes.shuffle import ShardWriter
 from dlrm_app.text import day_number
 
-LISTS = pa.list_(pa.field("element", pa.int32(), nullable=False))
 PICK = 3
 """What the permutation is for: see GROUP_ORDER in loader/batch_order."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """``share`` of the training rows of the dataset of an earlier ``day``."""
+def write_rows(
+    dataset: Manifest, day: date, earlier: Mapping[date, Manifest], share: float, folder: Path
+) -> None:
+    """Makes the dataset ``folder`` of ``dataset``, that of ``day``, and a share of the training rows of ``earlier`` ones.
 
-    manifest: Manifest
-    day: date
-    share: float
-
-
-def write_rows(dataset: Manifest, day: date, earlier: Sequence[Part], folder: Path) -> None:
-    """Makes the dataset ``folder`` of ``dataset``, that of ``day``, and of ``earlier`` ones; what was left of it is removed."""
+    What was left of it is removed. Raises DataError for an earlier day of other columns.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     dataset = replace(dataset, lineage=dataset.encoding_lineage)
     copy_encoding_files(dataset, folder)
     train, val = dataset.splits["train"], dataset.splits["val"]
-    both = [*train.shards, *val.shards]
+    all_rows = _sum([train, val], rejects=0)
     splits = {
-        "train": replace(train, shards=_linked(dataset, train.shards, folder, "train")),
-        "val": replace(val, shards=_linked(dataset, val.shards, folder, "val")),
-        "test": Split(
-            train.rows + val.rows,
-            _sum(train.positives, val.positives),
-            0,
-            _linked(dataset, both, folder, "test"),
-        ),
+        name: replace(split, shards=_linked(dataset, split.shards, folder, name))
+        for name, split in (("train", train), ("val", val), ("test", all_rows))
     }
-    for part in earlier:
-        split = splits["train"]
-        shard, positives = _copy(part, dataset, day, folder, f"train/part-{len(split.shards):05d}.parquet")
-        if shard.rows:
-            rows = split.rows + shard.rows
-            shards = [*split.shards, shard]
-            splits["train"] = Split(rows, _sum(split.positives, positives), split.rejects, shards)
+    for before, manifest in earlier.items():
+        name = f"train/part-{len(splits['train'].shards):05d}.parquet"
+        picked = _picked(manifest, before, dataset, day, share)
+        copied = _write_shard(folder, name, picked, dataset)
+        if copied.rows:
+            splits["train"] = _sum([splits["train"], copied], train.rejects)
     write_manifest(folder, replace(dataset, splits=splits))
 
 
-def _sum(first: int | None, second: int | None) -> int | None:
-    return None if first is None or second is None else first + second
+def _sum(splits: Sequence[Split], rejects: int) -> Split:
+    positives = [split.positives for split in splits if split.positives is not None]
+    return Split(
+        sum(split.rows for split in splits),
+        sum(positives) if len(positives) == len(splits) else None,
+        rejects,
+        [shard for split in splits for shard in split.shards],
+    )
 
 
 def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str) -> list[Shard]:
@@ -87,55 +82,62 @@ def _linked(dataset: Manifest, shards: Sequence[Shard], folder: Path, split: str
     return linked
 
 
-def _copy(part: Part, dataset: Manifest, day: date, folder: Path, name: str) -> tuple[Shard, int | None]:
-    """Writes the picked rows of ``part`` as the shard ``name``; its entry in the manifest, and the clicks in it."""
+def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: Manifest) -> Split:
     positives = 0
     with written_whole(folder / name) as temporary, temporary.open("wb") as file:
-        schema = schema_of(dataset)
-        rows = max(dataset.splits["train"].shards[0].row_groups)
-        writer = ShardWriter(file, rows, schema, name)
-        for table in _picked(part, day, dataset, schema):
+        group_rows = max(dataset.splits["train"].shards[0].row_groups)
+        writer = ShardWriter(file, group_rows, _schema(dataset), name)
+        for table in tables:
             writer.write_table(table)
             if dataset.label is not None:
                 positives += int(numbers_of(table.column(dataset.label)).sum())
         shard = writer.finish()
-    return shard, None if dataset.label is None else positives
+    return Split(shard.rows, None if dataset.label is None else positives, 0, [shard])
 
 
-def _picked(part: Part, day: date, dataset: Manifest, schema: pa.Schema) -> Iterator[pa.Table]:
-    reader = ShardReader(part.manifest.folder, schema.names)
-    known = _known(part, dataset)
+def _schema(manifest: Manifest) -> pa.Schema:
+    return pq.read_schema(manifest.folder / manifest.splits["train"].shards[0].path)
+
+
+def _picked(
+    manifest: Manifest, before: date, dataset: Manifest, day: date, share: float
+) -> Iterator[pa.Table]:
+    """Of each row group of the day ``before`` the rows to train on again on ``day``, as ``dataset`` encodes them."""
+    schema = _schema(dataset)
+    if _schema(manifest) != schema:
+        raise DataError(
+            f"{manifest.folder} has other columns than {dataset.folder}: rows of it cannot be trained on again; "
+            "give days.replay=0 until those days have left the window"
+        )
+    known = {
+        column.name: ids_known_on(dataset.folder, column, day_number(before.isoformat()))
+        for column in dataset.sparse
+        if column.encoding["kind"] == "vocab"
+    }
+    reader = ShardReader(manifest.folder, schema.names)
     group, seen = 0, 0
-    for shard in part.manifest.splits["train"].shards:
+    for shard in manifest.splits["train"].shards:
         for index, rows in enumerate(shard.row_groups):
-            wanted = int((seen + rows) * part.share) - int(seen * part.share)
-            chosen = picked_rows(rows, wanted, day, part.day, group)
-            if len(chosen):
-                table = reader.read(shard, index).select(schema.names).take(array_of(chosen)).cast(schema)
+            wanted = int((seen + rows) * share) - int(seen * share)
+            if wanted:
+                chosen = array_of(picked_rows(rows, wanted, day, before, group))
+                table = reader.read(shard, index).select(schema.names).take(chosen).cast(schema)
                 yield _as_known(table, dataset, known).combine_chunks()
             group, seen = group + 1, seen + rows
 
 
-def _known(part: Part, dataset: Manifest) -> dict[str, NDArray[np.int32]]:
-    """Feature → what each id of the earlier day is now: a rare value, if the id was given to another value since."""
-    day = day_number(part.day.isoformat())
-    return {
-        column.name: ids_known_on(dataset.folder, column, day)
-        for column in dataset.sparse
-        if column.encoding["kind"] == "vocab"
-    }
-
-
 def _as_known(table: pa.Table, dataset: Manifest, known: Mapping[str, NDArray[np.int32]]) -> pa.Table:
+    """The rows with a rare value for each id that was given to another value since, by ``known``: feature → ids now."""
     for column in dataset.sparse:
         if column.name in known:
-            at = table.schema.get_field_index(column.name)
+            field = table.schema.field(column.name)
             ids = with_ids(read_ids(table, column), known[column.name])
-            if isinstance(ids, Bags):
-                array = pa.ListArray.from_arrays(array_of(ids.offsets), array_of(ids.values), type=LISTS)
-            else:
-                array = array_of(ids)
-            table = table.set_column(at, table.schema.field(at), array)
+            array = (
+                pa.ListArray.from_arrays(array_of(ids.offsets), array_of(ids.values), type=field.type)
+                if isinstance(ids, Bags)
+                else array_of(ids)
+            )
+            table = table.set_column(table.schema.names.index(column.name), field, array)
     return table
 
 
@@ -145,20 +147,3 @@ def picked_rows(rows: int, wanted: int, day: date, earlier: date, group: int) ->
         return np.arange(rows)
     order = permutation(rows, day.toordinal(), earlier.toordinal(), PICK, group)
     return np.sort(order[:wanted])
-
-
-def schema_of(manifest: Manifest) -> pa.Schema:
-    """The columns of a shard, as preprocessing writes them."""
-    label = [] if manifest.label is None else [(manifest.label, pa.uint8())]
-    dense = [(column.name, pa.float32()) for column in manifest.dense]
-    ids = [(column.name, LISTS if column.multi_hot else pa.int32()) for column in manifest.sparse]
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (*label, *dense, *ids)])
-
-
-def refuse_other_columns(part: Part, dataset: Manifest) -> None:
-    """Raises DataError unless rows of ``part`` have the columns of ``dataset``."""
-    if schema_of(part.manifest) != schema_of(dataset):
-        raise DataError(
-            f"{part.manifest.folder} has other columns than {dataset.folder}: rows of it cannot be trained on again; "
-            "give days.replay=0 until those days have left the window"
-        )

@@ -4,15 +4,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from dlrm_app.config.days import DaysConfig
+from dlrm_app.config.days import DaysConfig, is_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.text import quoted
-
-
-def given(key: str, value: object) -> str:
-    """``key=value`` as a command takes it, whatever characters the value has."""
-    return f"{key}={quoted(str(value))}"
-
 
 OF_FIRST_DAY = ("encoding", "dense", "multi_hot", "experiment")
 """Groups and sections of dlrm-preprocess that decide how rows are encoded: later days take this from the days before."""
@@ -20,47 +14,34 @@ OF_EACH_DAY = ("encoding.min_count", "encoding.capacity", "encoding.expire_days"
 """But these, which say how vocabularies grow."""
 
 
+def given(key: str, value: object) -> str:
+    """``key=value`` as a command takes it, whatever characters the value has."""
+    return f"{key}={quoted(str(value))}"
+
+
 def preprocess_words(config: DaysConfig, day: date, parent: Manifest | None, output: Path) -> list[str]:
     """Of dlrm-preprocess for the rows of ``day``, encoded as those of ``parent`` if there is one, its vocabularies grown."""
-    return [
-        f"dataset={config.dataset}",
-        given("input.train", config.input.days.format(day=day)),
-        f"split.val={config.days.holdout}",
-        *(
-            _first_encoding(config.preprocess, day)
-            if parent is None
-            else _next_encoding(config.preprocess, day, parent)
-        ),
-        given("output", output),
-    ]
+    typed = config.preprocess
+    encoded = _first_words(typed, day) if parent is None else _next_words(typed, day, parent)
+    rows = [given("input.train", config.input.days.format(day=day)), f"split.val={config.days.holdout}"]
+    return [f"dataset={config.dataset}", *rows, *encoded, given("output", output)]
 
 
-def _first_encoding(typed: Sequence[str], day: date) -> list[str]:
+def _first_words(typed: Sequence[str], day: date) -> list[str]:
     """The ``typed`` settings, with vocabularies that can grow unless another encoding is among them."""
     choices = [word for word in typed if word.startswith(("encoding=", "experiment="))]
-    words = [] if choices else ["encoding=vocab"]
-    if not choices or "encoding=vocab" in choices:
-        words.append(given("encoding.day", day))
-    # clicks of the first day would be all that their values are ever made of
-    return [*words, *([] if choices else ["dense.target_columns=null"]), *typed]
+    if not choices:  # clicks of the first day would be all that values of target columns are ever made of
+        return ["encoding=vocab", given("encoding.day", day), "dense.target_columns=null", *typed]
+    return [*([given("encoding.day", day)] if "encoding=vocab" in choices else []), *typed]
 
 
-def _next_encoding(typed: Sequence[str], day: date, parent: Manifest) -> list[str]:
-    kept = [
-        word
-        for word in typed
-        if not f"{word.partition('=')[0]}.".startswith(tuple(f"{key}." for key in OF_FIRST_DAY))
-    ]
+def _next_words(typed: Sequence[str], day: date, parent: Manifest) -> list[str]:
+    kept = [word for word in typed if not is_of(word, OF_FIRST_DAY)]
     if all(column.encoding["kind"] != "vocab" for column in parent.sparse):
         return [*kept, "encoding=from_dataset", given("encoding.path", parent.folder)]
-    growth = [word for word in typed if word.startswith(OF_EACH_DAY)]
-    return [
-        *kept,
-        "encoding=vocab",
-        given("encoding.grow_from", parent.folder),
-        given("encoding.day", day),
-        *growth,
-    ]
+    growth = [word for word in typed if is_of(word, OF_EACH_DAY)]
+    grown = [given("encoding.grow_from", parent.folder), given("encoding.day", day)]
+    return [*kept, "encoding=vocab", *grown, *growth]
 
 
 def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Path) -> list[str]:
@@ -82,24 +63,14 @@ def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Pat
 
 def evaluate_words(rows: Path, split: str, models: Sequence[Path], output: Path) -> list[str]:
     """Of dlrm-evaluate for one model, or for two that are compared."""
-    return [
-        *(given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)),
-        given("data.path", rows),
-        f"split={split}",
-        given("output", output),
-    ]
+    compared = [given(key, model) for key, model in zip(("checkpoint", "against"), models, strict=False)]
+    return [*compared, given("data.path", rows), f"split={split}", given("output", output)]
 
 
 def export_words(config: DaysConfig, rows: Path, model: Path, output: Path) -> list[str]:
     """Of dlrm-export for ``model``, verified on the rows held back."""
-    return [
-        given("checkpoint", model),
-        "which=newest",
-        given("data.path", rows),
-        "split=val",
-        *config.export,
-        given("output", output),
-    ]
+    source = [given("checkpoint", model), "which=newest", given("data.path", rows), "split=val"]
+    return [*source, *config.export, given("output", output)]
 
 
 def sample_words(config: DaysConfig) -> dict[str, list[str]]:

@@ -1,34 +1,32 @@
-"""OUTPUT/days.html: is retraining worth it, and each day's rows, unseen values, scores of the models before, and seconds."""
+"""OUTPUT/days.html: is retraining worth it, and each day's scores of the models before, rows, unseen values, ids and seconds."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
 
 from dlrm_app.days.day import read_seconds
-from dlrm_app.days.days import read_records
-from dlrm_app.days.record import DAYS, DayRecord, Scores, read_marks
+from dlrm_app.days.record import DAYS, DayRecord, read_marks, read_records
 from dlrm_app.files import explained_disk_errors, write_text
 from dlrm_app.reports.chart import Axis, Chart, charts_html, linear_axis
-from dlrm_app.reports.page import Tile, page, tiles
-from dlrm_app.table import Cell, Column, Rows, html_table, integer, share
-from dlrm_app.text import NONE, count, duration, fixed, percent
+from dlrm_app.reports.page import page
+from dlrm_app.text import count, duration, fixed, percent
 
 MODELS = {
-    "next_day": ("first", "yesterday's model"),
-    "first_model": ("second", "the first day's model"),
-    "full_retrain": ("third", "trained from scratch"),
+    "full_retrain": "trained from scratch",
+    "first_model": "the first day's model",
+    "next_day": "yesterday's model",
 }
-"""Field of a record → the style and the name of its model."""
-STYLES = ("first", "second", "third", "fourth", "fifth", "sixth")
+"""Field of a record → the name of its model; the last is drawn on top."""
+STYLES = ("third", "second", "first", "fourth", "fifth", "sixth")
+"""Of the lines of a chart."""
 STEPS = ("encode", "replay", "judge", "train", "retrain", "export")
 SURE = 1.96
 """Standard errors to each side of a mean over days: 95%."""
 MAX_TICKS = 5
-Lines = Mapping[str, tuple[str, Callable[[DayRecord], float | None]]]
-"""Name → its style and its value on a day."""
+Values = Sequence[float | None]
+"""One for each day."""
 
 
 def write_days(output: Path) -> Path | None:
@@ -36,26 +34,14 @@ def write_days(output: Path) -> Path | None:
     records = read_records(output)
     if not records:
         return None
-    published = [record for record in records if record.published]
-    held = [record for record in records if record.held]
-    unseen = [record.unseen_share for record in records if record.unseen_share is not None]
-    last = published[-1].day if published else NONE
-    shown = [
-        Tile("days", integer(len(records)), f"{records[0].day} to {records[-1].day}"),
-        Tile("published", Cell(last), f"{len(held)} held back" if held else "none was held back"),
-        Tile("rows a day", integer(fmean(record.rows for record in records)), "the mean"),
-        *(
-            [Tile("values never seen", share(fmean(unseen)), "of a day's lookups, the mean")]
-            if unseen
-            else []
-        ),
-    ]
+    seconds = {record.day: read_seconds(output / DAYS / record.day) for record in records}
+    problems = [f"{record.day}: held back, {record.held}" for record in records if record.held]
+    problems += [f"{day}: {mark}" for day, mark in read_marks(output).items()]
+    items = "".join(f"<li>{escape(problem)}</li>" for problem in problems)
     sections = [
-        f"<h2>Is retraining worth it?</h2>{_answers(output, records)}",
-        tiles(shown),
-        _problems(output, records),
-        _charts(output, records),
-        f"<h2>All days</h2>{html_table(*_table(output, records))}",
+        f"<h2>Is retraining worth it?</h2>{_answer(records, seconds)}",
+        f'<ul class="problems">{items}</ul>' if items else "",
+        charts_html(_charts(records, seconds), "days"),
     ]
     path = output / "days.html"
     summary = "Each day's rows are scored by the models before they are learnt, so every score is on rows that are new to its model."
@@ -64,207 +50,94 @@ def write_days(output: Path) -> Path | None:
     return path
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Yesterday's model less another one in AUC: the mean over ``days``, its 95% interval, days on which it was ahead."""
+def gain_over(records: Sequence[DayRecord], other: str) -> tuple[float, float, list[float]]:
+    """(The mean gain of yesterday's model in AUC over the model in the field ``other``, its standard error, each day's).
 
-    mean: float
-    low: float
-    high: float
-    ahead: int
-    days: int
-
-    @property
-    def verdict(self) -> str:
-        """``Yes`` or ``No`` beyond chance, else that it is open."""
-        if self.low > 0:
-            return "Yes"
-        return "No" if self.high < 0 else "Not shown yet"
+    Of days on which the two are different models; NaN where there are too few.
+    """
+    pairs = [(record.next_day, getattr(record, other)) for record in records]
+    gains = [a.auc - b.auc for a, b in pairs if a and b and a != b and None not in (a.auc, b.auc)]
+    error = stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.nan
+    return fmean(gains) if gains else math.nan, error, gains
 
 
-def gain_over(records: Sequence[DayRecord], other: str) -> Gain | None:
-    """The gain over the model in the field ``other``, over days on which the two are different models; None without any."""
-    pairs = [
-        (record.next_day.auc, scores.auc)
-        for record in records
-        if record.next_day is not None
-        and (scores := getattr(record, other)) is not None
-        and record.next_day.auc is not None
-        and scores.auc is not None
-        and scores != record.next_day
-    ]
-    if not pairs:
-        return None
-    gaps = [first - second for first, second in pairs]
-    mean = fmean(gaps)
-    error = SURE * stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.inf
-    return Gain(mean, mean - error, mean + error, sum(gap > 0 for gap in gaps), len(gaps))
-
-
-def _answers(output: Path, records: Sequence[DayRecord]) -> str:
-    first, scratch = gain_over(records, "first_model"), gain_over(records, "full_retrain")
-    if first is None:
+def _answer(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, float]]) -> str:
+    mean, error, gains = gain_over(records, "first_model")
+    if not gains:
         return "<p>Nothing can be said yet: that takes a third day, which yesterday's model and the first day's are judged on.</p>"
-    lines = [
-        f"<b>{first.verdict}.</b> On {first.ahead} of {count(first.days, 'day')} yesterday's model ranked the day's rows better than "
-        f"the model that stopped on the first day: AUC {_gap(first)}."
-    ]
-    if scratch is not None:
-        lines.append(
-            f"Against the model trained from scratch its AUC is {_gap(scratch)}{_costs(output, records)}."
-        )
-    return "".join(f"<p>{line}</p>" for line in lines)
-
-
-def _gap(gain: Gain) -> str:
-    if math.isinf(gain.low):
-        return f"{gain.mean:+.4f} on one day"
-    return f"{gain.mean:+.4f} a day in the mean (95% interval over days {gain.low:+.4f} to {gain.high:+.4f})"
-
-
-def _costs(output: Path, records: Sequence[DayRecord]) -> str:
-    """What a training of one day and one from scratch took of the cores, in the mean."""
-    seconds = [read_seconds(output / DAYS / record.day) for record in records]
-    daily = [each["train"][1] for each in seconds if "train" in each]
-    scratch = [each["retrain"][1] for each in seconds if "retrain" in each]
-    if not daily or not scratch:
-        return ""
-    return f"; a day's training takes {duration(fmean(daily))} of the cores' time, one from scratch {duration(fmean(scratch))}"
-
-
-def _charts(output: Path, records: Sequence[DayRecord]) -> str:
-    spent = {record.day: read_seconds(output / DAYS / record.day) for record in records}
-
-    def of_step(step: str) -> Callable[[DayRecord], float | None]:
-        return lambda record: spent[record.day].get(step, [None])[0]
-
-    def of_models(metric: str) -> Lines:
-        # yesterday's model last, on top of the others
-        return {name: (style, _field(field, metric)) for field, (style, name) in reversed(MODELS.items())}
-
-    ids = {"new": "new", "freed": "expired", "given again": "reused"}
-    intervals = [
-        (number, record.next_day.auc_low, record.next_day.auc_high)
-        for number, record in enumerate(records)
-        if record.next_day is not None
-        and record.next_day.auc_low is not None
-        and record.next_day.auc_high is not None
-    ]
-    number: Callable[[float], str] = "{:,.0f}".format
-    scores = [
-        _chart("AUC on the next day", records, of_models("auc"), intervals=intervals),
-        _chart("log loss on the next day, nats", records, of_models("logloss")),
-        _chart("calibration on the next day", records, of_models("calibration")),
-    ]
-    others = [
-        _chart("rows", records, {"": ("first", lambda record: record.rows)}, number),
-        _chart(
-            "values never seen, share of lookups", records, {"": ("first", lambda r: r.unseen_share)}, percent
-        ),
-        _chart(
-            "ids",
-            records,
-            {
-                name: (style, _field("vocabulary", ids[name]))
-                for style, name in zip(STYLES, ids, strict=False)
-            },
-            number,
-        ),
-        _chart(
-            "seconds",
-            records,
-            {step: (style, of_step(step)) for style, step in zip(STYLES, STEPS, strict=True)},
-            number,
-        ),
-    ]
-    return "".join(
-        f"<h2>{title}</h2>{charts_html(found, name)}"
-        for title, name, charts in (("Models", "models", scores), ("Days", "days", others))
-        if (found := [chart for chart in charts if chart is not None])
+    is_shown = abs(mean) > SURE * error
+    verdict = ("Yes" if mean > 0 else "No") if is_shown else "Not shown yet"
+    ahead = sum(gain > 0 for gain in gains)
+    text = (
+        f"<b>{verdict}.</b> On {ahead} of {count(len(gains), 'day')} yesterday's model ranked the day's rows better than the model "
+        f"that stopped on the first day: AUC {_interval(mean, error)}."
     )
+    mean, error, gains = gain_over(records, "full_retrain")
+    daily, scratch = (
+        [each[step] for each in seconds.values() if step in each] for step in ("train", "retrain")
+    )
+    if gains:
+        text += f" Against the model trained from scratch its AUC is {_interval(mean, error)}."
+    if daily and scratch:
+        text += (
+            f" A day's training takes {duration(fmean(daily))}, one from scratch {duration(fmean(scratch))}."
+        )
+    return f"<p>{text}</p>"
 
 
-def _field(part: str, name: str) -> Callable[[DayRecord], float | None]:
-    """The field ``name`` of a part of a day's record, where it has that part; nothing of the first day, all of whose ids are new."""
-    return lambda record: getattr(getattr(record, part), name, None) if record.parent else None
+def _interval(mean: float, error: float) -> str:
+    if math.isnan(error):
+        return f"{mean:+.4f} on one day"
+    return f"{mean:+.4f} a day in the mean (95% interval over days {mean - SURE * error:+.4f} to {mean + SURE * error:+.4f})"
+
+
+def _charts(records: Sequence[DayRecord], seconds: Mapping[str, Mapping[str, float]]) -> list[Chart]:
+    def of_part(part: str, name: str) -> Values:
+        """A field of a part of the records; nothing of the first day, all of whose ids are new."""
+        return [getattr(getattr(record, part), name, None) if record.parent else None for record in records]
+
+    def of_models(metric: str) -> dict[str, Values]:
+        return {name: of_part(field, metric) for field, name in MODELS.items()}
+
+    bars = of_part("next_day", "auc_low"), of_part("next_day", "auc_high")
+    ids = {"new": "new", "freed": "expired", "given again": "reused"}
+    number: Callable[[float], str] = "{:,.0f}".format
+    days = [record.day for record in records]
+    unseen = [record.unseen_share for record in records]
+    charts = [
+        _chart("AUC on the next day", days, of_models("auc"), bars=bars),
+        _chart("log loss on the next day, nats", days, of_models("logloss")),
+        _chart("calibration on the next day", days, of_models("calibration")),
+        _chart("rows", days, {"": [record.rows for record in records]}, number),
+        _chart("values never seen, share of lookups", days, {"": unseen}, percent),
+        _chart("ids", days, {name: of_part("vocabulary", field) for name, field in ids.items()}, number),
+        _chart("seconds", days, {step: [seconds[day].get(step) for day in days] for step in STEPS}, number),
+    ]
+    return [chart for chart in charts if chart is not None]
 
 
 def _chart(
     title: str,
-    records: Sequence[DayRecord],
-    lines: Lines,
+    days: Sequence[str],
+    lines: Mapping[str, Values],
     write: Callable[[float], str] | None = None,
-    intervals: Sequence[tuple[int, float, float]] = (),
+    bars: tuple[Values, Values] = ((), ()),
 ) -> Chart | None:
     """A line by day for each of ``lines``; from zero where ``write`` writes its values. None where no value is known."""
-    points = {
-        name: [(float(n), float(y)) for n, record in enumerate(records) if (y := value(record)) is not None]
-        for name, (_, value) in lines.items()
-    }
-    heights = [y for line in points.values() for _, y in line]
+    heights = [y for values in (*lines.values(), *bars) for y in values if y is not None]
     if not heights:
         return None
-    step = max(1, math.ceil(len(records) / MAX_TICKS))
-    days = [(float(n), record.day[5:]) for n, record in enumerate(records) if n % step == 0]
-    heights += [end for _, *ends in intervals for end in ends]
+    step = math.ceil(len(days) / MAX_TICKS)
+    x = Axis(-0.5, len(days) - 0.5, [(float(n), day[5:]) for n, day in enumerate(days) if n % step == 0])
     label = None if write is None else lambda value, _: write(value)
-    chart = Chart(
-        title,
-        Axis(-0.5, len(records) - 0.5, days),
-        linear_axis(heights, from_zero=write is not None, label=label),
-        note="bars: 95% intervals" if intervals else "",
-    )
-    for n, low, high in intervals:
-        chart.error_bar(n, low, high, "first")
-    for name, line in points.items():
-        if any(y for _, y in line):
-            tips = [f"{records[int(x)].day} {name}: {write(y) if write else fixed(y, 5)}" for x, y in line]
-            chart.line(line, lines[name][0], tips, name)
+    y = linear_axis(heights, from_zero=write is not None, label=label)
+    chart = Chart(title, x, y, note="bars: 95% intervals" if any(bars) else "")
+    for n, (low, high) in enumerate(zip(*bars, strict=True)):
+        if low is not None and high is not None:
+            chart.error_bar(n, low, high, STYLES[len(lines) - 1])
+    for (name, values), style in zip(lines.items(), STYLES, strict=False):
+        points = [(float(n), value) for n, value in enumerate(values) if value is not None]
+        tips = [f"{days[int(n)]} {name}: {write(value) if write else fixed(value, 5)}" for n, value in points]
+        if any(value for _, value in points):
+            chart.line(points, style, tips, name)
     return chart
-
-
-def _table(output: Path, records: Sequence[DayRecord]) -> tuple[list[Column], Rows]:
-    columns = [
-        Column("day", is_words=True),
-        Column("rows"),
-        Column("never seen", "share of lookups of values that the vocabularies did not know"),
-        *(
-            Column(f"AUC, {name}", "on all rows of the day, before they were learnt")
-            for _, name in MODELS.values()
-        ),
-        Column("new model less yesterday's", "AUC on the rows held back, with its 95% interval"),
-        Column("end", is_words=True),
-    ]
-    rows: Rows = [
-        [
-            record.day,
-            integer(record.rows),
-            share(record.unseen_share),
-            *(_auc(getattr(record, name)) for name in MODELS),
-            _difference(record),
-            "held back" if record.held else "published",
-        ]
-        for record in reversed(records)
-    ]
-    return columns, rows
-
-
-def _problems(output: Path, records: Sequence[DayRecord]) -> str:
-    """Days that were held back, and those that are not what their files would give now."""
-    marks = read_marks(output)
-    lines = [f"{record.day}: held back, {record.held}" for record in records if record.held]
-    lines += [f"{day}: {mark}" for day, mark in marks.items()]
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<ul class="problems">{items}</ul>' if lines else ""
-
-
-def _auc(scores: Scores | None) -> Cell:
-    value = scores.auc if scores else None
-    return Cell(fixed(value, 5), value)
-
-
-def _difference(record: DayRecord) -> str:
-    held = record.holdout
-    if held is None or held.difference is None:
-        return NONE
-    return f"{held.difference:+.5f} ({held.low:+.5f} to {held.high:+.5f})"

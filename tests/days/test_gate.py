@@ -17,25 +17,8 @@ def scores(auc: float | None, reach: float = 0.005) -> Scores:
 
 
 def published(rows: int = 1000, auc: float = 0.75, **unseen: float) -> DayRecord:
-    return DayRecord(
-        "2026-11-01",
-        rows,
-        100,
-        0.0,
-        unseen,
-        None,
-        scores(auc),
-        scores(auc),
-        None,
-        None,
-        True,
-        None,
-        False,
-        None,
-        None,
-        [],
-        [],
-    )
+    day = {"day": "2026-11-01", "positives": 100, "published": True, "sources": []}
+    return DayRecord(**day, rows=rows, unseen=unseen, next_day=scores(auc))
 
 
 @pytest.fixture

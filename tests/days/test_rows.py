@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
-from dlrm_app.days.rows import Part, picked_rows, refuse_other_columns, write_rows
+from dlrm_app.days.rows import picked_rows, write_rows
 from dlrm_app.errors import DataError
 from tests.loader.dataset_fixture import write_dataset
 
@@ -35,8 +35,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_a_share_of_each_day_before_follows_the_day(days: list[Path], tmp_path: Path) -> None:
     first, second, third = map(read_manifest, days)
-    parts = [Part(first, FIRST, 0.1), Part(second, SECOND, 0.1)]
-    write_rows(third, THIRD, parts, tmp_path / "rows")
+    write_rows(third, THIRD, {FIRST: first, SECOND: second}, 0.1, tmp_path / "rows")
     made = read_manifest(tmp_path / "rows")
     verify_shards(made, checksums=True)
     rows = rows_of(tmp_path / "rows", "train")
@@ -61,14 +60,14 @@ def test_the_same_days_give_the_same_bytes_also_over_what_an_interruption_left(
     (folders[1] / "train").mkdir(parents=True)
     (folders[1] / "train" / "part-00000.parquet").write_bytes(b"half")
     for folder in folders:
-        write_rows(second, SECOND, [Part(first, FIRST, 0.3)], folder)
+        write_rows(second, SECOND, {FIRST: first}, 0.3, folder)
     files = [{p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.*")} for folder in folders]
     assert files[0] == files[1]
 
 
 def test_all_rows_of_the_days_before(days: list[Path], tmp_path: Path) -> None:
     first, second, _ = map(read_manifest, days)
-    write_rows(second, SECOND, [Part(first, FIRST, 1.0)], tmp_path / "rows")
+    write_rows(second, SECOND, {FIRST: first}, 1.0, tmp_path / "rows")
     assert rows_of(tmp_path / "rows", "train") == rows_of(days[0], "train") + rows_of(days[1], "train")
 
 
@@ -82,7 +81,7 @@ def test_rows_are_picked_once_and_others_on_another_day(rows: int, data: st.Data
 
 
 def test_days_of_other_columns_are_refused(days: list[Path], tmp_path: Path) -> None:
-    other = write_dataset(tmp_path / "other", rows={"train": 300, "val": 100}, num_dense=2)
+    write_dataset(tmp_path / "other", rows={"train": 300, "val": 100}, num_dense=2)
+    first = read_manifest(days[0])
     with pytest.raises(DataError, match=r"give days\.replay=0 until those days have left the window"):
-        refuse_other_columns(Part(read_manifest(days[0]), FIRST, 0.1), read_manifest(tmp_path / "other"))
-    assert other.dense
+        write_rows(read_manifest(tmp_path / "other"), SECOND, {FIRST: first}, 0.1, tmp_path / "rows")
