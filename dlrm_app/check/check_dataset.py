@@ -1,23 +1,33 @@
-"""dlrm-check's job: one look at every value of a dataset, to see what is wrong with it and what is in it."""
+"""dlrm-check's job: one look at every value of a dataset, to see what is wrong with it and what is in it.
+
+Checked are the files, then of every value: types, missing values, labels, ids within tables, finite dense values.
+"""
 
 import logging
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.check.distributions import DenseValues, Popularity, fitting
-from dlrm_app.check.overlap import Overlap, RowNumbers, hash_rows
-from dlrm_app.check.shards import RowGroup, Values, check_files, read_row_group
-from dlrm_app.dataset.arrow import Bags, ColumnError
-from dlrm_app.dataset.manifest import Manifest, read_manifest
-from dlrm_app.dataset.shard_files import SUGGESTION
+from dlrm_app.check.distributions import DenseValues, Overlap, Popularity, RowNumbers, fitting, hash_rows
+from dlrm_app.dataset.arrow import Bags, ColumnError, numbers_of, read_column, read_ids, refuse_wrong
+from dlrm_app.dataset.encoding_files import encoding_file_problems
+from dlrm_app.dataset.manifest import Manifest, Shard, read_manifest
+from dlrm_app.dataset.shard_files import SUGGESTION, row_group_difference
 from dlrm_app.errors import DataError
+from dlrm_app.files import file_difference
 from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.finish import next_command
+from dlrm_app.preprocess.read.parser import REJECTS
 from dlrm_app.preprocess.units.executor import num_cores
 from dlrm_app.progress import work_bar
 from dlrm_app.text import bullets, count
@@ -67,7 +77,7 @@ def check_dataset(folder: Path, *, num_threads: int | None = None, memory_gib: f
     manifest = read_manifest(folder)
     start = time.perf_counter()
     threads = num_threads or num_cores()
-    problems, whole = check_files(manifest, threads)
+    problems, whole = _check_files(manifest, threads)
     findings = _scan(manifest, whole, threads, int(memory_gib * 2**30))
     findings.problems = [*problems, *findings.problems]
     rows = sum(split.rows for split in manifest.splits.values())
@@ -83,13 +93,111 @@ def conclude(findings: Findings) -> None:
     logger.info(f"{folder}: {findings.verdict}\n{next_command(findings.manifest)}")
 
 
+def _check_files(manifest: Manifest, num_threads: int) -> tuple[list[str], set[str]]:
+    """(every problem, the paths of the shards that are whole)."""
+    shards, problems, whole = manifest.shards, [], set()
+    with work_bar(desc="checksums", total=sum(s.bytes for s in shards), unit="B", unit_scale=True) as bar:
+        found = map_in_order(
+            lambda s: _shard_problem(manifest.folder / s.path, s), shards, num_threads, num_threads
+        )
+        for shard, problem in zip(shards, found, strict=True):
+            bar.update(shard.bytes)
+            if problem:
+                problems.append(problem)
+            else:
+                whole.add(shard.path)
+    problems += encoding_file_problems(manifest)
+    expected = sum(split.rejects for split in manifest.splits.values())
+    rejects = manifest.folder / REJECTS
+    num_lines = 0
+    if rejects.is_file():
+        with rejects.open("rb") as file:
+            num_lines = sum(1 for _ in file)
+    if num_lines != expected:
+        held = f"{REJECTS} holds {count(num_lines, 'line')}"
+        problems.append(f"{held}, the manifest says that {expected:,} were left out")
+    return problems, whole
+
+
+def _shard_problem(path: Path, shard: Shard) -> str | None:
+    """A fault in a shard's bytes or row groups; None if it is as it was written."""
+    try:
+        difference = file_difference(path, shard.bytes, shard.checksum)
+        return difference or row_group_difference(pq.read_metadata(path), path, shard)
+    except (OSError, pa.ArrowException) as error:
+        return f"{path} cannot be read: {error}"
+
+
+class _RowGroup(NamedTuple):
+    """Row group number ``index`` of ``shard``."""
+
+    split: str
+    shard: Shard
+    index: int
+
+    @property
+    def rows(self) -> int:
+        return self.shard.row_groups[self.index]
+
+
+@dataclass
+class _Values:
+    """The columns of a row group; one with a fault is left out.
+
+    labels uint8 [R], dense float32 [R] each, ids int32 [R] each, or Bags of lists, hashes of rows uint64 [R].
+    """
+
+    labels: NDArray[np.uint8] | None = None
+    dense: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    ids: dict[str, NDArray[np.int32] | Bags] = field(default_factory=dict)
+    hashes: NDArray[np.uint64] | None = None
+    faults: list[ColumnError] = field(default_factory=list)
+
+    @contextmanager
+    def keep_fault(self) -> Iterator[None]:
+        """A block that reads a column, left at its first fault."""
+        try:
+            yield
+        except ColumnError as error:
+            self.faults.append(error)
+
+
+def _read(manifest: Manifest, group: _RowGroup) -> _Values:
+    """All columns of a row group."""
+    values = _Values()
+    try:
+        with pq.ParquetFile(manifest.folder / group.shard.path) as file:
+            table = file.read_row_group(group.index, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        values.faults.append(ColumnError("all", f"row group {group.index} cannot be decoded: {error}"))
+        return values
+    if manifest.label is not None and manifest.splits[group.split].positives is not None:
+        with values.keep_fault():
+            clicks = numbers_of(read_column(table, manifest.label, pa.uint8()))
+            refuse_wrong(clicks[clicks > 1], manifest.label, "labels are neither 0 nor 1")
+            values.labels = clicks
+    for dense in manifest.dense:
+        with values.keep_fault():
+            numbers = numbers_of(read_column(table, dense.name, pa.float32()))
+            refuse_wrong(numbers[~np.isfinite(numbers)], dense.name, "values are not finite")
+            values.dense[dense.name] = numbers
+    for sparse in manifest.sparse:
+        with values.keep_fault():
+            values.ids[sparse.name] = read_ids(table, sparse)
+    if not values.faults:
+        # equal rows of train, in different folds, and of val differ in target columns
+        compared = [values.dense[column.name] for column in manifest.dense if not is_target(column)]
+        values.hashes = hash_rows([*compared, *values.ids.values()], group.rows)
+    return values
+
+
 def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: int) -> Findings:
     """Reads the shards in ``whole``; half of ``memory_bytes`` is for counters, half for the rows' numbers."""
     splits = manifest.splits
     studied = ["train"] if "train" in splits else list(splits)
     findings = Findings(manifest, studied, {column.name: DenseValues() for column in manifest.dense})
     groups = [
-        RowGroup(name, shard, index)
+        _RowGroup(name, shard, index)
         for name, split in splits.items()
         for shard in split.shards
         if shard.path in whole
@@ -101,35 +209,28 @@ def _scan(manifest: Manifest, whole: set[str], num_threads: int, memory_bytes: i
         column.name: Popularity(column) for column in fitting(manifest.sparse, memory_bytes // 2)
     }
     findings.clicks = {name: [] for name in splits}
-    numbers = RowNumbers(sum(group.rows for group in groups), memory_bytes // 2)
+    total = sum(group.rows for group in groups)
+    numbers = RowNumbers(total, memory_bytes // 2)
     faults: dict[tuple[str, str, str], list[ColumnError]] = defaultdict(list)
-
-    def read(group: RowGroup) -> tuple[Values, NDArray[np.uint64] | None]:
-        values = read_row_group(manifest, group)
-        return values, hash_rows(values, manifest, group.rows)
-
-    with work_bar(
-        desc="reading", total=sum(group.rows for group in groups), unit=" rows", unit_scale=True
-    ) as bar:
-        read_groups = map_in_order(read, groups, num_threads, num_threads)
-        for group, (values, hashes) in zip(groups, read_groups, strict=True):
+    with work_bar(desc="reading", total=total, unit=" rows", unit_scale=True) as bar:
+        read = map_in_order(lambda group: _read(manifest, group), groups, num_threads, num_threads)
+        for group, values in zip(groups, read, strict=True):
             for fault in values.faults:
                 faults[group.shard.path, fault.column, fault.rule].append(fault)
-            if hashes is not None:
-                numbers.add(group.split, hashes, values.labels)
+            if values.hashes is not None:
+                numbers.add(group.split, values.hashes)
             _add(findings, group, values)
             bar.update(group.rows)
     for (path, column, rule), same in faults.items():
         together = ColumnError(column, rule, sum(fault.count for fault in same), same[0].example)
         findings.problems.append(f"{path}: {together}")
-    labelled = [name for name, split in splits.items() if split.positives is not None]
-    findings.overlap = numbers.overlaps({name: findings.totals(name)[0] for name in splits}, labelled)
+    findings.overlap = numbers.overlaps({name: findings.totals(name)[0] for name in splits})
     if not findings.problems and all(shard.path in whole for shard in manifest.shards):
         findings.problems = _disagreements(findings)
     return findings
 
 
-def _add(findings: Findings, group: RowGroup, values: Values) -> None:
+def _add(findings: Findings, group: _RowGroup, values: _Values) -> None:
     """Adds a row group to what is counted of columns."""
     positives = 0 if values.labels is None else int(values.labels.sum())
     findings.clicks[group.split].append((group.rows, positives))
@@ -161,12 +262,11 @@ def _disagreements(findings: Findings) -> list[str]:
     for column in findings.manifest.sparse:
         if column.encoding.get("missing_id") != 0 or column.encoding.get("multi_hot"):
             continue
-        if column.multi_hot:
-            missing = findings.empty_lists[column.name]
-        elif column.name in findings.sparse:
-            missing = findings.sparse[column.name].missing
-        else:
+        if not column.multi_hot and column.name not in findings.sparse:
             continue
+        missing = (
+            findings.empty_lists[column.name] if column.multi_hot else findings.sparse[column.name].missing
+        )
         expected = round(column.missing_rate * rows)
         if missing != expected:
             problems.append(

@@ -1,18 +1,27 @@
-"""Distributions in one pass: values of dense columns in fine bins, ids of sparse ones counted."""
+"""Figures of a dataset in one pass: values of dense columns in fine bins, ids of sparse ones counted, repeated rows.
+
+A row's hash has 61 bits, so two different rows have the same one with a chance of 2^-61. Where memory does not hold the
+hashes of all rows, a share of them is kept: equal rows are all in this sample, or none is.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.manifest import SparseColumn
+from dlrm_app.dataset.arrow import Bags
+from dlrm_app.dataset.manifest import SPLITS, SparseColumn
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.preprocess.encode.sparse import mix
 
 _NUM_BINS = 1 << 16
 _COUNT_BYTES = 8
 _CHUNK = 1 << 20
+_TAG_BITS = 3
+"""The lowest bits of a row's hash, which give way to the number of its split."""
 
 
 class DenseValues:
@@ -44,13 +53,13 @@ class DenseValues:
         low, high = (self.low, self.high) if self.count else (0.0, 1.0)
         if high <= low:
             low, high = low - 0.5, low + 0.5
-        edges = np.linspace(low, high, num_bars + 1)
         used = np.flatnonzero(self._bins)
         middles = (used.astype(np.uint32) << 16 | 0x8000).view(np.float32).astype(np.float64)
         middles[(used & 0x7FFF) == 0] = 0.0  # the bin of 0 itself
-        bars = np.clip(((middles - low) / (high - low) * num_bars).astype(np.int64), 0, num_bars - 1)
-        counts = np.bincount(bars, weights=self._bins[used], minlength=num_bars).astype(np.int64)
-        return edges.tolist(), counts.tolist()
+        counts, edges = np.histogram(
+            np.clip(middles, low, high), num_bars, (low, high), weights=self._bins[used]
+        )
+        return edges.tolist(), counts.astype(np.int64).tolist()
 
 
 class Popularity:
@@ -113,15 +122,114 @@ class Popularity:
 
 def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:
     """The columns whose ids can be counted in ``memory_bytes``: small tables first."""
-    fitting = []
-    for column in sorted(columns, key=lambda column: column.num_embeddings):
-        memory_bytes -= _COUNT_BYTES * column.num_embeddings
-        if memory_bytes >= 0:
-            fitting.append(column)
-    return fitting
+    ordered = sorted(columns, key=lambda column: column.num_embeddings)
+    needed = np.cumsum([_COUNT_BYTES * column.num_embeddings for column in ordered])
+    return ordered[: int(np.searchsorted(needed, memory_bytes, "right"))]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Rows of one split that are in the training split as well; for train itself, that are in it more than once.
+
+    The label is not compared. ``expected``: as many as if the split's rows were drawn like the training rows, of which
+    this share occur more than once; None for train itself. ``is_estimate``: counted in a sample.
+    """
+
+    rows: int
+    repeated: int
+    expected: float | None
+    is_estimate: bool = False
+
+    @property
+    def share(self) -> float:
+        return self.repeated / max(self.rows, 1)
+
+    @property
+    def is_suspicious(self) -> bool:
+        """More than twice what is expected, and more than chance makes of a handful."""
+        return self.expected is not None and self.repeated > 2 * self.expected + 10
+
+
+class RowNumbers:
+    """A number of 64 bits for each of ``total`` rows at most, its hash and its split, or for a share of them."""
+
+    def __init__(self, total: int, memory_bytes: int) -> None:
+        self._numbers = [np.empty(0, np.uint64)]
+        room = max(memory_bytes // (2 * 8), 1)  # twice, while they are put together
+        self._sample_bits = max(-(-total // room) - 1, 0).bit_length()
+
+    def add(self, split: str, hashes: NDArray[np.uint64]) -> None:
+        hashes = hashes[hashes <= np.uint64((1 << 64 - self._sample_bits) - 1)]
+        self._numbers.append(
+            hashes >> np.uint64(_TAG_BITS) << np.uint64(_TAG_BITS) | np.uint64(SPLITS.index(split))
+        )
+
+    def overlaps(self, rows: Mapping[str, int]) -> dict[str, Overlap]:
+        """The overlap of each split, of which ``rows`` were added; empty without a training split to compare with."""
+        if not rows.get("train"):
+            return {}
+        numbers = np.concatenate(self._numbers)
+        numbers.sort()
+        counts = _count_repeats(numbers) << self._sample_bits
+        repeated = {split: min(int(counts[SPLITS.index(split)]), rows[split]) for split in rows}
+        train_share = repeated["train"] / rows["train"]
+        return {
+            split: Overlap(
+                count,
+                repeated[split],
+                None if split == "train" else train_share * count,
+                self._sample_bits > 0,
+            )
+            for split, count in rows.items()
+        }
+
+
+def hash_rows(
+    columns: Iterable[NDArray[np.float32] | NDArray[np.int32] | Bags], num_rows: int
+) -> NDArray[np.uint64]:
+    """A hash of each row's values, bit by bit."""
+    hashes = np.zeros(num_rows, np.uint64)
+    for column in columns:
+        if isinstance(column, Bags):
+            _mix_lists_in(hashes, column.values.view(np.uint32), column.offsets)
+        else:
+            _mix_in(hashes, column.view(np.uint32))
+    return hashes
 
 
 @njit(nogil=True, cache=True)
 def _count(ids, counts):  # type: ignore[no-untyped-def]  # compiled
     for i in range(len(ids)):
         counts[ids[i]] += 1
+
+
+@njit(nogil=True, cache=True)
+def _mix_in(hashes, values):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(hashes)):
+        hashes[row] = mix((hashes[row] ^ np.uint64(values[row])) + np.uint64(0x9E3779B97F4A7C15))
+
+
+@njit(nogil=True, cache=True)
+def _mix_lists_in(hashes, values, offsets):  # type: ignore[no-untyped-def]  # compiled
+    for row in range(len(hashes)):
+        state = mix(hashes[row] ^ np.uint64(offsets[row + 1] - offsets[row]))
+        for i in range(offsets[row], offsets[row + 1]):
+            state = mix((state ^ np.uint64(values[i])) + np.uint64(0x9E3779B97F4A7C15))
+        hashes[row] = state
+
+
+@njit(nogil=True, cache=True)
+def _count_repeats(numbers):  # type: ignore[no-untyped-def]  # compiled
+    """[splits]: rows of each split whose hash a training row has too, of train's rows another one. Sorted; 0 is train."""
+    repeats, start = np.zeros(3, np.int64), 0
+    while start < len(numbers):
+        rows, stop = np.zeros(3, np.int64), start
+        while stop < len(numbers) and numbers[stop] >> np.uint64(3) == numbers[start] >> np.uint64(3):
+            rows[np.int64(numbers[stop] & np.uint64(7))] += 1
+            stop += 1
+        if rows[0] > 1:
+            repeats[0] += rows[0]
+        if rows[0] > 0:
+            repeats[1:] += rows[1:]
+        start = stop
+    return repeats

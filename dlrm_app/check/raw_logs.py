@@ -5,7 +5,6 @@ groups or the beginnings of large ones.
 """
 
 import csv
-import json
 import logging
 import re
 import shlex
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import yaml
 
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.files import output_problems, write_text
@@ -51,7 +51,6 @@ _ID_DIGITS, _LARGE_ID = 4, 1e5
 _LIST_SHARE = 0.05
 """The share of values that hold a separator from which they are taken for lists."""
 _HEADS = ("column", "type", "missing", "distinct", "most frequent", "which is")
-_YAML = ("null", "true", "false", "yes", "no", "on", "off")
 
 
 class Sample(NamedTuple):
@@ -60,8 +59,8 @@ class Sample(NamedTuple):
     columns: dict[str, Any]
     unread: dict[str, Any]
     bad_lines: int = 0
-    marks: tuple[str, str | None, bool] | None = None
-    """(delimiter, quote, whether there is a header) of text."""
+    marks: dict[str, Any] | None = None
+    """The delimiter, the quote and whether there is a header, of text."""
 
 
 def check_raw(given: Any, output: str | None) -> None:
@@ -70,24 +69,27 @@ def check_raw(given: Any, output: str | None) -> None:
     sources = find_files("input", given)
     sample = sample_rows(sources)
     columns, nulls = study(sample)
-    proposed = propose(columns, "".join(filter(None, (sample.marks or ())[:2])))
+    marks = sample.marks or {}
+    proposed = propose(columns, f"{marks.get('delimiter', '')}{marks.get('quote') or ''}")
     first = sources[0].path
     name = re.sub(r"\W", "_", Path(first).name.partition(".")[0], flags=re.ASCII)
     origin = f"a sample of {columns[0].rows:,} rows of {first}" + " and others" * (len(sources) > 1)
     lines = [f"{origin}:", text_table(_HEADS, [column.cells() for column in columns])]
-    if sample.marks is not None:
-        lines.append("delimiter {!r}, quote {!r}, header {}".format(*sample.marks))
-        lines += [f"{sample.bad_lines:,} lines have another number of fields"] * (sample.bad_lines > 0)
+    lines += [", ".join(f"{key} {value!r}" for key, value in marks.items())] * bool(marks)
+    lines += [f"{sample.bad_lines:,} lines have another number of fields"] * (sample.bad_lines > 0)
     lines += [f"{column} is {kind}, which cannot be used" for column, kind in sample.unread.items()]
     logger.info("\n".join(lines))
-    text = as_yaml(name, origin, proposed, nulls, sample.marks)
+    text = as_yaml(name, origin, proposed, nulls, marks)
     if output is None:
         print(f"\n{text}", flush=True)
-        logger.info(f"save this as {name}.yaml (or add output={name}.yaml), look at its guesses, then")
     else:
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         write_text(Path(output), text)
-        logger.info(f"look at the guesses in {output}, then")
+    logger.info(
+        f"look at the guesses in {output}, then"
+        if output
+        else f"save this as {name}.yaml, look at its guesses, then"
+    )
     files = given if isinstance(given, str) else shlex.quote(f"[{','.join(given)}]")
     train = setting("input.train", files) if isinstance(given, str) else f"input.train={files}"
     has_label = any(each.role == "label" for each in proposed)
@@ -136,14 +138,14 @@ def _plain(array: Any) -> Any:
 
 def _look_at_text(sources: Sequence[Source], most: int) -> Sample:
     with sources[0].open() as raw:
-        beginning = raw.read(8)
-    refuse_other_file(sources[0].path, beginning if sources[0].format == "text" else b"", True)
+        beginning = raw.read(8) if sources[0].format == "text" else b""
+    refuse_other_file(sources[0].path, beginning, True)
     if not (lines := _read(sources[0], 0)[:_LINES]):
         return Sample({}, {})
     delimiter, quote, top = _marks(lines, sources[0].path)
     header = _is_header(top)
     names = top[0] if header else [f"column_{place}" for place in range(len(top[0]))]
-    refuse_other_file(sources[0].path, beginning if sources[0].format == "text" else b"", header)
+    refuse_other_file(sources[0].path, beginning, header)
     rows, bad = [], 0
     for source in sources:
         order = next(_fields(_read(source, 0), delimiter, quote), names) if header else names
@@ -157,7 +159,7 @@ def _look_at_text(sources: Sequence[Source], most: int) -> Sample:
                 else:
                     bad += 1
     columns = zip(names, map(pa.array, zip(*rows, strict=True)), strict=False)
-    return Sample(dict(columns), {}, bad, (delimiter, quote, header))
+    return Sample(dict(columns), {}, bad, {"delimiter": delimiter, "quote": quote, "header": header})
 
 
 def _refuse_lacking(names: Sequence[str], there: Sequence[str], path: str) -> None:
@@ -299,20 +301,18 @@ def propose(columns: Sequence[Studied], taken: str) -> list[Proposed]:
     for column in columns:
         if column.name not in (outcomes or labels[:1]):
             found.append(_feature(column, taken))
-        elif column.missing:
+            continue
+        note = "guess: it holds 0 and 1 alone" * (len(outcomes) != 1)
+        if column.missing:
             note = f"{percent(column.missing)} of the rows have none, and are rejected"
-            found.append(Proposed(column.name, "label", note=note))
-        else:
-            note = "guess: it holds 0 and 1 alone" * (len(outcomes) != 1)
-            found.append(Proposed(column.name, "label", note=note))
+        found.append(Proposed(column.name, "label", note=note))
     return found
 
 
 def _may_be_label(column: Studied) -> bool:
-    is_called_so = _OUTCOME.search(column.name) is not None
     if column.empty_lists is not None or not column.fits(r"[01](\.0*)?|true|false"):
         return False
-    return is_called_so or (len(column.values) > 1 and not column.missing)
+    return _OUTCOME.search(column.name) is not None or (len(column.values) > 1 and not column.missing)
 
 
 def _feature(column: Studied, taken: str) -> Proposed:
@@ -320,12 +320,8 @@ def _feature(column: Studied, taken: str) -> Proposed:
     name, num_values = column.name, len(column.values)
     is_whole = column.fits(_WHOLE)
     is_id = _IDENTIFIER.search(name) is not None
-    for mark, fault in (
-        ("\n", "line breaks: rows with one are rejected"),
-        ("\ufffd", "bytes that are not UTF-8"),
-    ):
-        if column.has(mark):
-            return Proposed(name, "ignore", note=f"has {fault}; clean it first")
+    if column.has("[\n\ufffd]"):
+        return Proposed(name, "ignore", note="has line breaks, or bytes that are not UTF-8; clean it first")
     if num_values == 0 or (num_values == 1 and not column.missing):
         return Proposed(name, "ignore", note="guess: constant" if num_values else "guess: always missing")
     if content_of(column.stored) == TIME or column.fits(_MOMENT):
@@ -337,9 +333,10 @@ def _feature(column: Studied, taken: str) -> Proposed:
         return Proposed(name, "ignore", note="guess: no value comes twice, so it names the row")
     if column.fits("[0-9a-f]{8}") and column.has("[a-fA-F]|^0"):
         return Proposed(name, "sparse", "hex")
+    if is_whole and (is_id or _looks_like_ids(column)):
+        return Proposed(name, "sparse", "integer", note="guess: dense if it is an amount")
     if is_whole:
-        role, other = ("sparse", "dense") if is_id or _looks_like_ids(column) else ("dense", "sparse")
-        return Proposed(name, role, "integer", note=f"guess: {other} if it is {_MEANING[other]}")
+        return Proposed(name, "dense", "integer", note="guess: sparse if it is an id or a code")
     if is_id and column.fits(rf"{_WHOLE}(\.0*)?"):
         note = "guess: ids stored as floats; write them without the point, 1018.0 and 1018 are two strings"
         return Proposed(name, "sparse", "string", note=note)
@@ -347,9 +344,6 @@ def _feature(column: Studied, taken: str) -> Proposed:
         return Proposed(name, "dense", "float")
     separator, kind = _separator(column, taken)
     return Proposed(name, "sparse", kind, separator, "guess: a list" * (separator is not None))
-
-
-_MEANING = {"dense": "an amount", "sparse": "an id or a code"}
 
 
 def _looks_like_ids(column: Studied) -> bool:
@@ -374,39 +368,36 @@ def _separator(column: Studied, taken: str) -> tuple[str | None, str]:
 
 
 def as_yaml(
-    name: str, origin: str, proposed: Sequence[Proposed], nulls: Sequence[str], marks: Sequence[Any] | None
+    name: str, origin: str, proposed: Sequence[Proposed], nulls: Sequence[str], marks: dict[str, Any]
 ) -> str:
     """The dataset's YAML."""
-    lines = [f"# Proposed by dlrm-check from {origin}", f"name: {json.dumps(name)}"]
-    named = zip(("delimiter", "quote", "header"), marks or (), strict=False)
-    lines += [f"{key}: {json.dumps(value)}" for key, value in named]
-    if nulls:
-        lines.append(f"null_values: {json.dumps(nulls)}  # guess: words that mean a missing value")
-    labels = [each.name for each in proposed if each.role == "label"]
-    if len(labels) > 1:
-        lines.append(f"label: {json.dumps(labels[0])}  # guess: the one to learn; the others are left out")
-    lacking = [
-        f"# no {role} column was found"
-        for role in ("label", "sparse")
-        if role not in {p.role for p in proposed}
+    roles = [each.role for each in proposed]
+    lines = [
+        f"# Proposed by dlrm-check from {origin}",
+        *(f"{k}: {_flow(v)}" for k, v in {"name": name, **marks}.items()),
     ]
-    lines += [*lacking, "columns:"]
+    lines += [f"null_values: {_flow(nulls)}  # guess: words that mean a missing value"] * bool(nulls)
+    if roles.count("label") > 1:
+        first = proposed[roles.index("label")].name
+        lines.append(f"label: {_flow(first)}  # guess: the one to learn; the others are left out")
+    lines += [f"# no {role} column was found" for role in ("label", "sparse") if role not in roles]
+    lines.append("columns:")
     for each in proposed:
-        entry = ", ".join(
-            f"{key}: {_word(value)}"
-            for key, value in each._asdict().items()
-            if value and key not in ("note", "makes")
-        )
-        lines.append(f"  - {{{entry}}}" + f"  # {each.note}" * bool(each.note))
+        entry = {
+            key: getattr(each, key) for key in ("name", "role", "kind", "separator") if getattr(each, key)
+        }
+        lines.append(f"  - {_flow(entry)}" + f"  # {each.note}" * bool(each.note))
     made = [
-        f"  - {{name: {_word(f'{each.name}_{kind}')}, kind: {kind}, of: {_word(each.name)}}}"
+        f"  - {_flow({'name': f'{each.name}_{kind}', 'kind': kind, 'of': each.name})}"
         for each in proposed
         for kind in each.makes
     ]
     return "\n".join([*lines, *["derived:"] * bool(made), *made, ""])
 
 
-def _word(text: str) -> str:
-    """``text`` as YAML reads it as a text."""
-    is_plain = re.fullmatch(r"[A-Za-z]\w+", text, re.ASCII) and text.lower() not in _YAML
-    return text if is_plain else json.dumps(text)
+def _flow(value: Any) -> str:
+    """``value`` as YAML writes it on one line."""
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, width=10**9, sort_keys=False, allow_unicode=True
+    )
+    return text.removesuffix("\n").removesuffix("\n...")

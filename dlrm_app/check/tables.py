@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlrm_app.check.check_dataset import Findings
-from dlrm_app.check.distributions import Popularity
 from dlrm_app.dataset.lineage import growth_table
-from dlrm_app.dataset.manifest import SparseColumn
 from dlrm_app.table import Cell, Column, Columns, Rows, integer, share, text_table
-from dlrm_app.text import NONE, bytes_text, fixed, percent, short
+from dlrm_app.text import NONE, bytes_text, percent, short
 
 logger = logging.getLogger(__name__)
 
@@ -34,39 +32,27 @@ def log_tables(findings: Findings) -> None:
 
 def split_table(findings: Findings) -> Table:
     """A row for every split."""
-    columns = (
-        *("split", "rows", "click rate", "rejected lines", "shards", "size"),
-        Column(
-            "also in train",
-            "rows with the same values as a training row; for train, as another training row",
-        ),
-        Column("expected", "if the split's rows were drawn like the training rows"),
-        Column("same label too", "those of them whose label is the same as well"),
+    same = (
+        "rows with the same values, except the label, as a training row; for train, as another training row"
     )
-    splits = findings.manifest.splits
+    heads = ("split", "rows", "click rate", "rejected lines", "shards", "size", Column("also in train", same))
+    splits, rows = findings.manifest.splits, list[list[str | Cell]]()
     total = max(sum(split.rows for split in splits.values()), 1)
-    rows = [
-        [
+    for name, split in splits.items():
+        shared = NONE
+        if overlap := findings.overlap.get(name):
+            shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.share)})"
+        row = [
             name,
             Cell(f"{split.rows:,}", split.rows, split.rows / total),
             share(None if split.positives is None else split.positives / max(split.rows, 1)),
             integer(split.rejects),
             integer(len(split.shards)),
             bytes_text(sum(shard.bytes for shard in split.shards)),
-            *_overlap_cells(findings, name),
+            shared,
         ]
-        for name, split in splits.items()
-    ]
-    return columns, rows
-
-
-def _overlap_cells(findings: Findings, split: str) -> list[str | Cell]:
-    """Rows also in train, the number expected, those with the same label."""
-    overlap = findings.overlap.get(split)
-    if overlap is None:
-        return [NONE, NONE, NONE]
-    repeated = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.share)})"
-    return [repeated, fixed(overlap.expected, 0), integer(overlap.same_label)]
+        rows.append(row)
+    return heads, rows
 
 
 def overlap_note(findings: Findings) -> str:
@@ -96,24 +82,17 @@ def sparse_table(findings: Findings) -> Table:
     )
     rows: list[list[str | Cell]] = []
     for column in findings.manifest.sparse:
-        used, *top = _popularity_cells(findings.sparse.get(column.name))
-        counted = [_count(column, column.distinct), _count(column, column.collisions)]
-        unseen = [share(findings.unseen_share(column.name, name)) for name in others]
-        missing = share(column.missing_rate)
-        rows.append([column.name, integer(column.num_embeddings), used, *counted, missing, *top, *unseen])
+        used, unknown, top = None, None, [None, None]
+        if counted := findings.sparse.get(column.name):
+            used, unknown, top = counted.ids_used, counted.unknown_share, counted.covered([1, 10]).tolist()
+        values = [
+            NONE if number is None else f"{'≈' * column.estimated}{number:,}"
+            for number in (column.distinct, column.collisions)
+        ]
+        unseen = [findings.unseen_share(column.name, name) for name in others]
+        shares = map(share, (column.missing_rate, unknown, *top, *unseen))
+        rows.append([column.name, integer(column.num_embeddings), integer(used), *values, *shares])
     return columns, rows
-
-
-def _popularity_cells(popularity: Popularity | None) -> list[Cell]:
-    """The ids used, the shares of unknown values and of the most frequent one and ten; dashes where they were not counted."""
-    if popularity is None:
-        return [integer(None), share(None), share(None), share(None)]
-    one, ten = popularity.covered([1, 10]).tolist()
-    return [integer(popularity.ids_used), share(popularity.unknown_share), share(one), share(ten)]
-
-
-def _count(column: SparseColumn, number: int | None) -> str:
-    return NONE if number is None else f"{'≈' * column.estimated}{number:,}"
 
 
 def dense_table(findings: Findings) -> Table:
