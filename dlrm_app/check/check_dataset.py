@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -128,7 +127,8 @@ def _shard_problem(path: Path, shard: Shard) -> str | None:
         return f"{path} cannot be read: {error}"
 
 
-class _RowGroup(NamedTuple):
+@dataclass(frozen=True)
+class _RowGroup:
     """Row group number ``index`` of ``shard``."""
 
     split: str

@@ -42,7 +42,7 @@ def split_table(findings: Findings) -> Table:
         shared = NONE
         if overlap := findings.overlap.get(name):
             shared = f"{'≈' * overlap.is_estimate}{overlap.repeated:,} ({percent(overlap.share)})"
-        row = [
+        row: list[str | Cell] = [
             name,
             Cell(f"{split.rows:,}", split.rows, split.rows / total),
             share(None if split.positives is None else split.positives / max(split.rows, 1)),

@@ -180,7 +180,7 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bytes(s3: Any, tmp_path
     [
         ("s3://nobucket/log.tsv", "s3://nobucket/log.tsv: no such bucket or object"),
         ("s3://clicks/none.tsv", "s3://clicks/none.tsv: no such bucket or object"),
-        ("s3://clicks/none-*", "s3://clicks/none-* has no object to read"),
+        ("s3://clicks/none-*", "s3://clicks/none-* has no file to read"),
     ],
 )
 def test_what_is_not_there_is_named(s3: Any, tmp_path: Path, given: str, said: str) -> None:

@@ -32,8 +32,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("given", "part"),
     [
         ("input.train=nothing.tsv", "input.train=nothing.tsv: no such file"),
-        ("input.train=nothing*.tsv", "input.train=nothing*.tsv matches no file"),
-        ("input.train=folder", "input.train=folder is a folder without a file to read"),
+        ("input.train=nothing*.tsv", "input.train=nothing*.tsv has no file to read"),
+        ("input.train=folder", "input.train=folder has no file to read"),
         ("input.train=[good.tsv,good.tsv]", "are the same file"),
         ("+input.train=[]", "input.train must be a file, a glob or a list of them"),
         ("input.val=empty.tsv", "the val split has no rows"),
@@ -203,10 +203,10 @@ def test_target_columns_need_clicks_to_learn_from_and_room_to_count_them(tmp_pat
 
 def test_text_of_another_encoding_is_refused_with_the_cure(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_text(GOOD.decode() * 3, encoding="utf-8-sig")
-    with pytest.raises(ConfigError, match=r"begins with a byte order mark.*by tail"):
+    with pytest.raises(ConfigError, match=r"is text behind a byte order mark"):
         run(Path("k"), "input.train=log.tsv")
     subprocess.run("tail -c +4 log.tsv > NEW.tsv", shell=True, check=True)
     assert run(Path("k"), "input.train=NEW.tsv").splits["train"].rows == 3
     (tmp_path / "log.tsv").write_text(GOOD.decode() * 3, encoding="utf-16")
-    with pytest.raises(ConfigError, match=r"is UTF-16.*by iconv"):
+    with pytest.raises(ConfigError, match="is UTF-16"):
         run(Path("u"), "input.train=log.tsv")

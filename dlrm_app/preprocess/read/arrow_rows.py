@@ -15,24 +15,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import numbers_of
-from dlrm_app.dataset.dictionary import Columns
 from dlrm_app.kernels.compiled import njit, njit_uncounted
-from dlrm_app.preprocess.read.derived import derive
 from dlrm_app.preprocess.read.fields import (
     BAD,
-    DENSE_FLOAT,
     DENSE_INTEGER,
     FIRST_TIME,
     FLOAT32_LIMIT,
     KEY_HEX,
-    KEY_INTEGER,
     KEY_STRING,
     LABEL,
     LAST_TIME,
     MISSING_KEY,
     PRESENT,
-    TIME_ISO,
-    TIME_MILLISECONDS,
     TIME_SECONDS,
     is_null,
     parse_float,
@@ -42,6 +36,7 @@ from dlrm_app.preprocess.read.fields import (
     parse_string,
     parse_time,
 )
+from dlrm_app.preprocess.read.parquet_columns import TEXTS
 from dlrm_app.preprocess.read.parser import (
     EXCERPT_BYTES,
     Cursor,
@@ -49,22 +44,15 @@ from dlrm_app.preprocess.read.parser import (
     RejectedLine,
     bad_value,
     column_codes,
+    kind_code,
+    raw_columns,
 )
-from dlrm_app.preprocess.read.spec import SCORE, Column, Spec, offset_seconds
+from dlrm_app.preprocess.read.spec import SCORE, Column, Spec, list_slots, offset_seconds
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit
 from dlrm_app.preprocess.units.unit_text import UnitText
 
 NULL = 3
 """The state of a null, beside PRESENT, ABSENT and BAD."""
-_NUMBERS = {
-    "integer": DENSE_INTEGER,
-    "float": DENSE_FLOAT,
-    SCORE: DENSE_FLOAT,
-    "seconds": TIME_SECONDS,
-    "milliseconds": TIME_MILLISECONDS,
-    "iso": TIME_ISO,
-}
-_KEYS = {"integer": KEY_INTEGER, "hex": KEY_HEX, "string": KEY_STRING}
 _DAY = 86_400
 _TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LARGEST = 2.0**63
@@ -107,7 +95,6 @@ class ArrowCursor:
         self.nulls_in_lists = 0
         """Left out so far."""
         self._spec, self._keeps_spans, self._nulls = spec, keeps_spans, column_codes(spec)[0]
-        self._one_hot = [column for column in spec.sparse if column.separator is None]
         self._rejects: list[RejectedLine] = []
         self._distinct: dict[tuple[str, int], tuple[Any, _Values]] = {}
         """(column, address) → dictionary of Arrow, its values: row groups share one, and it is read once."""
@@ -136,39 +123,36 @@ class ArrowCursor:
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:
         """The rows of ``table``, the first of which is number ``start`` of the unit."""
-        spec, count, num_times = self._spec, len(table), len(self._spec.times)
-        num_dense = num_times + len(spec.dense)
-        values = _thread_room(num_dense + len(self._one_hot), count)
-        dense, keys = values[:num_dense].view(np.float64), values[num_dense:]
-        labels, no_spans = np.zeros(count), np.zeros((0, 2), np.int64)
-        spans = np.zeros((len(self._one_hot), count if self._keeps_spans else 0, 2), np.int64)
+        spec, count, slots = self._spec, len(table), list_slots(self._spec)
+        num_dense, num_keys = (
+            len(spec.times) + len(spec.dense),
+            sum(not is_list for is_list, _ in slots.values()),
+        )
+        values, labels = _thread_room(num_dense + num_keys, count), np.zeros(count)
+        spans = np.zeros((num_keys, count if self._keeps_spans else 0, 2), np.int64)
+        dense = dict(zip((c.name for c in (*spec.times, *spec.dense)), values.view(np.float64), strict=False))
+        lists: list[_Lists] = []
         faults: list[tuple[Column, NDArray[np.bool_]]] = []
-        if spec.label in table.column_names:
-            column = next(column for column in spec.columns if column.role == "label")
-            faults.append((column, self._fill_column(table, column, labels, no_spans)))
-        for column, out in zip([*spec.times, *spec.dense], dense, strict=True):
-            if not column.of:
-                faults.append((column, self._fill_column(table, column, out, no_spans)))
-        for column, out, its_spans in zip(self._one_hot, keys, spans, strict=True):
-            if not column.of:
-                faults.append((column, self._fill_column(table, column, out, its_spans)))
-        lists = []
-        for column in spec.sparse:
+        for column in spec.columns:
+            if column.role == "ignore" or (column.role == "label" and column.name not in table.column_names):
+                continue
+            stored = table[column.name]
+            array = stored.chunk(0) if stored.num_chunks == 1 else stored.combine_chunks()
             if column.separator is not None:
-                its_lists, bad = self._read_lists(table, column)
+                its_lists, bad = self._read_lists(array, column)
                 lists.append(its_lists)
+            elif column.role == "sparse":
+                slot = slots[column.name][1]
+                bad = self._fill(array, column, values[num_dense + slot], spans[slot])
+            else:
+                bad = self._fill(array, column, labels if column.role == "label" else dense[column.name])
+            if bad.any():
                 faults.append((column, bad))
-        faults = [(column, bad) for column, bad in faults if bad.any()]
         if faults:
             rows = self._reject(start, table, faults)
             values, spans, labels = values[:, rows], spans[:, rows[: spans.shape[1]]], labels[rows]
-            lists = [each.take(rows) for each in lists]
-            dense, keys, count = values[:num_dense].view(np.float64), values[num_dense:], len(rows)
-        times, dense, joined = dense[:num_times], dense[num_times:], _joined(lists, count)
-        derive(spec, times, dense, keys, joined[:2])
-        begins = np.arange(num_times, len(values)) * count
-        one_hot = Columns(values.reshape(-1), begins, begins + count)  # a copy, where rows are left out
-        return RawColumns((labels == 1).view(np.uint8), dense, keys, one_hot, spans, *joined)
+            lists, count = [each.take(rows) for each in lists], len(rows)
+        return raw_columns(spec, (labels == 1).view(np.uint8), values, count, spans, _joined(lists, count))
 
     def _reject(
         self, start: int, table: pa.Table, faults: Sequence[tuple[Column, NDArray[np.bool_]]]
@@ -176,9 +160,7 @@ class ArrowCursor:
         """Notes every row with a bad value, by its first column at fault; gives the other rows."""
         keep = ~np.any([bad for _, bad in faults], axis=0)
         for row in np.flatnonzero(~keep).tolist():
-            column = next(
-                column for column in self._spec.columns if any(c == column and b[row] for c, b in faults)
-            )
+            column = next(column for column, bad in faults if bad[row])
             values = {name: _shown(table[name][row]) for name in table.column_names}
             excerpt, reason = "\t".join(values.values()), bad_value(column, values[column.name])
             self._rejects.append(
@@ -186,31 +168,25 @@ class ArrowCursor:
             )
         return np.flatnonzero(keep)
 
-    def _fill_column(
-        self, table: pa.Table, column: Column, values: NDArray[Any], spans: NDArray[np.int64]
+    def _fill(
+        self, array: Any, column: Column, values: NDArray[Any], spans: NDArray[np.int64] | None = None
     ) -> NDArray[np.bool_]:
         """Fills ``values`` [R] with numbers or keys, and ``spans``, if there is room; gives which rows are bad."""
-        states, at = np.empty(len(values), np.uint8), 0
-        for array in table[column.name].chunks:
-            to = slice(at, at + len(array))
-            self._fill(array, column, _Values(values[to], states[to], spans[to]))
-            at += len(array)
+        states = np.empty(len(values), np.uint8)
+        self._convert(
+            array, column, _Values(values, states, np.zeros((0, 2), np.int64) if spans is None else spans)
+        )
         if column.role == "label":
-            states[(states != PRESENT) | ((values != 0) & (values != 1))] = BAD
+            return (states != PRESENT) | ((values != 0) & (values != 1))
         if column.kind == SCORE:
-            states[(states == PRESENT) & ~((values >= 0) & (values <= 1))] = BAD
+            return (states == BAD) | ((states == PRESENT) & ~((values >= 0) & (values <= 1)))
         return states == BAD
 
-    def _read_lists(self, table: pa.Table, column: Column) -> tuple[_Lists, NDArray[np.bool_]]:
+    def _read_lists(self, array: Any, column: Column) -> tuple[_Lists, NDArray[np.bool_]]:
         """(the lists, nulls inside left out; which rows are bad)"""
-        arrays = [_as_lists(chunk, column) for chunk in table[column.name].chunks]
-        sizes = [numbers_of(pc.fill_null(pc.list_value_length(array), 0)) for array in arrays]
-        ends, parts = _ends_of(np.concatenate([np.zeros(0, np.int64), *sizes])), []
-        for array in arrays:
-            items = array.flatten()  # null lists have none, whatever lies there
-            parts.append(_empty(len(items), column, self._keeps_spans))
-            self._fill(items, column, parts[-1])
-        items = _concatenated(parts or [_empty(0, column, self._keeps_spans)])
+        array = _as_lists(array, column)
+        ends = _ends_of(numbers_of(pc.fill_null(pc.list_value_length(array), 0)))
+        items = self._values_of(array.flatten(), column)  # null lists have none, whatever lies there
         absent = items.states == NULL
         if absent.any():
             self.nulls_in_lists += int(absent.sum())
@@ -218,63 +194,62 @@ class ArrowCursor:
         num_bad = _ends_of(items.states == BAD)
         return _Lists(ends, items), num_bad[ends[1:]] > num_bad[ends[:-1]]
 
-    def _fill(self, array: Any, column: Column, out: _Values) -> None:
+    def _values_of(self, array: Any, column: Column) -> _Values:
+        """The values of all of ``array``."""
+        count = len(array)
+        values = np.empty(count, np.uint64 if column.role == "sparse" else np.float64)
+        spans = np.zeros((count if self._keeps_spans else 0, 2), np.int64)
+        self._convert(array, column, found := _Values(values, np.empty(count, np.uint8), spans))
+        return found
+
+    def _convert(self, array: Any, column: Column, out: _Values) -> None:
         kind, missing = array.type, MISSING_KEY if column.role == "sparse" else np.nan
         if not len(array):
             return
         if pa.types.is_null(kind):
             out.values[:], out.states[:] = missing, NULL
         elif pa.types.is_dictionary(kind):
-            distinct = self._values_of(array.dictionary, column)
+            dictionary = array.dictionary
+            key = column.name, dictionary.buffers()[-1].address if len(dictionary) else 0
+            if key not in self._distinct:
+                self._distinct[key] = dictionary, self._values_of(dictionary, column)
             indices = array.indices if array.indices.type == pa.int32() else array.indices.cast(pa.int32())
-            _spread(*distinct, *_numbers_and_nulls(indices), missing, *out)
-        elif _is_text(kind):
-            self._parse(array, column, out)
-        elif kind in (pa.string_view(), pa.binary_view()):
+            _spread(*self._distinct[key][1], *_numbers_and_nulls(indices), missing, *out)
+        elif kind in TEXTS:
             self._parse(array.cast(pa.large_binary()), column, out)
         elif column.kind == "string":
-            self._parse(_digits(array), column, out)
-        elif column.role == "time":
-            _fill_times(array, column, out)
-        elif column.role == "sparse":
-            numbers = _numeric(array, True)
-            _convert_keys(*_numbers_and_nulls(numbers), _is_float(numbers), out.values, out.states)
+            self._parse(_digits(array).cast(pa.large_binary()), column, out)
         else:
-            numbers = _numeric(array, False)
-            parts = *_numbers_and_nulls(numbers), _is_float(numbers)
+            numbers = _numeric(array, column.role == "sparse")
+            parts = *_numbers_and_nulls(numbers), pa.types.is_floating(numbers.type)
+            if column.role == "sparse":
+                _convert_keys(*parts, out.values, out.states)
+                return
             _convert_numbers(*parts, column.kind == "integer", out.values, out.states)
-
-    def _values_of(self, dictionary: Any, column: Column) -> _Values:
-        """The values of a column's dictionary."""
-        key = column.name, dictionary.buffers()[-1].address if len(dictionary) else 0
-        if key not in self._distinct:
-            values = _empty(len(dictionary), column, self._keeps_spans)
-            self._fill(dictionary, column, values)
-            self._distinct[key] = dictionary, values
-        return self._distinct[key][1]
+            if column.role == "time":
+                _fit_times(kind, column, out)
 
     def _parse(self, array: Any, column: Column, out: _Values) -> None:
-        """Reads strings by the rules for text."""
-        data, ends, nulls, offset = _texts_and_nulls(array)
+        """Reads strings, of the type large_binary, by the rules for text; their bytes are not copied."""
+        valid, ends, texts = array.buffers()
+        places = np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
+        data = np.frombuffer(texts, np.uint8) if texts is not None and texts.size else np.zeros(1, np.uint8)
+        parts = data, places, _bits(valid, array), array.offset, self._nulls, kind_code(column)
         if column.role != "sparse":
-            kind = LABEL if column.role == "label" else _NUMBERS[column.kind or ""]
-            parts = data, ends, nulls, offset, self._nulls, kind, offset_seconds(column.offset)
-            _parse_numbers(*parts, out.values, out.states)
+            _parse_numbers(*parts, offset_seconds(column.offset), out.values, out.states)
             return
-        _parse_keys(data, ends, nulls, offset, self._nulls, _KEYS[column.kind or ""], out.values, out.states)
+        _parse_keys(*parts, out.values, out.states)
         if len(out.spans) and column.kind == "string":
             place = self._texts.setdefault(data.ctypes.data, (data, self._texts_size))[1]
             self._texts_size = max(self._texts_size, place + len(data))
-            out.spans[:, 0], out.spans[:, 1] = ends[:-1] + place, ends[1:] + place
+            out.spans[:, 0], out.spans[:, 1] = places[:-1] + place, places[1:] + place
 
 
-def _fill_times(array: Any, column: Column, out: _Values) -> None:
-    """Seconds since 1970 of numbers, timestamps and dates; those without a time zone are by the column's clock."""
-    numbers = _numeric(array, False)
-    _convert_numbers(*_numbers_and_nulls(numbers), _is_float(numbers), False, out.values, out.states)
-    if not pa.types.is_temporal(array.type):
+def _fit_times(kind: Any, column: Column, out: _Values) -> None:
+    """Makes seconds since 1970 of numbers; times without a time zone are by the column's clock."""
+    if not pa.types.is_temporal(kind):
         out.values[:] /= 1000.0 if column.kind == "milliseconds" else 1.0
-    elif pa.types.is_date(array.type) or array.type.tz is None:
+    elif pa.types.is_date(kind) or kind.tz is None:
         out.values[:] -= offset_seconds(column.offset)
     out.states[(out.values < FIRST_TIME) | (out.values > LAST_TIME)] = BAD
 
@@ -284,7 +259,7 @@ def _shown(value: Any) -> str:
     value = value.value if isinstance(value, pa.DictionaryScalar) else value
     if value is None or not value.is_valid:
         return ""
-    if _is_text(value.type):
+    if value.type in TEXTS:
         return str(value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace"))
     try:
         return str(value.as_py())
@@ -303,17 +278,6 @@ def _thread_room(num_columns: int, num_rows: int) -> NDArray[np.uint64]:
 
 def _ends_of(sizes: NDArray[Any]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-
-
-def _concatenated(parts: Sequence[_Values]) -> _Values:
-    values, states, spans = zip(*parts, strict=True)
-    return _Values(np.concatenate(values), np.concatenate(states), np.concatenate(spans))
-
-
-def _empty(count: int, column: Column, keeps_spans: bool) -> _Values:
-    """Room for ``count`` values."""
-    values = np.empty(count, np.uint64 if column.role == "sparse" else np.float64)
-    return _Values(values, np.empty(count, np.uint8), np.zeros((count if keeps_spans else 0, 2), np.int64))
 
 
 def _joined(
@@ -338,27 +302,8 @@ def _numbers_and_nulls(array: Any) -> tuple[NDArray[Any], NDArray[np.uint8], int
     return numbers, _bits(valid, array), array.offset
 
 
-def _is_float(array: Any) -> bool:
-    return bool(pa.types.is_floating(array.type))
-
-
 def _bits(valid: Any, array: Any) -> NDArray[np.uint8]:
     return np.frombuffer(valid, np.uint8) if valid is not None and array.null_count else np.zeros(0, np.uint8)
-
-
-def _texts_and_nulls(array: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint8], int]:
-    """(bytes, ends [R + 1], and as above) of strings; the bytes are not copied."""
-    is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    valid, ends, data = array.buffers()
-    kind = np.dtype(np.int64 if is_large else np.int32)
-    places = np.frombuffer(ends, kind, len(array) + 1, array.offset * kind.itemsize).astype(np.int64)
-    texts = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    return texts, places, _bits(valid, array), array.offset
-
-
-def _is_text(kind: Any) -> bool:
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(is_such(kind) for is_such in texts)
 
 
 def _digits(array: Any) -> Any:
@@ -375,15 +320,12 @@ def _as_lists(array: Any, column: Column) -> Any:
     """Lists of values; texts are split where ``column`` has its separator, and empty ones are empty lists."""
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _as_lists(array.dictionary_decode(), column)
-    if _is_text(kind):
+        array, kind = array.dictionary_decode(), kind.value_type
+    if kind in TEXTS:
         texts = array.cast(pa.large_string())
         return pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), column.separator)
-    return (
-        array
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        else array.cast(pa.large_list(kind.value_type))
-    )
+    is_known = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return array if is_known else array.cast(pa.large_list(kind.value_type))
 
 
 def _numeric(array: Any, is_sparse: bool) -> Any:

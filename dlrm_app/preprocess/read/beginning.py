@@ -3,8 +3,6 @@
 Every command that reads raw text comes through ``file_spec``.
 """
 
-import shlex
-
 from dlrm_app.dataset.parquet import MAGIC as PARQUET_MAGIC
 from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.read.lines import locate
@@ -15,16 +13,16 @@ from dlrm_app.preprocess.units.unit_text import Block, beginning_of
 from dlrm_app.text import bullets
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UTF_16 = "UTF-16: make UTF-8 of it, as by iconv -f UTF-16 -t UTF-8 {path} > NEW.tsv"
 _OTHER_FILES = {
     PARQUET_MAGIC: "Parquet, which cannot be read through a pipe: name the file",
-    GZIP_MAGIC: "gzip within gzip: unpack it once, as by zcat {path} > NEW.gz",
-    ZSTD_MAGIC: "zstd within another: unpack it once",
-    b"\xfd7zXZ": "compressed by xz: make gzip of it, as by xzcat {path} | gzip > NEW.gz",
-    b"BZh9": "compressed by bzip2: make gzip of it, as by bzcat {path} | gzip > NEW.gz",
-    b"PK\x03\x04": "a zip archive: unpack it, as by unzip {path}",
-    b"\xff\xfe": _UTF_16,
-    b"\xfe\xff": _UTF_16,
+    GZIP_MAGIC: "gzip within gzip",
+    ZSTD_MAGIC: "zstd within another",
+    b"\xfd7zXZ": "compressed by xz",
+    b"BZh9": "compressed by bzip2",
+    b"PK\x03\x04": "a zip archive",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    BYTE_ORDER_MARK: "text behind a byte order mark, which would be part of its first value",
 }
 _LINES = 1000
 """The lines among which one must be good."""
@@ -73,13 +71,11 @@ def file_spec(name: str, text: Block, spec: Spec, labels: bool | None, unlabelle
 
 def refuse_other_file(name: str, beginning: bytes, header: bool) -> None:
     """Raises ConfigError if the bytes at the ``beginning`` of file ``name`` are not those of text that can be read."""
-    path = shlex.quote(name)
-    for magic, what in _OTHER_FILES.items():
-        if beginning.startswith(magic):
-            raise ConfigError([f"{name} is {what.format(path=path)}"])
-    if beginning.startswith(BYTE_ORDER_MARK) and not header:
-        fault = f"{name} begins with a byte order mark, which would be part of its first value"
-        raise ConfigError([f"{fault}: leave it away, as by tail -c +4 {path} > NEW.tsv"])
+    what = next((what for magic, what in _OTHER_FILES.items() if beginning.startswith(magic)), None)
+    if what is not None and not (header and beginning.startswith(BYTE_ORDER_MARK)):
+        raise ConfigError(
+            [f"{name} is {what}: text must be UTF-8 without such a mark, plain or packed by gzip or zstd"]
+        )
 
 
 def _first_fields(text: Block, spec: Spec) -> tuple[list[str], int]:

@@ -85,14 +85,10 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
             row += 1
         else:
             end = _line_end(text, end)
-            rejects[num_rejects, 0] = lines
-            rejects[num_rejects, 1] = at
-            rejects[num_rejects, 2] = end
-            reason, detail, first, behind = _explain(text, at, end, fault, marks, len(columns))
-            rejects[num_rejects, 3] = reason
-            rejects[num_rejects, 4] = detail
-            rejects[num_rejects, 5] = first
-            rejects[num_rejects, 6] = behind
+            why = _explain(text, at, end, fault, marks, len(columns))
+            rejects[num_rejects, 0], rejects[num_rejects, 1], rejects[num_rejects, 2] = lines, at, end
+            for place in range(4):
+                rejects[num_rejects, 3 + place] = why[place]
             num_rejects += 1
         at = end + 1
         lines += 1
@@ -107,9 +103,8 @@ def _are_plain(marks, columns):  # type: ignore[no-untyped-def]  # compiled
         if columns[c, 2] >= 0 or kind not in (LABEL, DENSE_INTEGER, KEY_HEX):
             return False
     nulls, at = columns[0].astype(np.uint8), NULLS
-    while at < len(
-        nulls
-    ):  # none may be a number that columns hold: other texts are left to the reading of single lines
+    # none may be a number that columns hold: other texts are left to the reading of single lines
+    while at < len(nulls):
         behind = at + 1 + int(nulls[at])
         if parse_hex(nulls, at + 1, behind)[1] != BAD or parse_integer(nulls, at + 1, behind)[1] != BAD:
             return False

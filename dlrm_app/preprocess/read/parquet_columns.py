@@ -28,7 +28,7 @@ _FITTING = {
 }
 LISTS = "lists of "
 READABLE = [f"{lists}{content}" for lists in ("", LISTS) for content in (NUMBER, TEXT, TIME, FLAG, NULL)]
-_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def parquet_spec(source: Source, spec: Spec, labels: bool | None, unlabelled: str) -> Spec:
@@ -116,7 +116,7 @@ def content_of(kind: Any) -> str:
         return TIME
     if pa.types.is_null(kind):
         return NULL
-    return TEXT if kind in _TEXTS else str(kind)
+    return TEXT if kind in TEXTS else str(kind)
 
 
 def _fault(column: Column, kind: Any) -> str | None:
@@ -124,20 +124,20 @@ def _fault(column: Column, kind: Any) -> str | None:
     if column.role == "ignore":
         return None
     content = content_of(kind)
-    fitting = _FITTING["label" if column.role == "label" else column.kind or ""]
-    if content in fitting or content == NULL:
-        return (
-            None
-            if column.separator is None or content in (TEXT, NULL)
-            else "one value; it must be a list: cast it"
-        )
-    if content.startswith(LISTS):
-        items = content.removeprefix(LISTS)
-        if (items in fitting and items not in (TIME, FLAG)) or items == NULL:
-            cure = f"add a separator to {column.name} in dataset.columns, which makes it a list"
-            return (
-                f"lists, and {column.name} has one value a row: {cure}" if column.separator is None else None
-            )
+    items, fitting = (
+        content.removeprefix(LISTS),
+        _FITTING["label" if column.role == "label" else column.kind or ""],
+    )
+    is_such, is_many = items == NULL or items in fitting, items != content
+    if column.separator is None and is_such and not is_many:
+        return None
+    if column.separator is not None and (
+        items in (TEXT, NULL) or (is_such and is_many and items not in (TIME, FLAG))
+    ):
+        return None
     what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
-    lists = " or lists of these" * (column.separator is not None)
-    return f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}; cast it"
+    lists = " in lists" * (column.separator is not None)
+    cure = "cast it" + ", or add a separator to it in dataset.columns, which makes it a list" * (
+        is_many and not lists
+    )
+    return f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}; {cure}"

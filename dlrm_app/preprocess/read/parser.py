@@ -93,37 +93,30 @@ class RejectedLine(NamedTuple):
 def _describe(reject: list[int], spec: Spec, text: NDArray[np.uint8]) -> RejectedLine:
     """The record of a row of ``lines.parse_lines``'s rejects."""
     line, start, end, reason, detail, first, behind = reject
-    column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
-    words = {
-        lines.BLANK: "blank line",
-        lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes",
-        lines.COLUMNS: f"{detail} columns, expected {len(spec.fields)}",
-    }
-    excerpt = _text(text, start, end, EXCERPT_BYTES)
-    if column is None:
-        return RejectedLine(None, line, words[reason], None, excerpt)
     value = _text(text, first, behind, _SHOWN_BYTES)
-    if reason == lines.OPEN_QUOTE:
-        rule = f"{OPENS_A_QUOTE}: a value cannot hold a line break"
+    column = spec.fields[detail] if reason in (lines.FIELD, lines.OPEN_QUOTE) else None
+    if column is None:
+        others = {lines.BLANK: "blank line", lines.TOO_LONG: f"longer than {MAX_LINE:,} bytes"}
+        words = others.get(reason, f"{detail} columns, expected {len(spec.fields)}")
+    elif reason == lines.OPEN_QUOTE:
+        words = f"{column.name} is {value!r}, {OPENS_A_QUOTE}: a value cannot hold a line break"
     else:
-        return RejectedLine(None, line, bad_value(column, value), column.name, excerpt)
-    return RejectedLine(None, line, f"{column.name} is {value!r}, {rule}", column.name, excerpt)
+        words = bad_value(column, value)
+    excerpt = _text(text, start, end, EXCERPT_BYTES)
+    return RejectedLine(None, line, words, column.name if column else None, excerpt)
 
 
 def bad_value(column: Column, value: str) -> str:
-    """Why ``value`` cannot be one of ``column``."""
-    return f"{column.name} is {value!r}, {_rule(column, value)}"
-
-
-def _rule(column: Column, value: str) -> str:
-    """What a value of ``column`` must be, with the cure where ``value`` shows it."""
+    """Why ``value`` cannot be one of ``column``, with the cure where ``value`` shows it."""
     rule = _RULES["label" if column.role == "label" else column.kind or ""]
-    rule = f"must be {rule}" if column.separator is None else f"each element must be {rule}"
+    words = (
+        f"{column.name} is {value!r}, {'must' if column.separator is None else 'each element must'} be {rule}"
+    )
     if value.lower() in NULLS and column.role != "label":
-        return f"{rule}: if it means a missing value, add it to dataset.null_values"
+        return f"{words}: if it means a missing value, add it to dataset.null_values"
     if column.kind == "integer" and re.fullmatch(r"[+-]?\d+\.0*", value):
-        return f"{rule}: write it without the point" + ", or take kind: float" * (column.role == "dense")
-    return rule
+        return f"{words}: write it without the point" + ", or take kind: float" * (column.role == "dense")
+    return words
 
 
 def _text(text: NDArray[np.uint8], start: int, stop: int, most: int) -> str:
@@ -153,31 +146,23 @@ class Parser:
         self._keep_spans = keep_spans
         self._marks = (ord(spec.delimiter), ord(spec.quote) if spec.quote else -1)
         one_hot = [column.name for column in spec.sparse if column.separator is None]
-        self._num_lists = len(spec.sparse) - len(one_hot)
         self._columns = column_codes(spec)
         spans_room = capacity if keep_spans else 0
         self._labels = np.zeros(capacity, np.uint8)
-        self._num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
-        values = np.empty((num_dense + len(one_hot), capacity + _STAGGER), np.uint64)
-        self._values = values.reshape(-1)
-        self._dense, self._keys = values[:num_dense].view(np.float64), values[num_dense:]
+        num_dense = len(spec.times) + len(spec.dense)
+        self._values = np.empty((num_dense + len(one_hot), capacity + _STAGGER), np.uint64)
+        self._dense, self._keys = self._values[:num_dense].view(np.float64), self._values[num_dense:]
         self._spans = np.zeros((len(one_hot), spans_room, 2), np.int64)
-        self._list_ends = np.zeros((self._num_lists, capacity + 1), np.int64)
+        self._list_ends = np.zeros((len(spec.sparse) - len(one_hot), capacity + 1), np.int64)
+        self._list_keys = np.empty((len(self._list_ends), 0), np.uint64)
+        self._list_spans = np.zeros((len(self._list_ends), 0, 2), np.int64)
+        self._widen_lists(_FIRST_LIST_ROOM * capacity)
         self._rejects = np.empty((_MAX_REJECTS, 7), np.int64)
-        self._list_keys, self._list_spans = self._list_room(_FIRST_LIST_ROOM * capacity)
         self.rows = 0
 
-    def _list_room(self, room: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        spans_room = room if self._keep_spans else 0
-        return np.empty((self._num_lists, room), np.uint64), np.zeros(
-            (self._num_lists, spans_room, 2), np.int64
-        )
-
-    def _make_list_room(self) -> None:
-        old_keys, old_spans = self._list_keys, self._list_spans
-        self._list_keys, self._list_spans = self._list_room(2 * old_keys.shape[1] + MAX_LINE)
-        self._list_keys[:, : old_keys.shape[1]] = old_keys
-        self._list_spans[:, : old_spans.shape[1]] = old_spans
+    def _widen_lists(self, more: int) -> None:
+        self._list_keys = np.pad(self._list_keys, ((0, 0), (0, more)))
+        self._list_spans = np.pad(self._list_spans, ((0, 0), (0, more * self._keep_spans), (0, 0)))
 
     @property
     def is_full(self) -> bool:
@@ -192,38 +177,43 @@ class Parser:
         """
         out = (self._labels, self._dense, self._keys, self._spans)
         at, self.rows, count, num_rejects, why = lines.parse_lines(
-            text,
-            start,
-            stop,
-            num_lines,
-            self._marks,
-            self._columns,
-            out,
-            (self._list_ends, self._list_keys, self._list_spans),
-            self.rows,
-            self._rejects,
+            *(text, start, stop, num_lines, self._marks, self._columns, out),
+            *((self._list_ends, self._list_keys, self._list_spans), self.rows, self._rejects),
         )
         if why == lines.LISTS_FULL:
-            self._make_list_room()
+            self._widen_lists(self._list_keys.shape[1] + MAX_LINE)
         return at, count, [_describe(row, self.spec, text) for row in self._rejects[:num_rejects].tolist()]
 
     def take(self) -> RawColumns:
         """The rows collected, as views that hold until the next parse, which begins again."""
         rows, self.rows = self.rows, 0
-        begins = np.arange(self._num_times, len(self._dense) + len(self._keys)) * (self._capacity + _STAGGER)
-        times, dense = self._dense[: self._num_times, :rows], self._dense[self._num_times :, :rows]
-        raw = RawColumns(
-            self._labels[:rows],
-            dense,
-            self._keys[:, :rows],
-            Columns(self._values, begins, begins + rows),
-            self._spans[:, :rows],
-            self._list_ends[:, : rows + 1],
-            self._list_keys,
-            self._list_spans,
-        )
-        derive(self.spec, times, dense, raw.keys, (raw.list_ends, raw.list_keys))
-        return raw
+        lists = self._list_ends[:, : rows + 1], self._list_keys, self._list_spans
+        return raw_columns(self.spec, self._labels[:rows], self._values, rows, self._spans[:, :rows], lists)
+
+
+def raw_columns(
+    spec: Spec,
+    labels: NDArray[np.uint8],
+    values: NDArray[np.uint64],
+    rows: int,
+    spans: NDArray[np.int64],
+    lists: tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]],
+) -> RawColumns:
+    """``rows`` rows with their derived columns. ``values`` [T + N + F, R or more]: the times come first.
+
+    ``lists``: (ends, keys, spans).
+    """
+    num_times, num_dense = len(spec.times), len(spec.times) + len(spec.dense)
+    begins = np.arange(num_times, len(values)) * values.shape[1]
+    numbers, keys = values[:num_dense, :rows].view(np.float64), values[num_dense:, :rows]
+    derive(spec, numbers[:num_times], numbers[num_times:], keys, lists[:2])
+    one_hot = Columns(values.reshape(-1), begins, begins + rows)
+    return RawColumns(labels, numbers[num_times:], keys, one_hot, spans, *lists)
+
+
+def kind_code(column: Column) -> int:
+    """What a column holds, as ``fields`` numbers it."""
+    return _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE)
 
 
 def column_codes(spec: Spec) -> NDArray[np.int64]:
@@ -236,7 +226,7 @@ def column_codes(spec: Spec) -> NDArray[np.int64]:
     slots |= {name: slot for name, (_, slot) in list_slots(spec).items()}
     codes = [
         (
-            _KINDS.get(column.role) or _KINDS.get((column.role, column.kind), fields.IGNORE),
+            kind_code(column),
             slots.get(column.name, 0),
             _separator_code(column),
             *nulls,

@@ -178,11 +178,14 @@ def cross_name(parts: Sequence[str]) -> str:
 
 def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     """The format that ``config`` describes, and ``crosses`` (encoding.crosses). Raises ConfigError with every fault."""
-    problems = _character_faults("delimiter", config.delimiter)
-    if config.quote is not None:
-        problems += _character_faults("quote", config.quote)
-        if config.quote == config.delimiter:
-            problems.append("dataset.quote and dataset.delimiter must differ")
+    rule = "must be one ASCII character that no number holds, nor a line end"
+    problems = [
+        f"dataset.{key} {rule}, got {mark!r}"
+        for key, mark in (("delimiter", config.delimiter), ("quote", config.quote or '"'))
+        if not _is_mark(mark)
+    ]
+    if config.quote == config.delimiter:
+        problems.append("dataset.quote and dataset.delimiter must differ")
     columns = []
     for index, entry in enumerate(config.columns):
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str | int)
@@ -201,8 +204,8 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     derived = _read_derived([*(config.derived or []), *entries], columns, problems)
     problems += _whole_faults([*columns, *derived], config.label)
     if config.label is not None:
-        others = {c.name for c in columns if c.role == "label" and c.name != config.label}
-        columns = [Column(c.name, "ignore", "label") if c.name in others else c for c in columns]
+        is_other = {c.name: c.role == "label" and c.name != config.label for c in columns}
+        columns = [Column(c.name, "ignore", "label") if is_other[c.name] else c for c in columns]
     # YAML reads NULL and null, without quotes, as nothing
     given = [
         text for each in config.null_values or () for text in (["NULL", "null"] if each is None else [each])
@@ -210,67 +213,54 @@ def read_spec(config: DatasetConfig, crosses: Any = None) -> Spec:
     if any(not 1 <= len(text.encode()) <= MAX_NULL or "\n" in text for text in given):
         problems.append(f"dataset.null_values must be texts of one line and 1 to {MAX_NULL} bytes")
     refuse_if(problems)
-    marks = config.delimiter, config.quote
-    return Spec(config.name, *marks, config.header, tuple(columns), tuple(given), derived=tuple(derived))
-
-
-def _character_faults(key: str, value: str) -> list[str]:
-    if _is_mark(value):
-        return []
-    return [f"dataset.{key} must be one ASCII character that no number holds, nor a line end, got {value!r}"]
+    form = config.name, config.delimiter, config.quote, config.header
+    return Spec(*form, tuple(columns), tuple(given), derived=tuple(derived))
 
 
 def _is_mark(value: Any) -> bool:
     """True if the parser can tell it from the digits, signs and points of numbers."""
-    return (
-        isinstance(value, str)
-        and len(value) == 1
-        and value.isascii()
-        and not value.isalnum()
-        and value not in "\r\n\0+-."
-    )
+    is_character = isinstance(value, str) and len(value) == 1 and value.isascii()
+    return is_character and not value.isalnum() and value not in "\r\n\0+-."
 
 
 def _column_faults(index: int, entry: Mapping[str, Any], config: DatasetConfig) -> list[str]:
-    where = f"dataset.columns[{index}] ({entry['name']})"
-    faults = [
-        f"{where}: {key} is not a key of a column: use {', '.join(KEYS)}" for key in entry if key not in KEYS
-    ]
     role, kind, separator, offset = (entry.get(key) for key in KEYS[1:])
-    if role not in ROLES:
-        faults.append(f"{where}: role must be one of {', '.join(ROLES)}, got {role!r}")
-    if role in KINDS and kind not in KINDS[role]:
-        faults.append(
-            f"{where}: kind of a {role} column must be one of {', '.join(KINDS[role])}, got {kind!r}"
-        )
-    if offset is not None and (role != "time" or not _OFFSET.fullmatch(str(offset))):
-        faults.append(f"{where}: offset is for times, a text such as '+05:30', in quotes, got {offset!r}")
-    if separator is not None:
-        if role != "sparse":
-            faults.append(f"{where}: separator is for sparse columns, whose values may be lists")
-        taken = (config.delimiter, config.quote)
-        if not _is_mark(separator) or separator in taken:
-            faults.append(
-                f"{where}: separator must be one ASCII character that nothing else uses, got {separator!r}"
-            )
-    return faults
+    kinds = KINDS.get(str(role), ())
+    unknown = [key for key in entry if key not in KEYS]
+    is_separator = _is_mark(separator) and separator not in (config.delimiter, config.quote)
+    is_offset = role == "time" and _OFFSET.fullmatch(str(offset))
+    faults = {
+        f"{listed(unknown)} is not a key of a column: use {', '.join(KEYS)}": unknown,
+        f"role must be one of {', '.join(ROLES)}, got {role!r}": role not in ROLES,
+        f"kind of a {role} column must be one of {', '.join(kinds)}, got {kind!r}": kinds
+        and kind not in kinds,
+        f"offset is for times, a text such as '+05:30', in quotes, got {offset!r}": offset is not None
+        and not is_offset,
+        "separator is for sparse columns, whose values may be lists": separator is not None
+        and role != "sparse",
+        f"separator must be one ASCII character that nothing else uses, got {separator!r}": separator
+        is not None
+        and not is_separator,
+    }
+    return [
+        f"dataset.columns[{index}] ({entry['name']}): {fault}"
+        for fault, is_there in faults.items()
+        if is_there
+    ]
 
 
 def _read_derived(entries: Any, columns: Sequence[Column], faults: list[str]) -> list[Column]:
     """The columns that ``entries`` (dataset.derived) declare; adds what is wrong to ``faults``."""
     made = []
     for index, entry in enumerate(entries):
-        where = f"dataset.derived[{index}]"
         is_named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
-        if not is_named or set(entry) != set(DERIVED_KEYS):
-            faults.append(f"{where} must be a mapping with {', '.join(DERIVED_KEYS)}, got {entry!r}")
-        elif str(entry["kind"]) not in RULES:
-            kinds = ", ".join(RULES)
-            faults.append(f"{where} ({entry['name']}): kind must be one of {kinds}, got {entry['kind']!r}")
-        else:
-            name, kind, of = (entry[key] for key in DERIVED_KEYS)
-            of = tuple(of) if isinstance(of, list | tuple) else (of,)
-            made.append(Column(name, RULES[kind].role, RULES[kind].kind, rule=kind, of=tuple(map(str, of))))
+        if not is_named or set(entry) != set(DERIVED_KEYS) or str(entry["kind"]) not in RULES:
+            form = f"{', '.join(DERIVED_KEYS)}, of kind {', '.join(RULES)}"
+            faults.append(f"dataset.derived[{index}] must be a mapping with {form}; got {entry!r}")
+            continue
+        name, kind, of = (entry[key] for key in DERIVED_KEYS)
+        of = tuple(map(str, of if isinstance(of, list | tuple) else (of,)))
+        made.append(Column(name, RULES[kind].role, RULES[kind].kind, rule=kind, of=of))
     known = {column.name: column for column in (*columns, *made)}
     faults += [f"dataset.derived: {c.name}: {fault}" for c in made for fault in _part_faults(c, known)]
     used = {name for column in made for name in column.of}
@@ -293,19 +283,20 @@ def _part_faults(column: Column, known: Mapping[str, Column]) -> list[str]:
         return [
             f"of must name {len(wanted)} different columns: {', then '.join(wanted)}; got {listed(column.of)}"
         ]
-    faults = []
-    for part, rule in zip(column.of, wanted, strict=True):
-        if part not in known:
-            faults.append(f"dataset.columns has no column {part}")
-        elif (what := _nature(known[part])) != rule:
-            faults.append(f"{part} is {what}; it must be {rule}")
+    faults = [
+        f"{part} is {what}; it must be {rule}"
+        for part, rule in zip(column.of, wanted, strict=True)
+        if (what := _nature(known.get(part))) != rule
+    ]
     if not faults and _LIST in wanted and len({known[part].kind for part in column.of}) > 1:
         faults.append(f"{' and '.join(column.of)} differ in kind, so no value of one is one of the other")
     return faults
 
 
-def _nature(column: Column) -> str:
+def _nature(column: Column | None) -> str:
     """What a derived column may be made of, or what it is instead."""
+    if column is None:
+        return "no column"
     if column.role == "time":
         return _TIME
     if column.role != "sparse" or column.rule == "cross":
@@ -315,23 +306,20 @@ def _nature(column: Column) -> str:
 
 def _whole_faults(columns: list[Column], label: str | None) -> list[str]:
     names = [column.name for column in columns if column.role != "ignore"]
-    faults = [
-        f"dataset.columns: two columns are named {name}"
-        for name in sorted(set(names), key=str)
-        if names.count(name) > 1
-    ]
     labels = [column.name for column in columns if column.role == "label"]
+    twice = [name for name in sorted(set(names), key=str) if names.count(name) > 1]
+    faults = [f"dataset.columns: two columns are named {name}" for name in twice]
     if label is None and len(labels) > 1:
+        both = " and ".join(labels)
         faults.append(
-            f"dataset.columns: {' and '.join(labels)} have the role label: say dataset.label=NAME of the one to learn"
+            f"dataset.columns: {both} have the role label: say dataset.label=NAME of the one to learn"
         )
     if label is not None and label not in labels:
         faults.append(f"dataset.label must be a column with the role label, {listed(labels)}, got {label!r}")
     if not any(column.role == "sparse" for column in columns):
         faults.append("dataset.columns: at least one column must have the role sparse")
-    for name in names:
-        if not isinstance(name, str) or not name or "/" in name or name.startswith("."):
-            faults.append(
-                f"dataset.columns: {name!r} cannot name a column, for it names a file as well: leave out /"
-            )
-    return faults
+    return faults + [
+        f"dataset.columns: {name!r} cannot name a column, for it names a file as well: leave out /"
+        for name in names
+        if not isinstance(name, str) or not name or "/" in name or name.startswith(".")
+    ]

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dlrm_app.errors import ConfigError
+from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.text import install_command, listed
 
 logger = logging.getLogger(__name__)
@@ -97,22 +97,28 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     table = _parsed(key, name)
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
-    asked, keys = (
-        [each for each, _, _ in table.filters],
-        [*dict.fromkeys(k for f in found for k in f.partition)],
-    )
-    if unknown := [each for each in asked if each not in keys]:
-        has = f"{unknown[0]} is no key of its partitions, which are by {listed(keys, 12) or 'none'}"
-        raise ConfigError([f"{key}={name}: {has}"])
     files = [file for file in found if _is_wanted(file.partition, table.filters)]
+    asked, keys = (
+        dict.fromkeys(each for each, _, _ in table.filters),
+        {k: None for f in found for k in f.partition},
+    )
+    faults = [
+        f"{each} is no key of its partitions, which are by {listed([*keys], 12) or 'none'}"
+        for each in asked
+        if each not in keys
+    ]
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
-        has = f"no rows of these keys, it has {listed([*texts], 5)}" if table.filters else "no rows"
-        raise ConfigError([f"{key}={name} has {has}"])
-    if faults := [f"{file.path} {file.fault}" for file in files if file.fault]:
-        raise ConfigError([f"{key}={name}: {listed(faults, 1)}"])
-    if older := [file.path for file in files if not file.partition.keys() >= {*asked}]:
-        raise ConfigError([f"{key}={name}: {older[0]} is older than these keys: run rewrite_data_files"])
+        faults.append(
+            f"it has no rows of these keys, only {listed([*texts], 5)}" if found else "it has no rows"
+        )
+    faults += [f"{file.path} {file.fault}" for file in files if file.fault]
+    faults += [
+        f"{file.path} is older than these keys: run rewrite_data_files"
+        for file in files
+        if not file.partition.keys() >= asked.keys()
+    ]
+    refuse_if([f"{key}={name}: {fault}" for fault in faults[:1]])
     return files
 
 
@@ -127,19 +133,15 @@ def _parsed(key: str, name: str) -> _Table:
     place, _, query = rest.partition("?")
     if find_spec(_PACKAGE[kind]) is None:
         raise ConfigError([f"{key}={name} needs the package {_PACKAGE[kind]}: {install_command(kind)}"])
-    if not place or (kind == "iceberg" and not all(place.partition("/"))):
-        raise ConfigError([f"{key}={name} names no table: write {_FORM[kind]}"])
-    version, filters = None, []
-    for text in filter(None, query.split("&")):
-        word = _WORD.fullmatch(text)
-        if word is None or (word[1] == _VERSION[kind] and not (word[2] == "=" and word[3].isdecimal())):
-            cure = f"write {_VERSION[kind]}=NUMBER, KEY=VALUE or KEY>=VALUE, with & between"
-            raise ConfigError([f"{key}={name}: {text} is no filter: {cure}"])
-        if word[1] == _VERSION[kind]:
-            version = int(word[3])
-        else:
-            filters.append((unquote(word[1]), word[2], unquote(word[3])))
-    return _Table(kind, place, version, filters)
+    words = [_WORD.fullmatch(text) for text in filter(None, query.split("&"))]
+    filters = [(unquote(word[1]), word[2], unquote(word[3])) for word in words if word is not None]
+    versions = [each for each in filters if each[0] == _VERSION[kind]]
+    is_table = place and (kind == "delta" or all(place.partition("/")))
+    if not is_table or None in words or any(sign != "=" or not it.isdecimal() for _, sign, it in versions):
+        form = f"{_FORM[kind]}?{_VERSION[kind]}=NUMBER&KEY=VALUE&KEY>=VALUE"
+        raise ConfigError([f"{key}={name} names no table: write {form}, all behind the ? as you need it"])
+    version = int(versions[-1][2]) if versions else None
+    return _Table(kind, place, version, [each for each in filters if each not in versions])
 
 
 def _is_wanted(partition: Mapping[str, str | None], filters: list[tuple[str, str, str]]) -> bool:

@@ -5,7 +5,7 @@ group are read in their order, each column through a small buffer, so that a row
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -106,79 +106,71 @@ class ParquetFeed:
         stored = list(dict.fromkeys(name for name in self.columns.values() if name in names))
         units = units_of(self.source, len(self.columns), self.unit_bytes)
         groups = units[self.wanted[0]].groups
-        with open_parquet(self.source, _extents(self.source, groups, stored)) as file:
-            most = max(unit.stop - unit.start for unit in units if unit.groups == groups)
+        alike = {number: unit for number, unit in enumerate(units) if unit.groups == groups}
+        sizes = [unit.stop - unit.start for unit in alike.values()]
+        with _open(self.source, _extents(self.source, groups, stored)) as file:
             batches = (
                 chain.from_iterable(  # apart: over several row groups, Arrow makes one dictionary of theirs
-                    file.iter_batches(max(most, 1), [group], stored, use_threads=False) for group in groups
+                    file.iter_batches(max(*sizes, 1), [group], stored, use_threads=False) for group in groups
                 )
             )
-            rest = _Rest(batches, file.schema_arrow)
-            for number, unit in enumerate(units[: self.wanted[-1] + 1]):
-                if unit.groups != groups:
-                    continue
+            tables = _cut(batches, sizes, file.schema_arrow)
+            for number, unit in alike.items():
+                if number > self.wanted[-1]:
+                    break
                 with readable(self.source):
-                    table = rest.take(unit.stop - unit.start)
+                    table = next(tables)
                 if number in self.wanted:
                     columns = _with_partition(table, self.source.partition, self.columns)
                     is_last = number == len(units) - 1
                     yield ParquetUnit(self.source.index, number, columns, unit.file_bytes, is_last)
 
 
-class _Rest:
-    """The rows of ``batches`` that were not taken yet."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._batches, self._schema = batches, schema
-        self._left: list[pa.RecordBatch] = []
-
-    def take(self, rows: int) -> pa.Table:
-        """The next ``rows`` rows."""
-        taken: list[pa.RecordBatch] = []
-        while rows:
-            batch = self._left.pop() if self._left else next(self._batches)
-            if batch.num_rows > rows:
-                self._left.append(batch.slice(rows))
-                batch = batch.slice(0, rows)
+def _cut(batches: Iterator[pa.RecordBatch], sizes: Iterable[int], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of ``batches``, in tables of ``sizes`` rows."""
+    left: list[pa.RecordBatch] = []
+    for size in sizes:
+        taken = []
+        while size:
+            batch = left.pop() if left else next(batches, None)
+            if batch is None:
+                raise pa.ArrowInvalid("it has fewer rows than its footer says")
+            if batch.num_rows > size:
+                left.append(batch.slice(size))
+                batch = batch.slice(0, size)
             taken.append(batch)
-            rows -= batch.num_rows
-        return pa.Table.from_batches(taken, None if taken else self._schema)
+            size -= batch.num_rows
+        yield pa.Table.from_batches(taken, None if taken else schema)
 
 
 def _with_partition(
     table: pa.Table, values: Mapping[str, str | None], columns: Mapping[str, str]
 ) -> pa.Table:
     """The ``columns`` under their names; those that ``table`` lacks have the value that ``values`` has of their key."""
+    zeros = pa.repeat(pa.scalar(0, pa.int32()), len(table))
     arrays = [
-        table[name] if name in table.column_names else pa.chunked_array([_repeated(values[name], len(table))])
+        table[name]
+        if name in table.column_names
+        else pa.DictionaryArray.from_arrays(zeros, pa.array([values[name]], pa.string()))
         for name in columns.values()
     ]
     return pa.Table.from_arrays(arrays, list(columns))
 
 
-def _repeated(value: str | None, count: int) -> Any:
-    text = pa.array([value], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), text)
-
-
 def _extents(source: Source, groups: range, names: Sequence[str]) -> list[tuple[int, int]]:
     """The bytes of the columns ``names`` in the row groups ``groups``."""
-    footer = footer_of(source)
-    chunks = [
-        footer.row_group(group).column(column)
-        for group in groups
-        for column in range(footer.num_columns)
-        if footer.schema.column(column).path.partition(".")[0] in names
-    ]
-    begins = [
-        min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
-        for chunk in chunks
-    ]
-    return [(begin, begin + chunk.total_compressed_size) for begin, chunk in zip(begins, chunks, strict=True)]
+    footer, extents = footer_of(source), []
+    for group in groups:
+        for column in range(footer.num_columns):
+            if footer.schema.column(column).path.partition(".")[0] in names:
+                chunk = footer.row_group(group).column(column)
+                begin = min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset)
+                extents.append((begin, begin + chunk.total_compressed_size))
+    return extents
 
 
 @contextmanager
-def open_parquet(source: Source, extents: Sequence[tuple[int, int]]) -> Iterator[pq.ParquetFile]:
+def _open(source: Source, extents: Sequence[tuple[int, int]]) -> Iterator[pq.ParquetFile]:
     """The file, whose footer is read once; ``extents`` of it will be read. Raises DamagedFileError."""
     with ExitStack() as opened:
         place: Any = source.path
@@ -232,8 +224,8 @@ def readable(source: Source) -> Iterator[None]:
     """Raises DamagedFileError, which says what to do, for what Arrow cannot read."""
     try:
         yield
-    except (pa.ArrowException, OSError, StopIteration) as error:
-        reason = (str(error) or "it has fewer rows than its footer says").splitlines()[0]
+    except (pa.ArrowException, OSError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DamagedFileError(
             f"{source.path} cannot be read as Parquet: {reason}; copy or download it again", source.index
         ) from error

@@ -1,7 +1,7 @@
 """Objects of a store, named by fsspec URLs such as s3://bucket/key: found, looked at, and read by ranges of bytes.
 
 A file that is read tells its ranges when it is opened; threads fetch the next ones meanwhile, so that the latency of
-each answer costs little. A request that fails is made again after a growing pause, for fewer bytes.
+each answer costs little. A request that fails is made again after a growing pause.
 """
 
 import io
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dlrm_app.errors import DataError
 from dlrm_app.text import install_command, without_credentials
@@ -31,6 +31,11 @@ _NEAR = 1 << 18
 """Bytes between two ranges that are fetched with them in one request."""
 _TRIES, _PATIENCE = 10, 60
 """Requests, and seconds, without an answer after which an object is given up."""
+_TOLD = [
+    *("ETag", "etag", "generation", "LastModified", "last_modified", "Last-Modified", "updated", "mtime"),
+    "created",
+]
+"""What stores call the version of an object."""
 _NO_PERMISSION = {"NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"}
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "http": "http", "https": "http"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "az"), "azure")
@@ -97,17 +102,7 @@ def _look_at(address: Address) -> tuple[int, str]:
     info = _store(address.url)[0].info(address.path)
     if info.get("size") is None or info["type"] != "file":
         raise DataError(f"{address}: the store does not tell its size: copy it to a disk and give that")
-    told = (
-        "ETag",
-        "etag",
-        "generation",
-        "LastModified",
-        "last_modified",
-        "Last-Modified",
-        "updated",
-        "mtime",
-    )
-    return info["size"], " ".join(str(info[key]).strip('"') for key in (*told, "created") if info.get(key))
+    return info["size"], " ".join(str(info[key]).strip('"') for key in _TOLD if info.get(key))
 
 
 def _store(url: str) -> tuple[Any, str]:
@@ -126,7 +121,8 @@ def _store(url: str) -> tuple[Any, str]:
         raise DataError(without_credentials(f"{url}: {error}")) from error
 
 
-def _patiently(address: Address, act: Callable[[], A]) -> A:
+def _patiently(address: Address, act: Callable[[], A], version: Any = None) -> A:
+    """``act()``, again after growing pauses if it fails. Raises DataError, also if ``version`` is not the object's now."""
     failed, since = 0, time.monotonic()
     while True:
         try:
@@ -135,6 +131,11 @@ def _patiently(address: Address, act: Callable[[], A]) -> A:
             raise
         except Exception as error:  # drivers have errors of their own
             failed += 1
+            if version is not None and failed == 2:
+                now = version
+                with suppress(Exception):
+                    now = _look_at(address)
+                refuse_change(address, version, now)
             _pause(address, error, failed, since)
 
 
@@ -143,15 +144,14 @@ def _pause(address: Address, error: Exception, failed: int, since: float) -> Non
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
         error = cause  # type: ignore[assignment]  # fsspec says so of whatever a web server answers
-    status = getattr(error, "status", None)
-    is_refused = isinstance(error, PermissionError) or status in (401, 403)
-    if is_refused or type(error).__name__ in _NO_PERMISSION:
+    status, name = getattr(error, "status", None), type(error).__name__
+    if isinstance(error, PermissionError) or status in (401, 403) or name in _NO_PERMISSION:
         hint = "check the credentials that its driver finds in the environment"
         raise DataError(f"{address}: no permission to read it: {hint}") from error
-    is_misnamed = type(error).__name__ == "ParamValidationError"  # botocore's, of a bucket
+    is_misnamed = name == "ParamValidationError"  # botocore's, of a bucket
     if is_misnamed or isinstance(error, FileNotFoundError) or status in (404, 410):
         raise DataError(f"{address}: no such bucket or object: check the name and the endpoint") from error
-    reason = without_credentials(f"{type(error).__name__}: {error}".splitlines()[0])
+    reason = without_credentials(f"{name}: {error}".splitlines()[0])
     is_late = failed == _TRIES or time.monotonic() > since + _PATIENCE
     if is_late or isinstance(error, TypeError | LookupError | AttributeError | ValueError):
         raise DataError(f"{address} cannot be read ({reason}): run the same command again later") from error
@@ -162,29 +162,19 @@ def _pause(address: Address, error: Exception, failed: int, since: float) -> Non
 
 def fetch(address: Address, start: int, stop: int, version: tuple[int, str]) -> bytes:
     """Bytes [start, stop) of an object that has ``version``, as ``look_at`` gives it. Raises DataError."""
-    pieces, at, step, failed, since = [], start, stop - start, 0, time.monotonic()
-    while at < stop:
-        end = min(at + step, stop)
-        try:
-            piece = _store(address.url)[0].cat_file(address.path, start=at, end=end)
-            if len(piece) > end - at:
-                raise DataError(f"{address}: the server does not give parts of files: copy it to a disk")
-            if not piece:
-                raise EOFError("no bytes came")
-        except DataError:
-            raise
-        except Exception as error:  # drivers have errors of their own
-            failed += 1
-            if failed == 2:
-                now = version
-                with suppress(Exception):
-                    now = _look_at(address)
-                refuse_change(address, version, now)
-            _pause(address, error, failed, since)
-            step = max(step // 2, _SMALL)
-            continue
-        pieces.append(piece)
-        at, failed, since = at + len(piece), 0, time.monotonic()
+
+    def ask() -> bytes:
+        piece: bytes = _store(address.url)[0].cat_file(address.path, start=start, end=stop)
+        if len(piece) > stop - start:
+            raise DataError(f"{address}: the server does not give parts of files: copy it to a disk")
+        if not piece and start < stop:
+            raise EOFError("no bytes came")
+        return piece
+
+    pieces = []
+    while start < stop:
+        pieces.append(_patiently(address, ask, version))
+        start += len(pieces[-1])
     return b"".join(pieces)
 
 
@@ -195,13 +185,6 @@ def refuse_change(path: str, before: Sequence[Any], now: Sequence[Any]) -> None:
             f"{path} changed while it was being read ({before[0]:,} bytes before, {now[0]:,} now): "
             "delete the output and preprocess again once nothing writes to it"
         )
-
-
-class _Piece(NamedTuple):
-    start: int
-    stop: int
-    run: int
-    """Pieces of one run are read in their order."""
 
 
 class RemoteFile(io.RawIOBase):
@@ -216,16 +199,15 @@ class RemoteFile(io.RawIOBase):
         runs = _joined(extents) if self._takes_all else sorted(extents)
         step = _PIECE if self._takes_all else min(max(_MOST // ((_AHEAD + 1) * len(runs)), _SMALL), _PIECE)
         self._pieces = [
-            _Piece(at, min(at + step, stop), run)
+            (at, min(at + step, stop), run)  # those of one run are read in their order
             for run, (start, stop) in enumerate(runs)
             for at in range(start, stop, step)
         ]
-        self._starts = [piece.start for piece in self._pieces]
         self._asked: dict[int, Future[bytes]] = {}
         self._loose = (0, b"")
         self._at = 0
         for start, _ in runs:
-            self._ask(bisect_right(self._starts, start) - 1)
+            self._ask(self._number_of(start))
 
     def readable(self) -> bool:
         return True
@@ -250,27 +232,29 @@ class RemoteFile(io.RawIOBase):
 
     def _bytes_here(self) -> tuple[int, bytes]:
         """Bytes among which is the next one, and where they begin."""
-        number = bisect_right(self._starts, self._at) - 1
-        if number >= 0 and self._at < self._pieces[number].stop:
+        number = self._number_of(self._at)
+        if number >= 0 and self._at < self._pieces[number][1]:
             self._ask(number)
-            return self._pieces[number].start, self._asked[number].result()
+            return self._pieces[number][0], self._asked[number].result()
         start, data = self._loose
         if not start <= self._at < start + len(data):
             stop = min(self._at + _SMALL, self._size)
             self._loose = self._at, fetch(self._address, self._at, stop, self._version)
         return self._loose
 
+    def _number_of(self, at: int) -> int:
+        """The last piece that begins at ``at`` or before."""
+        return bisect_right(self._pieces, at, key=lambda piece: piece[0]) - 1
+
     def _ask(self, number: int) -> None:
         """Has a piece and those behind it fetched, and forgets those before it."""
-        run = self._pieces[number].run
+        run = self._pieces[number][2]
         last = len(self._pieces) if self._takes_all else number + 1 + _AHEAD
-        for other in range(number, min(last, len(self._pieces))):
-            piece = self._pieces[other]
-            if piece.run == run and other not in self._asked:
-                wanted = (self._address, piece.start, piece.stop, self._version)
-                self._asked[other] = _threads().submit(fetch, *wanted)
+        for other, (start, stop, its_run) in enumerate(self._pieces[number:last], number):
+            if its_run == run and other not in self._asked:
+                self._asked[other] = _threads().submit(fetch, self._address, start, stop, self._version)
         if not self._takes_all:
-            for other in [it for it in self._asked if it < number and self._pieces[it].run == run]:
+            for other in [it for it in self._asked if it < number and self._pieces[it][2] == run]:
                 self._asked.pop(other).cancel()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -145,11 +145,9 @@ def _copies(sources: Sequence[Source]) -> list[str]:
 
 
 def _first_text(source: Source) -> bytes:
-    with source.open() as raw, open_text(raw, source.format) as file:
-        try:
-            return bytes(file.read(_LOOK))
-        except (EOFError, *_DAMAGED):  # reported with its place when it is read
-            return b""
+    with source.open() as raw, open_text(raw, source.format) as file, suppress(*_DAMAGE):
+        return bytes(file.read(_LOOK))
+    return b""  # damage is reported when the file is read
 
 
 def _text_bytes(source: Source) -> int | None:
@@ -182,24 +180,26 @@ def content_checksum(source: Source) -> str:
 
 
 def _named_files(key: str, name: str, problems: list[str]) -> list[NamedFile]:
-    """The files behind ``name``, that of a lake table or of files."""
-    if not is_table(name):
-        return [NamedFile(path, partition_of(path)) for path in _expand(key, name, problems)]
+    """The files behind ``name``: of a lake table, of a store, a file, a folder with all below it, or a glob of these.
+
+    Files of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty ones are left out.
+    """
     try:
-        return table_files(key, name, _natural)
+        if is_table(name):
+            return table_files(key, name, _natural)
+        paths = _objects(name) if is_url(name) else _expand(name)
     except ConfigError as error:
         problems += error.problems
         return []
+    except DataError as error:
+        problems.append(f"{key}={error}")
+        return []
+    if not paths:
+        problems.append(f"{key}={without_credentials(name)} has no file to read (looked in {Path.cwd()})")
+    return [NamedFile(path, partition_of(path)) for path in paths]
 
 
-def _expand(key: str, name: str, problems: list[str]) -> Sequence[str]:
-    """The paths behind ``name``: a file, a folder, whose files and folders are all taken, or a glob of these.
-
-    Those of a folder or glob are sorted so that day_2 comes before day_10; hidden, marker (_SUCCESS) and empty files
-    are left out.
-    """
-    if is_url(name):
-        return _objects(key, name, problems)
+def _expand(name: str) -> Sequence[str]:
     is_glob = glob.has_magic(name) and not Path(name).exists()
     if not is_glob and not Path(name).is_dir():
         return [name]
@@ -207,36 +207,26 @@ def _expand(key: str, name: str, problems: list[str]) -> Sequence[str]:
     below = (
         Path(*takewhile(lambda part: not glob.has_magic(part), Path(name).parts)) if is_glob else Path(name)
     )
-    files = sorted({file for path in found for file in _files_in(path, below)}, key=_natural)
-    if not files:
-        fault = "matches no file" if is_glob else "is a folder without a file to read"
-        problems.append(f"{key}={name} {fault} (looked in {Path.cwd()})")
-    return files
-
-
-def _objects(key: str, url: str, problems: list[str]) -> Sequence[str]:
-    """The objects that ``url`` names, as ``_expand`` gives files."""
-    try:
-        below = objects_below(url)
-        if below is None:
-            return [address_of(url)]
-    except DataError as error:
-        problems.append(f"{key}={error}")
-        return []
-    objects, above = below
-    named = [path for path in objects if not _MARKER.search(path.removeprefix(above).lstrip("/"))]
-    if not named:
-        problems.append(f"{key}={without_credentials(url)} has no object to read")
-    return sorted(named, key=_natural)
-
-
-def _files_in(path: str, below: Path) -> list[str]:
-    """The data in ``path`` and the folders below, or ``path`` if it is a file. Names behind ``below`` tell what is data."""
-    inside = [path]
-    if Path(path).is_dir():
-        inside = [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]  # noqa: PTH118
+    inside = {
+        file
+        for path in found
+        for file in (
+            [os.path.join(folder, file) for folder, _, files in os.walk(path) for file in files]  # noqa: PTH118
+            if Path(path).is_dir()
+            else [path]
+        )
+    }
     named = [file for file in inside if not _MARKER.search(os.path.relpath(file, below))]
-    return [file for file in named if not Path(file).is_file() or Path(file).stat().st_size]
+    return sorted((f for f in named if not Path(f).is_file() or Path(f).stat().st_size), key=_natural)
+
+
+def _objects(url: str) -> Sequence[str]:
+    below = objects_below(url)
+    if below is None:
+        return [address_of(url)]
+    objects, above = below
+    named = (path for path in objects if not _MARKER.search(path.removeprefix(above).lstrip("/")))
+    return sorted(named, key=_natural)
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
@@ -295,7 +285,7 @@ def refuse_other_input(
         raise ConfigError([*problems, hint])
 
 
-_DAMAGED: Any = (igzip.BadGzipFile, isal_zlib.error, pa.ArrowException)
+_DAMAGE: Any = (EOFError, OSError, isal_zlib.error, pa.ArrowException)
 
 
 class DamagedFileError(DataError):
@@ -314,39 +304,13 @@ def open_text(raw: Any, format: str) -> Iterator[Any]:
     """The text of the open file ``raw``: an object with ``readinto`` and ``read``."""
     if format == "zstd":
         with pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd") as file:
-            yield _Zstd(file)
-        return
-    if format != "gzip":
+            yield file
+    elif format == "gzip":
+        with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
+            # its own readinto makes a copy on the way, that of the buffer in it does not
+            yield getattr(file, "_buffer", file)
+    else:
         yield raw
-        return
-    with igzip.IGzipFile(fileobj=raw, mode="rb") as file:
-        # its own readinto makes a copy on the way, that of the buffer in it does not
-        yield getattr(file, "_buffer", file)
-
-
-@dataclass(frozen=True)
-class _Zstd:
-    """A stream whose damage is no failure of the disk, though Arrow calls both OSError."""
-
-    file: Any
-
-    def read(self, size: int = -1) -> bytes:
-        with _as_damage():
-            return bytes(self.file.read(size if size >= 0 else None))
-
-    def readinto(self, buffer: memoryview) -> int:
-        with _as_damage():
-            return int(self.file.readinto(buffer))
-
-
-@contextmanager
-def _as_damage() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None:
-            raise
-        raise EOFError(str(error)) if "Truncated" in str(error) else pa.ArrowInvalid(str(error)) from error
 
 
 @contextmanager
@@ -354,8 +318,10 @@ def explained_damage(source: Source) -> Iterator[None]:
     """Raises DamagedFileError, which says what to do, for what is wrong with a compressed file."""
     try:
         yield
-    except (EOFError, *_DAMAGED) as error:
-        is_cut = isinstance(error, EOFError)
+    except _DAMAGE as error:
+        if getattr(error, "errno", None) is not None:  # the disk's; Arrow and gzip call damage OSError too
+            raise
+        is_cut = isinstance(error, EOFError) or "Truncated" in str(error)
         fault = (
             f"is cut short, or other bytes follow its {source.format} data"
             if is_cut

@@ -44,8 +44,8 @@ def looked_at(folder: Path, text: bytes, spec: Spec, labels: bool | None) -> Spe
             b"y,n,s\n1,2,a\n",
             "the first line of .* names the columns: set dataset.header=true",
         ),
-        (NO_HEADER, True, b"\xef\xbb\xbf1,2,a\n", "byte order mark.*as by tail"),
-        (NO_HEADER, True, "1,2,a\n".encode("utf-16"), "is UTF-16.*by iconv"),
+        (NO_HEADER, True, b"\xef\xbb\xbf1,2,a\n", "byte order mark, which would be part.* must be UTF-8"),
+        (NO_HEADER, True, "1,2,a\n".encode("utf-16"), "is UTF-16: text must be UTF-8"),
         (
             NO_HEADER,
             True,

@@ -258,7 +258,7 @@ def test_folders_and_globs_of_a_store_are_those_of_a_disk(
         ]
         assert local
     for missing in ("flaky://lake/none*", "flaky://lake/*/none"):
-        with pytest.raises(ConfigError, match="has no object to read"):
+        with pytest.raises(ConfigError, match="has no file to read"):
             find_files("input", missing)
 
 

@@ -75,7 +75,7 @@ def test_a_folder_is_all_data_below_it_in_the_order_of_its_numbers() -> None:
         assert [source.path for source in find_files("input", given)] == expected
     assert [source.path for source in find_files("input", "lake/dt=*/part-*")] == [*expected[:2], expected[3]]
     Path("lake/_temporary/part-3").write_text("")
-    with pytest.raises(ConfigError, match="input=lake/_temporary is a folder without a file to read"):
+    with pytest.raises(ConfigError, match="input=lake/_temporary has no file to read"):
         find_files("input", "lake/_temporary")
     hidden = [source.path for source in find_files("input", "lake/.hidden/*")]  # named by the user
     assert hidden == ["lake/.hidden/part-0"]
