@@ -54,8 +54,8 @@ docs: setup ## build the documentation into site/; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: EXTRAS := dev,bench
-bench: setup ## measure preprocessing, loading and planning on this machine (benchmarks/ has more)
-	@for script in preprocess loader "planner --limit 0"; do \
+bench: setup ## measure preprocessing and planning on this machine (benchmarks/ has more)
+	@for script in preprocess "planner --limit 0"; do \
 	  set -- $$script; echo "== benchmarks/$$1.py"; file=benchmarks/$$1.py; shift; $(BIN)/python $$file "$$@" || exit 1; done
 
 clean: ## remove what tests and builds leave behind; .venv, demo/ and runs/ stay

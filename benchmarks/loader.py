@@ -5,7 +5,7 @@
     python benchmarks/loader.py clicks --cores 1
 
 Prints samples/s and ids/s of Parquet decoding alone (wall clock and per CPU second of all threads), then of the whole loader, shuffled,
-KeyedJaggedTensors included. Other work on the machine slows the first and leaves the second. With --passes also how much memory the process holds after each pass over the rows.
+KeyedJaggedTensors included. Other work on the machine slows the first and leaves the second.
 """
 
 import argparse
@@ -35,7 +35,6 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[2048, 16_384])
     parser.add_argument("--lanes", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3, help="the fastest counts")
-    parser.add_argument("--passes", type=int, default=0)
     options = parser.parse_args()
     keep_freed_memory()  # as dlrm-train
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
@@ -57,9 +56,6 @@ def main() -> None:
         )
     table = [[name, *rates(stage, options.epochs, rows, num_ids)] for name, stage in stages.items()]
     print(text_table(["stage", "samples/s", "per CPU second", "ids/s"], table))
-    if options.passes:
-        print()
-        print(text_table(["rows read", "GiB resident"], memory_over_passes(manifest, features, options)))
 
 
 def count_ids(reader: SplitReader) -> int:
@@ -106,20 +102,6 @@ def load_all(manifest: Manifest, features: list[str], batch_size: int, options: 
     ) as batches:
         for _ in batches:
             pass
-
-
-def memory_over_passes(
-    manifest: Manifest, features: list[str], options: argparse.Namespace
-) -> list[list[str]]:
-    rows, table = manifest.splits["train"].rows, []
-    for number in range(1, options.passes + 1):
-        load_all(manifest, features, options.batch_sizes[-1], options)
-        table.append([f"{number * rows:,}", f"{resident_bytes() / 2**30:.3f}"])
-    return table
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@
     python benchmarks/logs.py --folder zoo --kinds sample.tsv                # lines of Criteo's train.txt, clicks as they are
 
 Methods: ``default`` types what a new user types, dlrm-preprocess with nothing chosen and the command of its "next:" line;
-"NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train; ``lightgbm`` (out-of-fold target encoding), ``catboost`` and
-``pytorch`` (a short script) learn from the same file, with val for their early stops. The last tenth of the lines is test, the tenth
-before it val. A seed draws the log, and is the seed of what learns from it.
+"NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train; ``lightgbm`` (out-of-fold target encoding) learns from the same
+file, with val for its early stop. The last tenth of the lines is test, the tenth before it val. A seed draws the log, and is the seed of what learns from it.
 
 AUC, log loss and calibration are expected values: each row of test counts as a click with its known probability, so
-the noise of drawn clicks is left out; ``best`` is the known probabilities themselves. Seconds are CPU seconds of whole processes; with
+the noise of drawn clicks is left out; ``best`` is the known probabilities themselves. Of Criteo's lines they are what they are
+measured as: the clicks. Seconds are CPU seconds of whole processes; with
 ``--threads 1``, the default, that is how long they take on a machine that does nothing else. Rules of ``experiment=auto`` are
 chosen on half of the kinds, ``CHOOSING``, and reported on the others.
 """
 
 import argparse
-import json
 import os
 import re
 import resource
@@ -35,7 +34,6 @@ from numpy.typing import NDArray
 
 from dlrm_app.table import text_table
 
-PEERS = ("lightgbm", "catboost", "pytorch")
 METRICS = ("auc", "logloss", "calibration", "seconds")
 Probabilities = NDArray[np.float64]  # of the rows of test, in their order
 
@@ -44,13 +42,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=Path("zoo"), help="keeps logs and peers' scores")
+    parser.add_argument("--folder", type=Path, default=Path("zoo"), help="keeps logs and LightGBM's scores")
     parser.add_argument("--kinds", nargs="+", default=["reporting"])
     parser.add_argument("--methods", nargs="+", default=["default", "lightgbm"])
     parser.add_argument("--rows", type=int, help="at most so many of each kind")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="add each measurement to this file, a line each")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
@@ -58,17 +55,13 @@ def main() -> None:
     for kind in (each for name in options.kinds for each in halves.get(name, (name,))):
         for seed in range(options.seeds):
             log = find_log(options.folder, kind, options.rows, seed)
-            for method in ("best", *options.methods):
+            best = () if Path(kind).is_file() else ("best",)
+            for method in (*best, *options.methods):
                 result = measure(method, log, seed, options.threads)
                 name = method.partition(":")[0]
                 found.setdefault((kind, name), []).append(result)
                 texts = "  ".join(f"{key} {result[key]:.5f}" for key in METRICS)
                 print(f"{kind} {seed} {name}: {texts}", file=sys.stderr, flush=True)
-                if options.json:
-                    with options.json.open("a") as file:
-                        print(
-                            json.dumps({"log": log.name, "seed": seed, "method": method, **result}), file=file
-                        )
     print(text_table(["log", "method", *METRICS, "AUC ahead of LightGBM"], list(rows_of(found))))
 
 
@@ -107,18 +100,16 @@ def measure(method: str, log: Path, seed: int, threads: int) -> dict[str, float]
     truth = truth[len(truth) - len(truth) // 10 :]
     if method == "best":
         return {**scores(truth, truth), "seconds": 0}
-    kept = log / f"{method}-{seed}-{threads}.npz"
-    if method in PEERS and kept.exists():
-        return {**scores(np.load(kept)["scores"], truth), "seconds": float(np.load(kept)["seconds"])}
-    start = cpu_seconds()
-    if method in PEERS:
-        peers = Path(__file__).with_name("logs_peers.py")
-        run([sys.executable, str(peers), method, str(log), str(seed), str(threads), str(log / "scores.npy")])
-        seconds, predictions = cpu_seconds() - start, np.load(log / "scores.npy")
-        np.savez(kept, scores=predictions, seconds=seconds)
-    else:
+    if method != "lightgbm":
         predictions, seconds = ours(method, log, seed, threads)
-    return {**scores(predictions, truth), "seconds": seconds}
+        return {**scores(predictions, truth), "seconds": seconds}
+    kept = log / f"lightgbm-{seed}-{threads}.npz"
+    if not kept.exists():
+        start, program = cpu_seconds(), str(Path(__file__).with_name("logs_lightgbm.py"))
+        run([sys.executable, program, str(log), str(seed), str(threads), str(log / "scores.npy")])
+        np.savez(kept, scores=np.load(log / "scores.npy"), seconds=cpu_seconds() - start)
+    found = np.load(kept)
+    return {**scores(found["scores"], truth), "seconds": float(found["seconds"])}
 
 
 def ours(method: str, log: Path, seed: int, threads: int) -> tuple[Probabilities, float]:

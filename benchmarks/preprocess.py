@@ -1,24 +1,18 @@
-"""Preprocessing against its peers, each in a process of its own, in turn, several rounds; prints Markdown tables.
+"""dlrm-preprocess beside its peers, each a process of its own, in turn, several rounds; prints a Markdown table.
 
     pip install 'dlrm-app[bench]'
     python benchmarks/preprocess.py                        # 8,000,000 rows, about 1.9 GB of text
-    python benchmarks/preprocess.py rows=2_000_000 rounds=5 folder=/scratch/benchmark
-    python benchmarks/preprocess.py memory=true            # peak memory of 2 and 20 million rows as well
-    python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 engines=ours,polars
-    python benchmarks/preprocess.py command=true rows=12_000_000 max_cardinality=10_131_227 \\
-        engines=ours,ours-parquet,polars,polars-parquet  # the same rows as Parquet, which polars has written
-    python benchmarks/preprocess.py command=true rows=12_000_000 engines=ours,ours-auto  # what auto costs
+    python benchmarks/preprocess.py --rows 12_000_000 --max-cardinality 10_131_227 --engines ours polars
+    python benchmarks/preprocess.py --rows 12_000_000 --engines ours ours-parquet polars polars-parquet
+    python benchmarks/preprocess.py --rows 12_000_000 --engines ours ours-auto  # what auto costs
 
-Every engine gets a Criteo-shaped file and does the same job: numbers to float32 by log1p, hexadecimal ids to numbers,
-hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet with zstd. Each checks the
-input as far as it can: types, and hexadecimal digits; only this project also finds and names each malformed line. The
-input is read once before each run, so that none waits for the disk.
-The time of the job leaves out what a command takes for any input: imports, this project's configuration being composed
-(0.15 to 0.2 s), and a first small file, which loads compiled code; the process's has all of it in. With ``command=true``
-there is no first small file, this project's engine is the command dlrm-preprocess, and ratios are of whole processes.
+Every engine gets a Criteo-shaped file, or the same rows as Parquet, which polars has written, and does the same job: numbers to
+float32 by log1p, hexadecimal ids to numbers, hashed to 100,000 ids by its own 64-bit hash, missing values to 0, everything to Parquet
+with zstd. Each checks the input as far as it can: types, and hexadecimal digits; only this project also finds and names each
+malformed line. The input is read once before each run, so that none waits for the disk.
 """
 
-import json
+import argparse
 import os
 import platform
 import shutil
@@ -28,155 +22,152 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from preprocess_engines import (
-    DENSE,
-    ENGINES,
-    NUM_EMBEDDINGS,
-    SPARSE,
-    parquet_of,
-    preprocess_overrides,
-)
-
-from dlrm_app.config.compose import compose_config
-from dlrm_app.config.datasets import GenerateConfig
-
-WARM_ROWS = 2000
-MEMORY_ROWS = (2_000_000, 20_000_000)
-
-
-@dataclass
-class Options:
-    """Of the command line, as key=value."""
-
-    rows: int = 8_000_000
-    rounds: int = 3
-    engines: str = "all"
-    memory: bool = False
-    command: bool = False
-    max_cardinality: int = 1_000_000
-    folder: str = ""
-    """Keeps the files for the next time."""
-
-
-# measuring
+NUM_EMBEDDINGS = 100_000
+DENSE = [f"int_{number}" for number in range(13)]
+SPARSE = [f"cat_{number}" for number in range(26)]
+OURS = {
+    "ours": "this project",
+    "ours-auto": "this project, nothing chosen",
+    "ours-parquet": "this project, from Parquet",
+}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run; seconds and bytes."""
+    """One run of a whole process; seconds and bytes."""
 
-    rows: int
-    job: float
     wall: float
     cpu: float
     peak: int
 
 
-def measure(engine: str, inputs: Sequence[Path], rows: int, folder: Path, cold: bool = False) -> Measured:
-    """Runs ``engine`` in a new process; ``cold``: as a command that has the job and nothing else to do."""
-    output = folder / "output"
+# the engines
+
+
+def command(engine: str, clicks: Path, output: Path) -> list[str]:
+    """The arguments for Python that preprocess ``clicks``, or the Parquet file beside it, into the folder ``output``."""
+    path = parquet_of(clicks) if engine.endswith("-parquet") else clicks
+    if engine not in OURS:
+        return [__file__, "--work-as", engine, str(path), str(output)]
+    dense = ["dense.transform=log1p", "dense.bucket_columns=null", "dense.target_columns=null"]
+    chosen = [] if engine == "ours-auto" else [f"encoding.num_embeddings={NUM_EMBEDDINGS}", *dense]
+    given = ["dataset=criteo_kaggle", f"input.train={path}", f"output={output}", *chosen]
+    return ["-m", "dlrm_app.cli", "preprocess", *given]
+
+
+def parquet_of(path: Path) -> Path:
+    """The Parquet file beside a Criteo file, with the same rows: integers, and strings of hex digits."""
+    parquet = path.with_suffix(".parquet")
+    if not parquet.exists():
+        _frame(path).sink_parquet(parquet)
+    return parquet
+
+
+def _frame(path: Path) -> Any:
+    """polars' lazy frame of a Criteo file."""
+    import polars as pl
+
+    schema = {"label": pl.UInt8, **dict.fromkeys(DENSE, pl.Int64), **dict.fromkeys(SPARSE, pl.String)}
+    return pl.scan_csv(path, separator="\t", has_header=False, schema=schema, quote_char=None)
+
+
+def polars(path: Path, output: Path, is_parquet: bool = False) -> None:
+    import polars as pl
+
+    dense = [
+        pl.col(name).fill_null(0).clip(lower_bound=0).cast(pl.Float64).log1p().cast(pl.Float32)
+        for name in DENSE
+    ]
+    numbers = [pl.col(name).str.to_integer(base=16, dtype=pl.UInt32) for name in SPARSE]
+    sparse = [
+        pl.when(number.is_null()).then(0).otherwise(number.hash() % (NUM_EMBEDDINGS - 1) + 1).cast(pl.Int32)
+        for number in numbers
+    ]
+    sparse = [column.alias(name) for column, name in zip(sparse, SPARSE, strict=True)]
+    frame = pl.scan_parquet(path) if is_parquet else _frame(path)
+    frame.select("label", *dense, *sparse).sink_parquet(
+        output / "train.parquet", compression="zstd", compression_level=1
+    )
+
+
+def duckdb(path: Path, output: Path) -> None:
+    import duckdb as db
+
+    types = {"label": "UTINYINT", **dict.fromkeys(DENSE, "BIGINT"), **dict.fromkeys(SPARSE, "VARCHAR")}
+    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in types.items())
+    dense = [f"CAST(ln(greatest(coalesce({name}, 0), 0) + 1.0) AS FLOAT) AS {name}" for name in DENSE]
+    sparse = [
+        f"CAST(CASE WHEN {name} IS NULL THEN 0 ELSE 1 + hash(CAST('0x' || {name} AS UINTEGER)) "
+        f"% {NUM_EMBEDDINGS - 1} END AS INTEGER) AS {name}"
+        for name in SPARSE
+    ]
+    db.sql(
+        f"COPY (SELECT label, {', '.join(dense + sparse)} FROM read_csv('{path}', delim='\t', header=false, "
+        f"quote='', escape='', auto_detect=false, columns={{{columns}}})) TO '{output}/train.parquet' "
+        "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+    )
+
+
+PEERS: dict[str, Callable[[Path, Path], None]] = {
+    "polars": polars,
+    "polars-parquet": partial(polars, is_parquet=True),
+    "duckdb": duckdb,
+}
+
+
+# measuring
+
+
+def measure(engine: str, clicks: Path, output: Path) -> Measured:
+    """Runs ``engine`` in a new process; ends the program if it fails."""
     shutil.rmtree(output, ignore_errors=True)
-    words = [__file__, f"engine={engine}", f"folder={folder}", f"cold={cold}", *map(str, inputs)]
-    as_command = cold and engine.startswith("ours")
-    if as_command:  # dlrm-preprocess, as it is typed
-        files = [parquet_of(path) for path in inputs] if engine == "ours-parquet" else inputs
-        words = [
-            "-m",
-            "dlrm_app.cli",
-            "preprocess",
-            *preprocess_overrides(files, output, chosen=engine == "ours-auto"),
-        ]
+    if engine not in OURS:
+        output.mkdir()
+    words = [sys.executable, *command(engine, clicks, output)]
+    settle(clicks)
     start = time.perf_counter()
-    with (folder / "log").open("w+") as log:
-        process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=log, text=True)
-        assert process.stdout is not None
-        said = process.stdout.read()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log)
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - start
         if status:
             log.seek(0)
             sys.exit(f"{engine} failed:\n{log.read()[-3000:]}")
-    shutil.rmtree(output, ignore_errors=True)
-    told = (
-        {"seconds": wall, "peak": usage.ru_maxrss * 1024} if as_command else json.loads(said.splitlines()[-1])
-    )
-    return Measured(rows, told["seconds"], wall, usage.ru_utime + usage.ru_stime, told["peak"])
+    return Measured(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-def settle(inputs: Sequence[Path]) -> None:
+def settle(clicks: Path) -> None:
     """The input into the page cache, the last engine's output out to the disk: no engine waits for what is not its own."""
     os.sync()
-    for path in inputs:
-        for each in path.parent.glob(f"{path.stem}.*"):
-            with each.open("rb", buffering=0) as file:
-                while file.read(1 << 24):
-                    pass
+    for each in clicks.parent.glob(f"{clicks.stem}.*"):
+        with each.open("rb", buffering=0) as file:
+            while file.read(1 << 24):
+                pass
 
 
-def work_as_engine(name: str, folder: Path, cold: bool, inputs: Sequence[Path]) -> None:
-    """In the process of one engine: a small file first, unless ``cold``; then the job, whose seconds are printed."""
-    engine = ENGINES[name]
-    warm_up = [] if cold else [("warm-up", [folder / "warm.tsv"])]
-    for output, files in (*warm_up, ("output", inputs)):
-        shutil.rmtree(folder / output, ignore_errors=True)
-        if not name.startswith("ours"):
-            (folder / output).mkdir()
-        job = engine.prepare(files, folder / output)
-        start = time.perf_counter()
-        job()
-        seconds = time.perf_counter() - start
-    shutil.rmtree(folder / "warm-up", ignore_errors=True)
-    print(json.dumps({"seconds": seconds, "peak": peak_bytes()}))
-
-
-def peak_bytes() -> int:
-    """The most memory that this process has had; rusage would count its parent's as well, whose copy it began as."""
-    status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
-# the data
-
-
-def write_clicks(path: Path, rows: int, max_cardinality: int = 1_000_000) -> Path:
+def write_clicks(path: Path, rows: int, max_cardinality: int) -> Path:
     """A Criteo-shaped file, with many different ids, as the real one has; kept if it is there already."""
-    from dlrm_app.synthetic import generate
-
-    if not path.exists():
-        options = [f"output={path}", f"rows={rows}"]
-        options.append(f"max_cardinality={max_cardinality}")
-        generate(compose_config("generate", GenerateConfig, options))
+    if not path.exists():  # by another process: a child's peak counts its parent's memory
+        keys = [f"output={path}", f"rows={rows}", f"max_cardinality={max_cardinality}"]
+        subprocess.run([sys.executable, "-m", "dlrm_app.cli", "generate", *keys], check=True)
     return path
 
 
-def make_input(folder: Path, options: Options) -> Path:
-    """The rows that every engine gets, beside the few that it warms up with."""
-    write_clicks(folder / "warm.tsv", WARM_ROWS)
-    name = f"clicks-{options.rows}-{options.max_cardinality}.tsv"
-    return write_clicks(folder / name, options.rows, max_cardinality=options.max_cardinality)
-
-
-def check_same_job(folder: Path) -> None:
+def check_same_job(clicks: Path, output: Path, engines: Sequence[str]) -> None:
     """Stops unless the engines give the same labels and numbers, and ids that are 0 and equal in the same rows."""
     import numpy as np
     import pyarrow.parquet as pq
 
     tables = {}
-    for name in ENGINES.keys() - {"ours-auto"}:  # which has other columns for few rows
-        output = folder / f"same-{name}"
-        shutil.rmtree(output, ignore_errors=True)
-        if not name.startswith("ours"):
-            output.mkdir()
-        ENGINES[name].prepare([folder / "warm.tsv"], output)()
-        path = next(path for path in sorted(output.rglob("*.parquet")))
-        tables[name] = pq.read_table(path)
-        shutil.rmtree(output)
+    for name in {"ours", *engines} - {"ours-auto"}:  # which has other columns for few rows
+        measure(name, clicks, output)
+        tables[name] = pq.read_table(min(output.rglob("*.parquet")))
     ours = tables.pop("ours")
     for name, table in tables.items():
         assert table.column_names == ours.column_names, name
@@ -187,47 +178,24 @@ def check_same_job(folder: Path) -> None:
             theirs, expected = table[column].to_numpy(), ours[column].to_numpy()
             assert ((theirs == 0) == (expected == 0)).all(), f"{name}: {column}"
             assert 0 <= theirs.min() <= theirs.max() < NUM_EMBEDDINGS, f"{name}: {column}"
-            assert abs(len(np.unique(theirs)) - len(np.unique(expected))) <= 0.05 * len(expected), (
-                f"{name}: {column}"
-            )
+            distinct = len(np.unique(theirs)), len(np.unique(expected))
+            assert abs(distinct[0] - distinct[1]) <= 0.05 * len(expected), f"{name}: {column}"
 
 
-# the tables
-
-
-def main_table(measured: dict[str, list[Measured]], of_processes: bool = False) -> str:
-    """Medians of all rounds; ratios are of the jobs' speeds, or ``of_processes``."""
-    speeds = {
-        name: statistics.median([m.rows / (m.wall if of_processes else m.job) for m in runs])
-        for name, runs in measured.items()
-    }
+def table_of(measured: dict[str, list[Measured]], rows: int) -> str:
+    """Medians of all rounds, and by round how much faster this project is."""
     lines = [
-        "| | rows/s, job | rows/s, process | CPU s per million rows | peak MiB | this project is |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| | rows/s | CPU s per million rows | peak MiB | this project is, by round |",
+        "|---|---:|---:|---:|---|",
     ]
     for name, runs in measured.items():
-        ratio = f"{speeds['ours'] / speeds[name]:.1f}×" if "ours" in speeds and name != "ours" else ""
-        cells = [
-            ENGINES[name].title,
-            f"{speeds[name]:,.0f}",
-            f"{statistics.median(m.rows / m.wall for m in runs):,.0f}",
-            f"{statistics.median(m.cpu / m.rows * 1e6 for m in runs):.2f}",
-            f"{statistics.median(m.peak for m in runs) / 2**20:,.0f}",
-            ratio,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def memory_table(folder: Path, kept: int) -> str:
-    """This project's peak memory for few and for many rows; the file of ``kept`` rows stays."""
-    lines = ["| rows | peak MiB | rows/s, job |", "|---:|---:|---:|"]
-    for rows in MEMORY_ROWS:
-        path = write_clicks(folder / f"clicks-{rows}.tsv", rows)
-        run = measure("ours", [path], rows, folder)
-        lines.append(f"| {rows:,} | {run.peak / 2**20:,.0f} | {run.rows / run.job:,.0f} |")
-        if rows != kept:
-            path.unlink()
+        wall, cpu, peak = (
+            statistics.median(getattr(run, key) for run in runs) for key in ("wall", "cpu", "peak")
+        )
+        ours = measured.get("ours", []) if name != "ours" else []
+        ratios = ", ".join(f"{theirs.wall / our.wall:.2f}×" for theirs, our in zip(runs, ours, strict=False))
+        cells = [OURS.get(name, name), f"{rows / wall:,.0f}", f"{cpu / rows * 1e6:.2f}"]
+        lines.append(f"| {' | '.join([*cells, f'{peak / 2**20:,.0f}', ratios])} |")
     return "\n".join(lines)
 
 
@@ -238,45 +206,42 @@ def machine() -> str:
     return f"{model}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, {packages}"
 
 
-def parse(arguments: Sequence[str]) -> Options:
-    kinds: dict[Any, Callable[[str], Any]] = {int: int, str: str, bool: lambda text: text == "true"}
-    known = {field.name: kinds[field.type] for field in fields(Options)}
-    values = {}
-    for argument in arguments:
-        key, _, value = argument.partition("=")
-        if key not in known:
-            sys.exit(f"{argument}: give key=value with a key of {', '.join(known)}\n\n{__doc__}")
-        values[key] = known[key](value)
-    return Options(**values)
-
-
-def main(options: Options) -> None:
-    names = list(ENGINES) if options.engines == "all" else options.engines.split(",")
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", choices=[*OURS, *PEERS], default=["ours", "polars", "duckdb"])
+    parser.add_argument("--max-cardinality", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, help="keeps the files for the next time")
+    parser.add_argument("--work-as", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work_as:
+        engine, path, output = options.work_as
+        PEERS[engine](Path(path), Path(output))
+        return
+    names = options.engines
     with tempfile.TemporaryDirectory(prefix="preprocess-benchmark-") as temporary:
-        folder = Path(options.folder or temporary).resolve()
+        folder = (options.folder or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        clicks = make_input(folder, options)
-        check_same_job(folder)
+        check_same_job(write_clicks(folder / "few.tsv", 2000, 1_000_000), folder / "output", names)
+        name = f"clicks-{options.rows}-{options.max_cardinality}.tsv"
+        clicks = write_clicks(folder / name, options.rows, options.max_cardinality)
         measured: dict[str, list[Measured]] = {name: [] for name in names}
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:
-                settle([clicks])
-                run = measure(name, [clicks], options.rows, folder, options.command)
+                run = measure(name, clicks, folder / "output")
                 measured[name].append(run)
-                speeds = f"{run.rows / run.job:,.0f} rows/s, {run.rows / run.wall:,.0f} as a process"
-                print(f"round {number + 1}: {name} {speeds}", file=sys.stderr)
-        size = clicks.stat().st_size
-        print(
-            f"{options.rows:,} rows, {size / 1e6:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n"
-        )
-        print(main_table(measured, options.command))
-        if options.memory:
-            print(f"\n{memory_table(folder, options.rows)}")
+                print(
+                    f"round {number + 1}: {name} {options.rows / run.wall:,.0f} rows/s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        size = clicks.stat().st_size / 1e6
+        print(f"{options.rows:,} rows, {size:,.0f} MB; {machine()}; median of {options.rounds} rounds.\n")
+        print(table_of(measured, options.rows))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2 and sys.argv[1].startswith("engine="):
-        (engine, folder, cold), files = (word.split("=")[1] for word in sys.argv[1:4]), sys.argv[4:]
-        work_as_engine(engine, Path(folder), cold == "True", [Path(file) for file in files])
-    else:
-        main(parse(sys.argv[1:]))
+    main()
