@@ -2,16 +2,15 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 
 from dlrm_app.bench.machine import measure_machine, measure_topology, shape_of, write_inputs
-from dlrm_app.bench.result import BenchResult, Section, bench_text
-from dlrm_app.bench.sections import measure_loader, measure_model, measure_whole
+from dlrm_app.bench.sections import Section, measure_loader, measure_model, measure_whole
 from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.files import explained_disk_errors, write_json, write_text
@@ -26,46 +25,53 @@ MIN_ROWS, MIN_BATCHES = 100_000, 8
 """Synthetic rows: at least so many, and for so many batches."""
 
 
+@dataclass(frozen=True)
+class BenchResult:
+    """The machine in words, and the sections in the order of measuring."""
+
+    machine: dict[str, str]
+    sections: tuple[Section, ...]
+
+
 def bench(config: BenchConfig) -> BenchResult | None:
-    """Measures and prints what ``config.measure`` names, and writes bench.json if ``output`` names a folder; None on other ranks.
+    """Measures and prints what ``config.measure`` names, and writes bench.json if ``output`` names a folder.
 
     If ``output`` names a YAML file, measures this machine for that file instead, and gives None. Raises DlrmError.
     """
-    trainer = config.trainer
-    timeout = timedelta(minutes=trainer.timeout_minutes)
-    with start_runtime(trainer.threads, timeout=timeout) as runtime:
+    timeout = timedelta(minutes=config.trainer.timeout_minutes)
+    with start_runtime(config.trainer.threads, timeout=timeout) as runtime:
         with scratch_folder(runtime, "dlrm-bench-") as scratch:
-            if config.writes_topology:
-                topology = measure_topology(config, runtime, scratch)
-                if runtime.is_first:
-                    path = Path(config.output or "")
-                    with explained_disk_errors(path.parent, "then measure again"):
-                        path.parent.mkdir(parents=True, exist_ok=True)
-                        write_text(path, topology)
-                    print(
-                        f"wrote {path}\n{next_line('dlrm-plan', {'topology': path}, 'tables=…', 'model=…')}"
-                    )
-                return None
-            result = _measure(config, runtime, scratch)
-        if not runtime.is_first:
-            return None
-        print(f"\n{bench_text(result)}\n")
-        if config.output is None:
-            print("next: add output=FOLDER for bench.json")
-        else:
-            folder = Path(config.output)
-            with explained_disk_errors(folder, "then measure again"):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / "bench.json", asdict(result))
-            print(f"wrote {folder / 'bench.json'}")
+            topology = measure_topology(config, runtime, scratch) if config.writes_topology else None
+            result = _measure(config, runtime, scratch) if topology is None else None
+        if runtime.is_first:
+            _report(result, topology, Path(config.output) if config.output else None)
         return result
+
+
+def _report(result: BenchResult | None, topology: str | None, output: Path | None) -> None:
+    if result is not None:
+        machine = "\n".join(f"{name}: {value}" for name, value in result.machine.items())
+        print("\n" + "\n\n".join([machine, *map(str, result.sections)]) + "\n")
+    if output is None:
+        print("next: add output=FOLDER for bench.json")
+        return
+    path = output / "bench.json" if topology is None else output
+    with explained_disk_errors(path.parent, "then measure again"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if topology is not None:
+            write_text(path, topology)
+        elif result is not None:
+            write_json(path, asdict(result))
+    print(f"wrote {path}")
+    if topology is not None:
+        print(next_line("dlrm-plan", {"topology": path}, "tables=…", "model=…"))
 
 
 def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResult:
     if config.data.path is None:
-        config = replace(config, data=replace(config.data, path=str(scratch / "dataset")))
-        rows = max(MIN_ROWS, MIN_BATCHES * config.trainer.global_batch_size)
         folder = scratch / "dataset"
+        config = replace(config, data=replace(config.data, path=str(folder)))
+        rows = max(MIN_ROWS, MIN_BATCHES * config.trainer.global_batch_size)
         runtime.together(lambda: write_inputs(config, folder, rows) if runtime.is_first else None)
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
     with open_run_folder(str(scratch / "run"), "none", runtime) as run_folder:
@@ -75,14 +81,13 @@ def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResul
 
 
 def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
-    work = step_work(shape_of(run))
-    floors = machine.floors_ms(work, run.config.trainer.precision)
-    sections: dict[str, Callable[[], Section]] = {
-        "loader": lambda: measure_loader(run),
-        "model": lambda: measure_model(run, floors, config.warm_up, config.steps),
-        "step": lambda: measure_whole(run, floors, config.warm_up, config.steps),
-    }
-    yield from (measure() for name, measure in sections.items() if name in config.measure)
+    floors = machine.floors_ms(step_work(shape_of(run)), run.config.trainer.precision)
+    if "loader" in config.measure:
+        yield measure_loader(run)
+    if "model" in config.measure:
+        yield measure_model(run, floors, config.warm_up, config.steps)
+    if "step" in config.measure:
+        yield measure_whole(run, floors, config.warm_up, config.steps)
 
 
 def _describe(machine: Machine, runtime: Runtime) -> dict[str, str]:

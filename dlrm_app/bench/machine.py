@@ -8,7 +8,7 @@ of what the machine could do.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -173,25 +173,24 @@ def topology_text(machine: Machine, config: BenchConfig, runtime: Runtime) -> st
     """A topology file of the ranks that measured."""
     cluster = running_cluster(TopologyConfig(), runtime)
     link = 10.0 if runtime.world_size == 1 else round(machine.exchange / 1e9, 4)
-    values = TopologyConfig(
-        nodes=cluster.nodes,
-        devices_per_node=cluster.devices_per_node,
-        device="cuda" if cluster.device == "cuda" else "cpu",
-        memory_gib=round(cluster.memory / GIB, 3),
-        host_memory_gib=round(cluster.host_memory / GIB, 3),
-        memory_gbps=round(machine.memory / 1e9, 3),
-        intra_node_gbps=link,
-        inter_node_gbps=link,
-        fp32_tflops=round(machine.flops["fp32"] / 1e12, 5),
-        bf16_tflops=round(machine.flops["bf16"] / 1e12, 5),
-        efficiency={part: round(value, 5) for part, value in sorted(machine.efficiency.items())},
-        fixed_ms={part: round(value, 4) for part, value in sorted(machine.fixed_ms.items())},
-    )
-    given = {field.name: getattr(values, field.name) for field in fields(values)}
+    values = {
+        "nodes": cluster.nodes,
+        "devices_per_node": cluster.devices_per_node,
+        "device": cluster.device,
+        "memory_gib": round(cluster.memory / GIB, 3),
+        "host_memory_gib": round(cluster.host_memory / GIB, 3),
+        "reserved_share": cluster.reserved_share,
+        "memory_gbps": round(machine.memory / 1e9, 3),
+        "intra_node_gbps": link,
+        "inter_node_gbps": link,
+        "fp32_tflops": round(machine.flops["fp32"] / 1e12, 5),
+        "bf16_tflops": round(machine.flops["bf16"] / 1e12, 5),
+        "efficiency": {part: round(value, 5) for part, value in sorted(machine.efficiency.items())},
+        "fixed_ms": {part: round(value, 4) for part, value in sorted(machine.fixed_ms.items())},
+    }
     what = f"{config.model.kind}, {config.optimizer.sparse.kind} and {config.optimizer.dense.kind}, {config.trainer.precision}"
     head = f"# Measured by dlrm-bench on {runtime.world_size} rank(s) of {runtime.num_threads} thread(s), with {what}.\n"
-    known = {key: value for key, value in given.items() if value is not None}
-    return head + yaml.safe_dump(known, sort_keys=False)
+    return head + yaml.safe_dump(values, sort_keys=False)
 
 
 def _probing(config: BenchConfig, probe: Probe, steps: int, folder: Path, runtime: Runtime) -> BenchConfig:

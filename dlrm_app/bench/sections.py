@@ -1,17 +1,19 @@
-"""The loader and training steps by part, each measured alone."""
+"""The sections of dlrm-bench: the loader, and training steps by part, each measured alone; and as text."""
 
 import itertools
+import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
-import pyarrow.parquet as pq
 import torch
 
-from dlrm_app.bench.result import Section, line
 from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS, TITLES
+from dlrm_app.table import Cell, share, text_table
+from dlrm_app.text import fixed, percent
 from dlrm_app.training.loop import train_batches
 from dlrm_app.training.state import TrainingRun
 
@@ -22,36 +24,62 @@ LOADED = 4_000_000
 """Rows. The loader's first batch waits for a row group of every lane, which many rows must pay for."""
 
 
+@dataclass(frozen=True)
+class Line:
+    """Milliseconds of one part: median, mean, and the least that this machine could take, if that is known."""
+
+    name: str
+    ms: float
+    mean: float
+    floor_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One thing that was measured, ``all`` of it and its parts; ``rows``: of a repetition, over all ranks."""
+
+    name: str
+    all: Line
+    parts: tuple[Line, ...]
+    rows: int
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows of all repetitions by their time: batches are read several at a time, which no median shows."""
+        return 1000 * self.rows / self.all.mean
+
+    def __str__(self) -> str:
+        rows: list[list[str | Cell]] = [
+            [
+                line.name,
+                Cell(fixed(line.ms, 2), line.ms),
+                share(line.ms / self.all.ms),
+                Cell(fixed(line.floor_ms, 2), line.floor_ms),
+                percent(line.floor_ms / line.ms if line.floor_ms and line.ms else None),
+            ]
+            for line in (*self.parts, self.all)
+            if line is self.all or line.ms >= 0.0005
+        ]
+        return f"{self.name}, {self.rows_per_second:,.0f} rows/s\n{text_table(['', 'ms', 'share', 'least', 'reached'], rows)}"
+
+
+def line(name: str, values: Sequence[float], floor_ms: float | None = None) -> Line:
+    """Summarises repeated timings (ms)."""
+    return Line(name, statistics.median(values), statistics.fmean(values), floor_ms)
+
+
 def measure_loader(run: TrainingRun) -> Section:
     """An epoch of this rank's batches, or the first LOADED rows; no steps meanwhile."""
-    batches = max(1, min(run.batches_per_epoch, LOADED // run.config.trainer.global_batch_size))
-    rows = batches * run.config.trainer.global_batch_size
-
-    def load() -> None:
+    batch_size = run.config.trainer.global_batch_size
+    batches = max(1, min(run.batches_per_epoch, LOADED // batch_size))
+    times = []
+    for _ in range(1 + REPEATS):  # the first one compiles
+        started = time.perf_counter()
         with train_batches(run) as loader:
             for _ in itertools.islice(loader, batches):
                 pass
-
-    load()
-    decode = decode_ms(run, rows)
-    times = [timed(load) for _ in range(REPEATS)]
-    note = "least: Parquet decoded by Arrow with every thread, no rows moved"
-    return Section("loader alone", line("all", times, decode), (), rows, note)
-
-
-def decode_ms(run: TrainingRun, rows: int) -> float:
-    """Milliseconds in which Arrow alone decodes a rank's share of so many training rows."""
-    manifest = run.manifest
-    columns = [c.name for c in manifest.dense] + run.trainable.features + [str(manifest.label)]
-    files = [pq.ParquetFile(manifest.folder / s.path) for s in manifest.splits["train"].shards]
-    groups = [(file, index) for file in files for index in range(file.num_row_groups)]
-    decoded, started = 0, time.perf_counter()
-    for file, index in itertools.islice(groups, 64):
-        decoded += file.read_row_group(index, columns=columns).num_rows
-        if decoded >= rows:
-            break
-    seconds = time.perf_counter() - started
-    return 1000 * seconds * rows / decoded / run.runtime.world_size
+        times.append(1000 * (time.perf_counter() - started))
+    return Section("loader alone", line("all", times[1:]), (), batches * batch_size)
 
 
 def measure_model(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
@@ -60,13 +88,14 @@ def measure_model(run: TrainingRun, floors: Mapping[str, float], warm_up: int, s
     while len(batches) < NUM_BATCHES:  # a small dataset has fewer
         with train_batches(run) as loader:
             batches += itertools.islice(loader, NUM_BATCHES - len(batches))
-    return _measure_steps("model alone", run, itertools.cycle(batches), floors, warm_up, steps)
+    times = time_steps(run, itertools.cycle(batches), warm_up, steps)
+    return _section("model alone", run, times, floors)
 
 
 def measure_whole(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
     """Steps as dlrm-train takes them, from disk."""
     with closing(_epochs(run)) as epochs:
-        return _measure_steps("whole step, from disk", run, epochs, floors, warm_up, steps)
+        return _section("whole step, from disk", run, time_steps(run, epochs, warm_up, steps), floors)
 
 
 def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:
@@ -75,34 +104,20 @@ def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:
             yield from loader
 
 
-def _measure_steps(
-    name: str,
-    run: TrainingRun,
-    batches: Iterator[Batch],
-    floors: Mapping[str, float],
-    warm_up: int,
-    steps: int,
-) -> Section:
-    times = time_steps(run, batches, warm_up, steps)
-    lines = tuple(
-        line(TITLES[part], [by_part.get(part, 0.0) for _, by_part in times], floors.get(part))
-        for part in PARTS
+Times = list[tuple[float, dict[str, float]]]
+"""(milliseconds, those of each part that took any) of steps."""
+
+
+def _section(name: str, run: TrainingRun, times: Times, floors: Mapping[str, float]) -> Section:
+    lines = (
+        line(TITLES[part], [parts.get(part, 0.0) for _, parts in times], floors.get(part)) for part in PARTS
     )
     whole = line("all", [ms for ms, _ in times], sum(floors.values()))
-    return Section(name, whole, lines, run.config.trainer.global_batch_size)
+    return Section(name, whole, tuple(lines), run.config.trainer.global_batch_size)
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Milliseconds."""
-    started = time.perf_counter()
-    work()
-    return 1000 * (time.perf_counter() - started)
-
-
-def time_steps(
-    run: TrainingRun, batches: Iterator[Batch], warm_up: int, steps: int
-) -> list[tuple[float, dict[str, float]]]:
-    """(milliseconds, those of each part) of ``steps`` steps after ``warm_up`` others, means over ranks.
+def time_steps(run: TrainingRun, batches: Iterator[Batch], warm_up: int, steps: int) -> Times:
+    """Times of ``steps`` steps after ``warm_up`` others, means over ranks.
 
     The device is waited for, and ranks tell each other their times, at the end: in training a step is queued while the
     one before is computed, too. Every rank must call it.

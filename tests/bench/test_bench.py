@@ -7,7 +7,7 @@ import pytest
 
 from dlrm_app.bench import machine as measuring
 from dlrm_app.bench.bench import bench
-from dlrm_app.bench.result import BenchResult, Line, Section, bench_text, line
+from dlrm_app.bench.sections import Line, Section, line
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.errors import ConfigError, refuse_if
@@ -38,7 +38,7 @@ def test_every_section_is_measured_shown_and_written(
     whole = result.sections[2]
     assert [each.name for each in whole.parts] == [TITLES[part] for part in PARTS]
     assert whole.rows == 128
-    assert 0 < sum(each.ms for each in whole.parts) < 1.5 * whole.all.high
+    assert 0 < sum(each.ms for each in whole.parts) < 3 * whole.all.ms
     written = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert written["sections"][2]["all"]["ms"] == whole.all.ms
     shown = capsys.readouterr().out
@@ -87,15 +87,10 @@ def test_a_floor_is_the_slower_of_products_and_memory_and_then_what_is_sent() ->
     assert machine.floors_ms(work, "bf16")["c"] == 1500
 
 
-def test_the_tables_show_medians_quartiles_and_what_is_reached() -> None:
-    values = [1.0, 2.0, 3.0, 4.0, 50.0]
-    parts = (line("MLPs", values, 1.5), line("data", [0.0, 0.0]))
-    section = Section("model alone", Line("all", 3.0, 3.0, 5.0, 4.0, 2.0), parts, 8)
-    assert parts[0] == Line("MLPs", 3.0, 2.0, 4.0, 12.0, 1.5)
-    assert section.rows_per_second == 2000, "of the mean, in which bursts of reading count"
-    result = BenchResult({"device": "cpu"}, (section,))
-    text = bench_text(result)
-    assert "model alone, 2,000 rows/s" in text
-    assert "2.00 – 4.00" in text
+def test_the_tables_show_medians_and_what_is_reached() -> None:
+    parts = (line("MLPs", [1.0, 2.0, 3.0, 4.0, 50.0], 1.5), line("data", [0.0, 0.0]))
+    assert parts[0] == Line("MLPs", 3.0, 12.0, 1.5)
+    text = str(Section("model alone", Line("all", 3.0, 4.0, 2.0), parts, 8))
+    assert "model alone, 2,000 rows/s" in text, "of the mean, in which bursts of reading count"
     assert "50%" in text
-    assert "data" not in text.split("model alone")[1], "what took no time is left out"
+    assert "data" not in text, "what took no time is left out"
