@@ -10,8 +10,6 @@ from __future__ import (
 
 import ctypes
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -135,35 +133,17 @@ def needed_cuda() -> tuple[int, int]:
 def find_driver(root: Path = Path("/")) -> Driver | None:
     """The NVIDIA driver; None where there is none."""
     cuda = library_cuda()
-    version = kernel_version(root) or (None if cuda else _asked_version())
     if (root / "proc/driver/nvidia").is_dir():
-        return Driver("/proc/driver/nvidia is there", version, cuda)
-    if shutil.which("nvidia-smi"):
-        return Driver("nvidia-smi is on the path", version, cuda)
-    if cuda is not None:
-        return Driver("libcuda.so.1 can be loaded", version, cuda)
-    return None
+        return Driver("/proc/driver/nvidia is there", kernel_version(root), cuda)
+    return None if cuda is None else Driver("libcuda.so.1 can be loaded", None, cuda)
 
 
 def kernel_version(root: Path = Path("/")) -> str | None:
     """The version of the loaded kernel module, by its own file; None where there is none."""
-    try:
-        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    match = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    match = re.search(
+        r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", read_text(root / "proc/driver/nvidia/version")
+    )
     return match.group(1) if match else None
-
-
-def _asked_version() -> str | None:
-    """The version that nvidia-smi reports, where neither /proc nor the driver's library says it."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.match(r"\d+\.\d+(?:\.\d+)?", done.stdout.strip())
-    return match.group(0) if match else None
 
 
 def library_cuda() -> tuple[int, int] | None:

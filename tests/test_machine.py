@@ -97,14 +97,13 @@ def lay_out(root: Path, text: str) -> Path:
     return root
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, library: Library | None, has_smi: bool = False) -> None:
+def pretend(monkeypatch: pytest.MonkeyPatch, library: Library | None) -> None:
     def load(name: str) -> Library:
         if library is None:
             raise OSError(f"{name}: cannot open shared object file")
         return library
 
     monkeypatch.setattr(module.ctypes, "CDLL", load)
-    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}" if has_smi else None)
 
 
 @pytest.mark.parametrize(("text", "version"), [(PROPRIETARY, "535.183.01"), (OPEN, "580.65.06"), ("?", None)])
@@ -168,20 +167,6 @@ def test_a_library_alone_is_a_driver_and_one_that_cannot_answer_is_none(
     assert (library_cuda(), find_driver(tmp_path)) == (None, None)
     pretend(monkeypatch, None)
     assert (library_cuda(), find_driver(tmp_path)) == (None, None)
-
-
-def test_a_machine_with_nvidia_smi_alone_is_asked_for_the_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend(monkeypatch, None, has_smi=True)
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 550.54.15\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    driver = find_driver(tmp_path)
-    assert driver is not None
-    assert (driver.seen, driver.version) == ("nvidia-smi is on the path", "550.54.15")
-    assert driver.fault is not None
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0)])

@@ -33,7 +33,6 @@ _LOST_PEER = (
 )
 _NCCL_HINTS = (
     ("Duplicate GPU", "two ranks use one GPU: start one rank per GPU (torchrun --nproc-per-node gpu)"),
-    ("shared memory segment", "/dev/shm is too small or full: docker run --shm-size=1g, or --ipc=host"),
     ("/dev/shm", "/dev/shm is too small or full: docker run --shm-size=1g, or --ipc=host"),
     (
         "ocket",

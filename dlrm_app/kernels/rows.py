@@ -2,13 +2,15 @@
 
 import platform
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+if TYPE_CHECKING:  # the loader copies rows without torch
+    import torch
 
 LINE = 16
 """float32 values of a line of the cache."""
@@ -19,12 +21,15 @@ ALL_WEIGHTS = 1 << 48
 @cache
 def _converts_halves() -> bool:
     """True if the CPU has instructions for it, as all of Arm's with 64 bits have; LLVM would call a function elsewhere."""
+    import torch
+
     return platform.machine() == "aarch64" or bool(torch.cpu.get_capabilities().get("f16c"))
 
 
-def can_read(weights: torch.Tensor) -> bool:
+def can_read(weights: "torch.Tensor") -> bool:
     """True if they are float32, or float16 that the CPU can convert."""
-    return weights.dtype == torch.float32 or (weights.dtype == torch.float16 and _converts_halves())
+    kind = str(weights.dtype)
+    return kind == "torch.float32" or (kind == "torch.float16" and _converts_halves())
 
 
 @intrinsic

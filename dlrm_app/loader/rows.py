@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]  # it has none
 from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.kernels.rows import LINE, bring_to_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,6 @@ _NEAR = 512
 """Rows whose dense values stay in the first cache while one column after the other is spread over them."""
 _LEAD = 2
 """Ranges between the one whose ids are copied and the one whose ids are asked for: each begins in memory that no cache holds."""
-_WIDTH, _LINE = 4, 64
-"""Bytes of an id, and of what memory gives at once."""
 
 
 @intrinsic
@@ -170,22 +168,6 @@ def _pointer(typing_context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(address), generate
-
-
-@intrinsic
-def _prefetch(typing_context: Any, address: Any) -> Any:
-    """Has the memory at an address brought near, without waiting for it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        reading, for_long, data = (ir.Constant(number, value) for value in (0, 3, 1))
-        pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
-        builder.call(prefetch, [pointer, reading, for_long, data])
-        return context.get_dummy_value()
-
-    return types.void(address), generate
 
 
 @njit(nogil=True, cache=True)
@@ -278,9 +260,9 @@ def copy_rows(addresses, ranges, rows_per_lane, dense, labels, ids, begins, leng
             bags = addresses[p, 3 + 2 * f]
             offsets = carray(_pointer(bags), _SOME, np.int32)
             if bags == 0 and p + _LEAD < len(ranges):
-                first, last = ranges[p + _LEAD, 0], ranges[p + _LEAD, 1]
-                for near in range(_WIDTH * first, _WIDTH * last, _LINE):
-                    _prefetch(addresses[p + _LEAD, 2 + 2 * f] + np.uint64(near))
+                ahead = carray(_pointer(addresses[p + _LEAD, 2 + 2 * f]), _SOME, np.int32)
+                for near in range(ranges[p + _LEAD, 0], ranges[p + _LEAD, 1], LINE):
+                    bring_to_read(ahead, near)
             row, stop, at = ranges[p]
             while row < stop:
                 size, k = min(rows_per_lane - at % rows_per_lane, stop - row), at // rows_per_lane

@@ -5,7 +5,7 @@ why each kind of table is sharded.
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import indent
 
@@ -26,7 +26,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.cost import KINDS, Option, Options, Workload
 from dlrm_app.sharding.placement import Assignment, Loads, Placed, imbalance, rank_loads
-from dlrm_app.table import Cell, Column, Columns, Rows, share, text_table
+from dlrm_app.table import Column, Columns, Rows, share, text_table
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text, percent
 
@@ -94,16 +94,18 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
 
 
 MAX_TABLE_ROWS = 12
+"""In a run's log; dlrm-plan shows all."""
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""
-FEW_ROWS = 256
-"""A GPU with fewer rows a step waits for the launch of its kernels."""
-TABLE_COLUMNS: Columns = (
-    *("tables", "rows", "dim"),
+TABLE_COLUMNS: Columns = [
+    "tables",
+    "rows",
+    "dim",
     Column("sharding", is_words=True),
-    *("shards", "weights"),
+    "shards",
+    "weights",
     Column("why", is_words=True),
-)
+]
 
 
 def log_plan(plan: EstimatedPlan) -> None:
@@ -119,88 +121,67 @@ def log_plan(plan: EstimatedPlan) -> None:
 
 
 def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
-    """The loads of ranks, the balance, and how tables are sharded: those of one shape in a line, at most so many lines."""
-    rows = table_rows(plan)
-    hidden = len(rows[max_table_rows:]) if max_table_rows else 0
-    return "\n".join(
-        [
-            f"sharding plan for {plan.cluster}, estimated:",
-            indent(text_table(*rank_rows(plan.loads, plan.cluster)), "  "),
-            balance_line(plan.loads),
-            *notes(plan),
-            indent(text_table(TABLE_COLUMNS, rows[:max_table_rows]), "  "),
-            *([f"  … and {hidden} lines more: plan.yaml has every table"] if hidden else []),
-        ]
-    )
-
-
-def balance_line(loads: Loads) -> str:
-    """Largest over mean, of time and memory."""
-    return (
+    """The loads of ranks, the balance (largest over mean), and how tables are sharded, in so many lines."""
+    loads, num_ranks, rows = plan.loads, plan.cluster.num_ranks, _table_rows(plan)
+    lines = [
+        f"sharding plan for {plan.cluster}, estimated:",
+        indent(_rank_table(loads, plan.cluster), "  "),
         f"balance (largest/mean): time {imbalance(loads.time):.3f}, memory {imbalance(loads.device):.3f}; "
-        f"{loads.time.max():.3g} ms a step on the slowest rank"
-    )
-
-
-def notes(plan: EstimatedPlan) -> list[str]:
-    """What is wrong with so many ranks for these tables and this batch."""
-    num_ranks, found = plan.cluster.num_ranks, []
-    holding = {rank for placed in plan.assignment.values() for rank in placed.ranks}
-    if empty := num_ranks - len(holding):
-        found.append(
+        f"{loads.time.max():.3g} ms a step on the slowest rank",
+    ]
+    if empty := num_ranks - len({rank for placed in plan.assignment.values() for rank in placed.ranks}):
+        lines.append(
             f"{empty:,} of {num_ranks:,} ranks hold no table: take fewer, or let sharding.types be row_wise"
         )
-    rows = plan.work.global_batch_size / num_ranks
-    if plan.cluster.device == "cuda" and rows < FEW_ROWS:
-        found.append(
-            f"{rows:.0f} rows a GPU and step leave it idle: take fewer, or a larger trainer.global_batch_size"
-        )
-    return found
+    lines.append(indent(text_table(TABLE_COLUMNS, rows[:max_table_rows]), "  "))
+    if max_table_rows is not None and len(rows) > max_table_rows:
+        lines.append(f"  … and {len(rows) - max_table_rows} lines more: plan.yaml has every table")
+    return "\n".join(lines)
 
 
-def rank_rows(loads: Loads, cluster: Cluster) -> tuple[Columns, Rows]:
-    """Headings and rows: memory by kind and time of every rank, or of the smallest, mean and largest of many."""
-    kinds = [
-        *((kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()),
-        ("in all", loads.device),
-        *([("in the host", loads.host)] if loads.host.any() else []),
-    ]
-    headings = ["rank", *(name for name, _ in kinds), "of its memory", "ms a step"]
-    used = loads.device / cluster.usable
-
-    def row(name: str, pick: Callable[[np.ndarray], float]) -> list[str | Cell]:
-        parts = [memory_text(pick(part)) for _, part in kinds]
-        return [name, *parts, share(pick(used)), f"{pick(loads.time):.3g}"]
-
+def _rank_table(loads: Loads, cluster: Cluster) -> str:
+    """Memory by kind and time of every rank, or of the smallest, mean and largest of many."""
+    parts = [(kind, part) for kind, part in zip(KINDS, loads.memory.T, strict=True) if part.any()]
+    parts += [("in all", loads.device), *([("in the host", loads.host)] if loads.host.any() else [])]
+    values = np.stack(
+        [*(part for _, part in parts), loads.device / cluster.usable, loads.time]
+    )  # [columns, ranks]
+    shown = {str(rank): column for rank, column in enumerate(values.T)}
     if cluster.num_ranks > MAX_RANKS:
-        rows = [row("smallest", np.min), row("mean", np.mean), row("largest", np.max)]
-    else:
-        rows = [row(str(rank), lambda part, rank=rank: part[rank]) for rank in range(cluster.num_ranks)]  # type: ignore[misc]
-    return headings, rows
+        shown = {"smallest": values.min(1), "mean": values.mean(1), "largest": values.max(1)}
+    headings = ["rank", *(name for name, _ in parts), "of its memory", "ms a step"]
+    rows: Rows = [
+        [name, *map(memory_text, of_rank[:-2]), share(of_rank[-2]), f"{of_rank[-1]:.3g}"]
+        for name, of_rank in shown.items()
+    ]
+    return text_table(headings, rows)
 
 
-def table_rows(plan: EstimatedPlan) -> list[list[str]]:
+def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
     """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike."""
-    alike: dict[tuple[object, str, str], list[Table]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[Table]] = defaultdict(list)
     slowest = float(plan.loads.time.max())
     for name, table in plan.work.tables.items():
         placed = plan.assignment[name]
-        why = reason(placed, plan.options.get(name, ()), plan.cluster, slowest)
-        alike[shape(table), placed.option.label, why].append(table)
-    rows = []
-    for (_, sharding, why), tables in alike.items():
-        largest = max(tables, key=lambda table: table.num_bytes)
-        num_shards = str(len(plan.assignment[largest.name].ranks))
-        weights = memory_text(sum(table.num_bytes for table in tables))
-        rows.append(
-            [label(tables), f"{largest.rows:,}", str(largest.dim), sharding, num_shards, weights, why]
-        )
-    return rows
+        why = _reason(placed.option, plan.options.get(name, ()), plan.cluster, slowest)
+        shape = (table.rows, table.dim, table.data_type, len(table.features))
+        alike[(*shape, placed.option.label, why, len(placed.ranks))].append(table)
+    return [
+        [
+            _label(tables),
+            f"{rows:,}",
+            str(dim),
+            str(sharding),
+            str(num_shards),
+            memory_text(sum(t.num_bytes for t in tables)),
+            str(why),
+        ]
+        for (rows, dim, _, _, sharding, why, num_shards), tables in alike.items()
+    ]
 
 
-def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:
+def _reason(chosen: Option, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:
     """Why a table is sharded as it is, in a few words."""
-    chosen = placed.option
     if not options:
         return "as the plan's file says"
     if len(options) == 1:
@@ -212,17 +193,12 @@ def reason(placed: Placed, options: Sequence[Option], cluster: Cluster, slowest:
         return f"{memory_text(float(cheapest.device.max()))} is too much for one rank"
     if cheapest.time.max() > slowest:
         return f"{cheapest.time.max():.3g} ms is too much for one rank"
-    if chosen.device.sum() < cheapest.device.sum():
-        return "saves memory that others need"
-    return "spreads the load"
+    return (
+        "saves memory that others need" if chosen.device.sum() < cheapest.device.sum() else "spreads the load"
+    )
 
 
-def shape(table: Table) -> tuple[int, int, str, int]:
-    """Rows, width, precision and number of features."""
-    return table.rows, table.dim, table.data_type, len(table.features)
-
-
-def label(tables: Sequence[Table]) -> str:
+def _label(tables: Sequence[Table]) -> str:
     """One name, or the stem of many with their number."""
     first = tables[0].name
     if len(tables) == 1:

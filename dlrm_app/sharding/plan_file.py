@@ -1,6 +1,6 @@
 """A sharding plan as a file that people read and compare: plan.yaml."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,25 +43,15 @@ class _PlanFile:
 
 def plan_to_dict(plan: EstimatedPlan) -> dict[str, Any]:
     """Table name → how and where it is sharded; shards as [row, column, rows, columns, rank]."""
-    return {
-        "nodes": plan.cluster.nodes,
-        "devices_per_node": plan.cluster.devices_per_node,
-        "tables": {name: _entry(plan.assignment[name]) for name in plan.work.tables},
-    }
-
-
-def _entry(placed: Placed) -> dict[str, Any]:
-    option, ranks = placed.option, list(placed.ranks)
-    is_copied = option.sharding_type == "data_parallel"
-    shards = [] if is_copied else np.column_stack([option.offsets, option.sizes, ranks]).tolist()
-    cached = {} if option.load_factor is None else {"cache_load_factor": option.load_factor}
-    return {
-        "sharding_type": option.sharding_type,
-        "compute_kernel": option.kernel,
-        "ranks": ranks,
-        "shards": shards,
-        **cached,
-    }
+    tables = {}
+    for name in plan.work.tables:
+        option, ranks = plan.assignment[name].option, list(plan.assignment[name].ranks)
+        is_copied = option.sharding_type == "data_parallel"
+        shards = [] if is_copied else np.column_stack([option.offsets, option.sizes, ranks]).tolist()
+        cached = {} if option.load_factor is None else {"cache_load_factor": option.load_factor}
+        how = {"sharding_type": option.sharding_type, "compute_kernel": option.kernel}
+        tables[name] = {**how, "ranks": ranks, "shards": shards, **cached}
+    return {"nodes": plan.cluster.nodes, "devices_per_node": plan.cluster.devices_per_node, "tables": tables}
 
 
 def write_plan(path: Path, plan: EstimatedPlan) -> None:
@@ -77,13 +67,18 @@ def load_plan(path: Path, work: Workload, cluster: Cluster) -> Assignment:
     columns that lie nowhere or twice.
     """
     file = _read(path)
-    entries = file.tables
+    entries, assignment = file.tables, dict[str, Placed]()
     problems = _rank_problems(file, cluster)
     if not problems:
-        problems += _named(
-            "it has entries for tables that are not here", [n for n in entries if n not in work.tables]
-        )
-        problems += _named("it has no entry for", [n for n in work.tables if n not in entries])
+        for problem, names in (
+            (
+                "it has entries for tables that are not here",
+                [name for name in entries if name not in work.tables],
+            ),
+            ("it has no entry for", [name for name in work.tables if name not in entries]),
+        ):
+            hint = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
+            problems += [f"{problem}: {listed(names, 5)}; {hint}"] if names else []
         problems += by_cause((name, _entry_faults(entry, cluster)) for name, entry in entries.items())
     if not problems:
         assignment, faults = _assign(entries, work, cluster)
@@ -102,12 +97,6 @@ def _read(path: Path) -> _PlanFile:
                 f"sharding.plan={path} cannot be read: {reason}; name a plan.yaml that dlrm-plan or dlrm-train wrote"
             ]
         ) from error
-
-
-def _named(problem: str, names: Sequence[str]) -> list[str]:
-    """One problem of many tables."""
-    hint = "plan these tables, with dlrm-plan output=FOLDER, or leave sharding.plan out"
-    return [f"{problem}: {listed(names, 5)}; {hint}"] if names else []
 
 
 def _rank_problems(file: _PlanFile, cluster: Cluster) -> list[str]:
@@ -195,16 +184,15 @@ def _as_constraints(entry: _Entry, constraints: ParameterConstraints) -> Paramet
     )
 
 
-def _rank_order_faults(option: Option, ranks: Sequence[int], cluster: Cluster) -> list[str]:
+def _rank_order_faults(option: Option, ranks: list[int], cluster: Cluster) -> list[str]:
     """Types that tie their shards to certain ranks."""
-    if option.sharding_type == "row_wise" and list(ranks) != list(range(cluster.num_ranks)):
-        return [f"row_wise puts shard i on rank i, got ranks {list(ranks)[:8]}"]
-    width = cluster.devices_per_node
-    if option.sharding_type in ("table_row_wise", "grid_shard"):
-        for start in range(0, len(ranks), width):
-            first = ranks[start] // width * width
-            if list(ranks[start : start + width]) != list(range(first, first + width)):
-                return [f"{option.sharding_type} needs all ranks of a node in order, got {list(ranks)[:8]}"]
-    if option.sharding_type == "table_column_wise" and len({rank // width for rank in ranks}) > 1:
-        return [f"table_column_wise keeps to one node, got ranks {list(ranks)[:8]}"]
+    kind, width, got = option.sharding_type, cluster.devices_per_node, f"got ranks {ranks[:8]}"
+    if kind == "row_wise" and ranks != list(range(cluster.num_ranks)):
+        return [f"row_wise puts shard i on rank i, {got}"]
+    if kind in ("table_row_wise", "grid_shard"):
+        nodes = [ranks[start] // width for start in range(0, len(ranks), width)]
+        if ranks != [node * width + place for node in nodes for place in range(width)]:
+            return [f"{kind} needs all ranks of a node in order, {got}"]
+    if kind == "table_column_wise" and len({rank // width for rank in ranks}) > 1:
+        return [f"table_column_wise keeps to one node, {got}"]
     return []

@@ -112,48 +112,26 @@ def _second_moment(gradient: Tensor, moment: Tensor) -> Tensor:
 
 ADAM_ARGUMENTS = ("eps", "beta1", "beta2")
 
+_ON_CUDA = ("cuda",)
+_MOMENTS = {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT}
+_ROWWISE_MOMENTS = {"exp_avg": WEIGHT, "exp_avg_sq": ROW}
+
 SPARSE_OPTIMIZERS = {
     "sgd": SparseOptimizer("SGD", sgd, arguments=(), decay_devices=(), weight_decay_mode="coupled"),
     "adagrad": SparseOptimizer(
         "Adagrad", adagrad, {"sum": WEIGHT}, decay_devices=(), weight_decay_mode="coupled"
     ),
+    # fbgemm's default is no weight decay; on CPU it heeds weight_decay for shared tables alone
     "rowwise_adagrad": SparseOptimizer(
-        "RowWiseAdagrad",
-        adagrad,
-        {"sum": ROW},
-        # fbgemm's default is none; on CPU it heeds weight_decay for shared tables alone
-        decay_mode="L2",
-        weight_decay_mode="coupled",
+        "RowWiseAdagrad", adagrad, {"sum": ROW}, decay_mode="L2", weight_decay_mode="coupled"
     ),
-    "adam": SparseOptimizer(
-        "Adam",
-        adam,
-        {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT},
-        ADAM_ARGUMENTS,
-        devices=("cuda",),
-    ),
+    "adam": SparseOptimizer("Adam", adam, _MOMENTS, ADAM_ARGUMENTS, _ON_CUDA),
     "partial_rowwise_adam": SparseOptimizer(
-        "PartialRowWiseAdam",
-        adam,
-        {"exp_avg": WEIGHT, "exp_avg_sq": ROW},
-        ADAM_ARGUMENTS,
-        devices=("cuda",),
+        "PartialRowWiseAdam", adam, _ROWWISE_MOMENTS, ADAM_ARGUMENTS, _ON_CUDA
     ),
-    "lamb": SparseOptimizer(
-        "LAMB",
-        lamb,
-        {"exp_avg": WEIGHT, "exp_avg_sq": WEIGHT},
-        ADAM_ARGUMENTS,
-        devices=("cuda",),
-        scales_by_weights=True,
-    ),
+    "lamb": SparseOptimizer("LAMB", lamb, _MOMENTS, ADAM_ARGUMENTS, _ON_CUDA, scales_by_weights=True),
     "partial_rowwise_lamb": SparseOptimizer(
-        "PartialRowWiseLAMB",
-        lamb,
-        {"exp_avg": WEIGHT, "exp_avg_sq": ROW},
-        ADAM_ARGUMENTS,
-        devices=("cuda",),
-        scales_by_weights=True,
+        "PartialRowWiseLAMB", lamb, _ROWWISE_MOMENTS, ADAM_ARGUMENTS, _ON_CUDA, scales_by_weights=True
     ),
 }
 
@@ -166,29 +144,3 @@ def table_settings(table: Table, settings: SparseSettings) -> SparseSettings:
 def optimizer_kinds(tables: Sequence[Table], settings: SparseSettings) -> Mapping[str, str]:
     """Table name → the kind of its optimizer."""
     return {table.name: table_settings(table, settings).kind for table in tables}
-
-
-def optimizer_rows() -> list[tuple[str, ...]]:
-    """The registry as a table for the documentation, its head first."""
-    head = (
-        "kind",
-        "state per weight",
-        "state per row",
-        "fused on",
-        "weight_decay fused on",
-        "trains alike under column_wise",
-    )
-    rows = []
-    for kind, optimizer in SPARSE_OPTIMIZERS.items():
-        kept = list(optimizer.state.values())
-        rows.append(
-            (
-                kind,
-                f"{4 * kept.count(WEIGHT)} B",
-                f"{4 * kept.count(ROW)} B",
-                ", ".join(optimizer.devices),
-                ", ".join(optimizer.decay_devices) or "-",
-                "no" if optimizer.reduces_over_rows else "yes",
-            )
-        )
-    return [head, *rows]
