@@ -398,11 +398,11 @@ class GenerateConfig(Section):
 def generate_problems(config: GenerateConfig) -> list[Problem | str]:
     """Problems of the values, and of the output that they name."""
     output, is_folder = Path(config.output), config.format == "dataset" or config.days > 1
-    problems: list[Problem | str] = [
-        *config.problems(),
-        *output_problems("output", output, is_folder=is_folder),
-    ]
-    if not is_folder and not config.overwrite and is_file(output):
+    wrong_output = output_problems("output", output, is_folder=is_folder)
+    problems: list[Problem | str] = [*config.problems(), *wrong_output]
+    if wrong_output or config.overwrite:
+        return problems
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
         cure = "choose another name, or overwrite=true to replace it"
         problems.append(Problem(f"output={output}", "exists", cure))
     return problems

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -25,22 +25,19 @@ from dlrm_app.config.days import DaysConfig
 from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.days.gate import reason_after, reason_before
 from dlrm_app.days.record import (
-    DAYS,
     RECORD,
     SECONDS,
     DayRecord,
     Holdout,
     Scores,
     Vocabulary,
-    parent_checksum,
     redo,
-    write_record,
 )
 from dlrm_app.days.rows import write_rows
 from dlrm_app.days.words import evaluate_words, export_words, preprocess_words, train_words
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
-from dlrm_app.files import write_json
+from dlrm_app.files import checksum, write_json
 from dlrm_app.records import from_json
 
 logger = logging.getLogger(__name__)
@@ -51,44 +48,30 @@ Run = Callable[[str, Sequence[str], Path], None]
 
 
 @dataclass(frozen=True)
-class History:
-    """The days that are done, in order."""
-
-    output: Path
-    records: Sequence[DayRecord]
-
-    @property
-    def published(self) -> list[DayRecord]:
-        """Those whose models were published; the last is the parent of the next day."""
-        return [record for record in self.records if record.published]
-
-    def window(self, size: int) -> list[DayRecord]:
-        """The last ``size`` of these."""
-        return self.published[-size:] if size else []
-
-    def folder(self, day: str) -> Path:
-        """The folder of a day."""
-        return self.output / DAYS / day
-
-
-@dataclass(frozen=True)
 class Day:
-    """The work of ``day``, after ``history``; ``is_first_rank``: this process writes, the others wait for its files."""
+    """The work of ``day``, after those ``published`` before it; ``is_first_rank``: this process writes, others wait for its files.
+
+    ``days``: the folder of all days. The last one published is the parent, whose model and vocabularies it begins with.
+    """
 
     config: DaysConfig
     day: date
-    history: History
+    published: Sequence[DayRecord]
+    days: Path
     run: Run
     is_first_rank: bool
 
     @cached_property
     def folder(self) -> Path:
-        return self.history.folder(self.day.isoformat())
+        return self.days / self.day.isoformat()
 
     @cached_property
-    def parent(self) -> str | None:
-        """The day whose model and vocabularies this one begins with."""
-        return self.history.published[-1].day if self.history.published else None
+    def parent(self) -> Path | None:
+        return self.days / self.published[-1].day if self.published else None
+
+    def window(self, size: int) -> Sequence[DayRecord]:
+        """The last ``size`` days that were published."""
+        return self.published[-size:] if size else []
 
     def learn(self) -> DayRecord:
         """Does all that is not done yet, and gives the record, which is written."""
@@ -100,7 +83,7 @@ class Day:
         scores = self._judge()
         held, holdout, is_retrained = None, None, False
         if self.day.isoformat() not in days.accept:
-            before = self.history.window(days.replay_window or 1)
+            before = self.window(days.replay_window or 1)
             held = reason_before(rows.rows, unseen, scores.get("next_day"), before, days)
         if held is None:
             holdout = self._train()
@@ -122,23 +105,23 @@ class Day:
             published=held is None,
             held=held,
             retrained=is_retrained,
-            parent=self.parent,
-            parent_record=parent_checksum(self.history.output, self.parent),
+            parent=self.parent.name if self.parent else None,
+            parent_record=checksum(self.parent / RECORD) if self.parent else None,
             sources=dataset.sources,
         )
-        self._once(self.folder / RECORD, lambda: write_record(self.folder, record))
+        self._once(self.folder / RECORD, lambda: write_json(self.folder / RECORD, asdict(record)))
         return record
 
     def _encode(self) -> Manifest:
         """The day's dataset, and the rows that are trained on."""
         days, output = self.config.days, self.folder / "dataset"
-        parent = read_manifest(self.history.folder(self.parent) / "dataset") if self.parent else None
+        parent = read_manifest(self.parent / "dataset") if self.parent else None
         words = preprocess_words(self.config, self.day, parent, output)
         with self._timed("encode"):
             self._once(output / MANIFEST, lambda: self.run("preprocess", words, self._log))
         dataset = read_manifest(output)
         with self._timed("replay"):
-            earlier = self.history.window(days.replay_window) if days.replay else []
+            earlier = self.window(days.replay_window) if days.replay else []
             self._write_rows(dataset, earlier, days.replay, self.folder / "rows")
         return dataset
 
@@ -147,7 +130,7 @@ class Day:
     ) -> None:
         def work() -> None:
             before = {
-                date.fromisoformat(record.day): read_manifest(self.history.folder(record.day) / "dataset")
+                date.fromisoformat(record.day): read_manifest(self.days / record.day / "dataset")
                 for record in earlier
             }
             write_rows(dataset, self.day, before, share, folder)
@@ -156,19 +139,18 @@ class Day:
 
     def _judge(self) -> dict[str, Scores]:
         """Field of the record → scores on all rows of this day: the parent's model, the first day's, the newest from scratch."""
-        published = self.history.published
         models = {}
-        if published:
-            models["next_day"] = self.history.folder(published[-1].day) / "model"
-            models["first_model"] = self.history.folder(published[0].day) / "model"
-        if retrained := [record for record in published if record.retrained]:
-            models["full_retrain"] = self.history.folder(retrained[-1].day) / "retrain" / "model"
+        if self.parent:
+            models["next_day"] = self.parent / "model"
+            models["first_model"] = self.days / self.published[0].day / "model"
+        if retrained := [record.day for record in self.published if record.retrained]:
+            models["full_retrain"] = self.days / retrained[-1] / "retrain" / "model"
         with self._timed("judge"):
             return {field: Scores.of(self._evaluate("test", [model])) for field, model in models.items()}
 
     def _train(self) -> Holdout:
         """The new model on the rows held back, beside the one that it began with."""
-        before = self.history.folder(self.parent) / "model" if self.parent else None
+        before = self.parent / "model" if self.parent else None
         with self._timed("train"):
             self._fit(self.folder / "rows", before, self.folder / "model")
         models = [self.folder / "model", *([before] if before else [])]
@@ -177,11 +159,14 @@ class Day:
 
     def _retrain(self) -> bool:
         """Trains from scratch on the last days if that is due; True if it was."""
-        every, published = self.config.days.full_retrain, self.history.published
-        since = next((n for n, record in enumerate(reversed(published)) if record.retrained), len(published))
-        if every is None or since + 1 < every:
+        every = self.config.days.full_retrain
+        if (
+            every is None
+            or len(self.published) + 1 < every
+            or any(day.retrained for day in self.window(every - 1))
+        ):
             return False
-        window = self.history.window(self.config.days.retrain_window - 1)
+        window = self.window(self.config.days.retrain_window - 1)
         rows, model = self.folder / "retrain" / "rows", self.folder / "retrain" / "model"
         with self._timed("retrain"):
             if not (model / "result.json").is_file():
@@ -200,12 +185,13 @@ class Day:
             self._once(output / "export.json", lambda: self.run("export", words, self._log))
 
     def _fit(self, rows: Path, before: Path | None, model: Path) -> None:
-        self._on_all_ranks(model / "result.json", "train", train_words(self.config, rows, before, model))
+        words = train_words(self.config, rows, before, model)
+        self._once(model / "result.json", lambda: self.run("train", words, self._log), on_all_ranks=True)
 
     def _evaluate(self, split: str, models: Sequence[Path]) -> EvaluationResult:
-        model = models[0].relative_to(self.history.output / DAYS)
-        path = self.folder / f"{split}_of_{'_'.join(model.parts)}.json"
-        self._on_all_ranks(path, "evaluate", evaluate_words(self.folder / "rows", split, models, path))
+        path = self.folder / f"{split}_of_{'_'.join(models[0].relative_to(self.days).parts)}.json"
+        words = evaluate_words(self.folder / "rows", split, models, path)
+        self._once(path, lambda: self.run("evaluate", words, self._log), on_all_ranks=True)
         try:
             return from_json(EvaluationResult, json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
@@ -215,19 +201,10 @@ class Day:
     def _log(self) -> Path:
         return self.folder / "log.txt"
 
-    def _on_all_ranks(self, mark: Path, command: str, words: Sequence[str]) -> None:
-        """Runs a command that leaves ``mark``, unless it is there."""
-        if not mark.is_file():
-            self.run(command, words, self._log)
-            self._wait_for(mark)
-
-    def _once(self, mark: Path, work: Callable[[], None]) -> None:
-        """Lets the first rank do ``work``, which leaves ``mark``, unless it is there; the others wait for it."""
-        if self.is_first_rank and not mark.is_file():
+    def _once(self, mark: Path, work: Callable[[], None], *, on_all_ranks: bool = False) -> None:
+        """Lets the first rank, or all, do ``work``, which leaves ``mark``, unless it is there; the others wait for it."""
+        if (self.is_first_rank or on_all_ranks) and not mark.is_file():
             work()
-        self._wait_for(mark)
-
-    def _wait_for(self, mark: Path) -> None:
         while not mark.is_file():  # whoever writes it ends the other ranks where it fails
             time.sleep(POLL_SECONDS)
 
@@ -269,25 +246,24 @@ def _growth(dataset: Manifest) -> tuple[float | None, dict[str, float], Vocabula
     return share, {each.features[0]: each.unseen_share for each in growth}, vocabulary
 
 
-def prune(history: History, num_kept: int) -> None:
+def prune(days: Path, records: Sequence[DayRecord], num_kept: int) -> None:
     """Deletes what days before the last ``num_kept`` published ones hold, but for the models that coming days are judged by."""
-    published = history.published
-    retrained = [record for record in published if record.retrained]
-    for record in history.records:
-        if record.day >= published[-num_kept:][0].day:
-            return
+    published = [record.day for record in records if record.published]
+    retrained = [record.day for record in records if record.retrained]
+    for day in (record.day for record in records if record.day < published[-num_kept:][0]):
         parts = ["dataset", "rows", "export"]
-        parts += ["model"] if record != published[0] else []
-        parts += ["retrain"] if record not in retrained[-1:] else []
+        parts += ["model"] if day != published[0] else []
+        parts += ["retrain"] if day not in retrained[-1:] else []
         for part in parts:
-            shutil.rmtree(history.folder(record.day) / part, ignore_errors=True)
+            shutil.rmtree(days / day / part, ignore_errors=True)
 
 
-def publish(history: History) -> None:
-    """Lets OUTPUT/published be a link to the newest published day, in one step."""
-    link, target = history.output / "published", Path(DAYS) / history.published[-1].day
+def publish(folder: Path) -> None:
+    """Lets OUTPUT/published be a link to the ``folder`` of a day, in one step."""
+    output = folder.parents[1]
+    link, target = output / "published", folder.relative_to(output)
     if not link.is_symlink() or link.readlink() != target:
-        temporary = history.output / ".published.partial"
+        temporary = output / ".published.partial"
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
         temporary.replace(link)

@@ -8,18 +8,15 @@ from functools import cache
 from pathlib import Path
 
 from dlrm_app.config.days import DaysConfig
-from dlrm_app.days.day import Day, History, Run, prune, publish
-from dlrm_app.days.record import DAYS, DayRecord, parent_checksum, read_records, redo, write_lines
+from dlrm_app.days.day import Day, Run, prune, publish
+from dlrm_app.days.record import DAYS, RECORD, DayRecord, read_records, redo, write_lines
 from dlrm_app.distributed.ranks import Ranks
 from dlrm_app.errors import ConfigError, DataError
-from dlrm_app.files import explained_disk_errors, held_lock
+from dlrm_app.files import checksum, explained_disk_errors, held_lock
 from dlrm_app.preprocess.units.source import Source, content_checksum, find_files
-from dlrm_app.table import text_table
 from dlrm_app.text import count, fixed, listed, percent
 
 logger = logging.getLogger(__name__)
-SHOWN = 14
-"""Days in the table at the end."""
 
 
 def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecord]:
@@ -42,15 +39,14 @@ def go_through_days(config: DaysConfig, run: Run, ranks: Ranks) -> list[DayRecor
                 f"input.days has no files from {missing[0]} to {missing[-1]}: looked for {files} in {Path.cwd()}"
             )
         for day in new:
-            record = Day(config, day, History(output, records), run, ranks.is_first).learn()
-            logger.info("%s: %s", record.day, f"held back: {record.held}" if record.held else "published")
+            published = [record for record in records if record.published]
+            record = Day(config, day, published, output / DAYS, run, ranks.is_first).learn()
+            logger.info(_summary(record))
             records.append(record)
             if ranks.is_first:
-                conclude(config, History(output, records))
+                conclude(config, output, records)
         if ranks.is_first:
-            marks = conclude(config, History(output, records))
-            print(days_table(records[-SHOWN:]))
-            _warn(missing, late, marks, output)
+            _warn(missing, late, conclude(config, output, records), output)
             print(f"{count(len(new), 'new day')}, {count(len(records), 'day')} in all")
     return records
 
@@ -71,21 +67,23 @@ def files_of(config: DaysConfig, day: date) -> list[Source]:
         return []
 
 
-def conclude(config: DaysConfig, history: History) -> dict[str, str]:
+def conclude(config: DaysConfig, output: Path, records: Sequence[DayRecord]) -> dict[str, str]:
     """Brings what follows from the records up to date: the link to the published day, what is kept, days.jsonl; gives the marks."""
-    if history.published:
-        publish(history)
-        prune(history, config.days.num_kept)
+    days = output / DAYS
+    if published := [record.day for record in records if record.published]:
+        publish(days / published[-1])
+        prune(days, records, config.days.num_kept)
     marks: dict[str, str] = {}
-    for record in history.records:
-        is_kept = (history.folder(record.day) / "dataset").is_dir()
+    now = {record.day: checksum(days / record.day / RECORD) for record in records}
+    for record in records:
+        is_kept = (days / record.day / "dataset").is_dir()
         if is_kept and (change := _change(record, config)):
             marks[record.day] = change
         elif record.parent in marks:
             marks[record.day] = f"made from {record.parent}, which has changed"
-        elif record.parent_record != parent_checksum(history.output, record.parent):
+        elif record.parent and now.get(record.parent) != record.parent_record:
             marks[record.day] = f"made from another {record.parent} than the one that is there now"
-    write_lines(history.output, history.records, marks)
+    write_lines(output, records, marks)
     return marks
 
 
@@ -119,16 +117,12 @@ def _warn(missing: Sequence[str], late: Sequence[str], marks: Mapping[str, str],
         logger.warning("to learn from %s on again, %s", first, redo(following))
 
 
-def days_table(records: Sequence[DayRecord]) -> str:
-    """A row a day."""
-    rows = [
-        [
-            record.day,
-            f"{record.rows:,}",
-            percent(record.unseen_share),
-            *(fixed(scores.auc if scores else None, 5) for scores in (record.next_day, record.first_model)),
-            f"held back: {record.held}" if record.held else "published",
-        ]
-        for record in records
-    ]
-    return text_table(["day", "rows", "unseen", "AUC, yesterday's model", "first day's", ""], rows)
+def _summary(record: DayRecord) -> str:
+    end = f"held back: {record.held}" if record.held else "published"
+    first, scores = record.first_model, record.next_day
+    judged = f"; AUC of yesterday's model {fixed(scores.auc, 5)}" if scores else ""
+    judged += f", of the first day's {fixed(first.auc, 5)}" if first else ""
+    unseen = (
+        f", {percent(record.unseen_share)} of lookups never seen" if record.unseen_share is not None else ""
+    )
+    return f"{record.day}: {end}; {record.rows:,} rows{unseen}{judged}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from dlrm_app.dataset.manifest import Source
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.result import EvaluationResult
-from dlrm_app.files import checksum, write_json, write_text
+from dlrm_app.files import write_text
 from dlrm_app.records import from_json
 
 DAYS, LINES, RECORD, SECONDS = "days", "days.jsonl", "day.json", "seconds.json"
@@ -99,11 +99,6 @@ class DayRecord:
     version: int = 1
 
 
-def write_record(folder: Path, record: DayRecord) -> None:
-    """Writes FOLDER/day.json, the last act of a day."""
-    write_json(folder / RECORD, asdict(record))
-
-
 def read_records(output: Path) -> list[DayRecord]:
     """The records of all days that are done, in the order of the days. Raises DataError for a damaged one."""
     return [_read(path) for path in sorted((output / DAYS).glob(f"*-*-*/{RECORD}"))]
@@ -123,12 +118,6 @@ def _read(path: Path) -> DayRecord:
 def redo(paths: Sequence[Path]) -> str:
     """What to type so that days are done again."""
     return f"delete {' '.join(map(str, paths))} and run the same command"
-
-
-def parent_checksum(output: Path, parent: str | None) -> str | None:
-    """Checksum of the record of the day ``parent``; None where there is none."""
-    path = output / DAYS / str(parent) / RECORD
-    return checksum(path) if path.is_file() else None
 
 
 def write_lines(output: Path, records: Sequence[DayRecord], marks: Mapping[str, str]) -> None:

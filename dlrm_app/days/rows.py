@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import Bags, array_of, numbers_of, read_ids, with_ids
@@ -96,7 +95,12 @@ def _write_shard(folder: Path, name: str, tables: Iterator[pa.Table], dataset: M
 
 
 def _schema(manifest: Manifest) -> pa.Schema:
-    return pq.read_schema(manifest.folder / manifest.splits["train"].shards[0].path)
+    """The columns of a shard, as preprocessing writes them."""
+    lists = pa.list_(pa.field("element", pa.int32(), nullable=False))
+    label = [] if manifest.label is None else [(manifest.label, pa.uint8())]
+    dense = [(column.name, pa.float32()) for column in manifest.dense]
+    ids = [(column.name, lists if column.multi_hot else pa.int32()) for column in manifest.sparse]
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in (*label, *dense, *ids)])
 
 
 def _picked(

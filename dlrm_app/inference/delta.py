@@ -75,8 +75,7 @@ def locate_rows(path: Path, tables: Iterable[tuple[str, Bytes]]) -> list[RowsAt]
 def _equal_bytes(first: Bytes, second: Bytes) -> int:
     """How many bytes both begin with alike."""
     length = min(len(first), len(second))
-    for start in range(0, length, _BLOCK_BYTES):
-        stop = min(start + _BLOCK_BYTES, length)
+    for start, stop in _blocks(Piece(length)):
         unequal = first[start:stop] != second[start:stop]
         if unequal.any():
             return start + int(unequal.argmax())
@@ -87,38 +86,39 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
     """Writes to the folder ``delta`` what gives the export ``full`` from the export ``base``. Raises DataError if that is damaged."""
     before, after = read_record(base), read_record(full)
     check_files(base, before.files)
-    patched, num_changed, num_kept = [], 0, 0
-    for name, mark in after.files.items():
-        if before.files.get(name) == mark:
-            continue
-        patched.append(name)
-        old, new = _mapped(base / name if name in before.files else None), _mapped(full / name)
+    patched = [name for name, mark in after.files.items() if before.files.get(name) != mark]
+    num_changed, num_new = 0, 0
+    for name in patched:
+        old, new = _mapped(base, name, before), _mapped(full, name, after)
         pieces = _cut(old, new, _places(before, base, name), _places(after, full, name))
-        patch = _patch_path(delta, name)
+        patch = delta / f"{name}.patch"
         patch.parent.mkdir(parents=True, exist_ok=True)
         with patch.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
             changed = _write_patch(stream, old, new, pieces)
-        places = {at.offset for at in before.rows.get(name, [])}
-        of_tables = [n for n, piece in enumerate(pieces) if piece.bytes and piece.base_offset in places]
-        num_changed += sum(changed[number] for number in of_tables)
-        num_kept += sum(pieces[number].bytes // pieces[number].row_bytes for number in of_tables)
-    rows = sum(at.rows for places in after.rows.values() for at in places)
-    ends = checksum(base / RECORD), before.step, checksum(full / RECORD)
-    marks = mark_files(delta, [_patch_path(delta, name) for name in patched])
-    same = sum(at.rows for name, places in after.rows.items() if name not in patched for at in places)
-    record = DeltaRecord(*ends, after, patched, rows, num_changed, rows - num_kept - same, marks)
+        tables = {at.offset for at in before.rows.get(name, [])}
+        compared = [n for n, piece in enumerate(pieces) if piece.bytes and piece.base_offset in tables]
+        num_changed += sum(changed[n] for n in compared)
+        num_new += sum(at.rows for at in after.rows.get(name, []))
+        num_new -= sum(pieces[n].bytes // pieces[n].row_bytes for n in compared)
+    record = DeltaRecord(
+        base=checksum(base / RECORD),
+        base_step=before.step,
+        result=checksum(full / RECORD),
+        record=after,
+        patched=patched,
+        rows=sum(at.rows for places in after.rows.values() for at in places),
+        changed_rows=num_changed,
+        new_rows=num_new,
+        files=mark_files(delta, [delta / f"{name}.patch" for name in patched]),
+    )
     write_json(delta / DELTA, asdict(record))
     return record
 
 
-def _mapped(path: Path | None) -> Bytes:
-    if path is None or not path.stat().st_size:
-        return np.empty(0, np.uint8)
-    return np.memmap(path, np.uint8, mode="r")
-
-
-def _patch_path(delta: Path, name: str) -> Path:
-    return delta / f"{name}.patch"
+def _mapped(folder: Path, name: str, record: ExportRecord) -> Bytes:
+    """The bytes of a file of an export; none where it has no such file."""
+    is_empty = name not in record.files or not record.files[name].bytes
+    return np.empty(0, np.uint8) if is_empty else np.memmap(folder / name, np.uint8, mode="r")
 
 
 def _places(record: ExportRecord, folder: Path, name: str) -> list[RowsAt]:
@@ -166,19 +166,19 @@ def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Pie
     stream.write(np.array([len(pieces)], "<i8"))
     stream.write(np.array(pieces, "<i8"))
     for number, piece in enumerate(pieces):
-        part = new[at : at + piece.bytes]
-        at += piece.bytes
-        there = old[piece.base_offset : piece.base_offset + piece.bytes]
+        there = old[piece.base_offset :]
         for begin, end in _blocks(piece):
             if piece.base_offset < 0:
-                stream.write(part[begin:end])
+                stream.write(new[at + begin : at + end])
             else:
-                rows, base = (block[begin:end].reshape(-1, piece.row_bytes) for block in (part, there))
+                rows = new[at + begin : at + end].reshape(-1, piece.row_bytes)
+                base = there[begin:end].reshape(-1, piece.row_bytes)
                 changed = np.flatnonzero((rows != base).any(1))
                 stream.write(np.array([len(changed)], "<u4"))
                 stream.write(np.diff(changed, prepend=0).astype("<u4"))
                 stream.write((rows[changed] - base[changed]).T.copy())
                 num_changed[number] += len(changed)
+        at += piece.bytes
     return num_changed
 
 
@@ -195,7 +195,8 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
     """
     record = read_delta(delta)
     refuse_other_base(base, delta, record)
-    check_files(base, read_record(base).files)
+    before = read_record(base)
+    check_files(base, before.files)
     check_files(delta, record.files)
     for name in record.record.files:
         path = target / name
@@ -203,9 +204,9 @@ def apply_delta(base: Path, delta: Path, target: Path) -> DeltaRecord:
         if name not in record.patched:
             shutil.copyfile(base / name, path)
             continue
-        old = _mapped(base / name if (base / name).is_file() else None)
+        old = _mapped(base, name, before)
         with (
-            _patch_path(delta, name).open("rb") as patch,
+            (delta / f"{name}.patch").open("rb") as patch,
             pa.CompressedInputStream(patch, "zstd") as stream,
             path.open("wb") as file,
         ):
@@ -224,7 +225,7 @@ def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
     (count,) = np.frombuffer(stream.read(8), "<i8")
     for values in np.frombuffer(stream.read(24 * int(count)), "<i8").reshape(-1, 3).tolist():
         piece = Piece(*values)
-        there = old[piece.base_offset : piece.base_offset + piece.bytes]
+        there = old[piece.base_offset :]
         for begin, end in _blocks(piece):
             if piece.base_offset < 0:
                 yield stream.read(end - begin)
@@ -238,12 +239,9 @@ def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
 
 
 def describe(record: DeltaRecord) -> str:
-    """How large a delta is beside the export, and whether that pays."""
+    """How large a delta is beside the export."""
     size, full = (sum(mark.bytes for mark in marks.values()) for marks in (record.files, record.record.files))
-    text = (
+    return (
         f"delta: {bytes_text(size)}, {size / full:.1%} of the export's {bytes_text(full)}; of {record.rows:,} rows "
         f"{record.changed_rows:,} changed, {record.new_rows:,} are new"
     )
-    if 2 * size > full:
-        text += "\nmost of the export changed, so a full one is about as small: weight decay and optimizers that move every row do that"
-    return text

@@ -1,26 +1,21 @@
 """Click logs in files: blocks of rows made by several threads, written in order, whole or not at all."""
 
 import datetime
-import json
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from isal import igzip
 from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import GenerateConfig
-from dlrm_app.errors import ConfigError, Problem, refuse_if
+from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, room_problems, write_json, written_whole
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
-from dlrm_app.records import from_json
 from dlrm_app.synthetic.days import Lives, drifted, make_lives
 from dlrm_app.synthetic.distribution import (
     MISSING,
@@ -84,105 +79,66 @@ def source_of_day(first: Source, day: int, drift: float, seed: int) -> Source:
 def write_clicks(config: GenerateConfig) -> list[Best]:
     """Writes ``config.rows`` rows of every day, and their best scores to ``<file>.best.json``; gives the best scores by day.
 
-    One day is the file ``config.output``; several are a folder of files, of which those that are there stay. Raises
-    ConfigError for files with other rows, and if the disk has too little room.
+    One day is the file ``config.output``; several are a folder of files. Raises ConfigError if the disk has too little room.
     """
-    output = Path(config.output)
-    refuse_if(output_problems("output", output, is_folder=config.days > 1))
-    logs = _logs(config, output)
+    output, is_log = Path(config.output), config.days > 1
+    refuse_if(output_problems("output", output, is_folder=is_log))
     first = make_source(config)
-    sample_rows = 1000
-    row_bytes = len(first.block(0, sample_rows)[0]) / sample_rows
-    (output.parent if config.days == 1 else output).mkdir(parents=True, exist_ok=True)
-    kept = [log.written() if config.days > 1 and not config.overwrite else None for log in logs]
-    refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * kept.count(None))))
+    (output if is_log else output.parent).mkdir(parents=True, exist_ok=True)
+    row_bytes = len(first.block(0, 1000)[0]) / 1000
+    refuse_if(room_problems("rows", output.parent, int(row_bytes * config.rows * config.days)))
+    keys = ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
     bests = []
-    for day, (log, best) in enumerate(zip(logs, kept, strict=True)):
-        if best is None:
-            source = source_of_day(first, day, config.drift, config.seed) if day else first
-            best = log.write(source, config.threads)
+    for day in range(config.days):
+        first_row = config.start_row + day * config.rows
+        path = output
+        asked = {key: asdict(config)[key] for key in keys} | {"start_row": first_row}
+        if is_log:
+            date = datetime.date.fromisoformat(config.first_day) + datetime.timedelta(day)
+            path = output / f"dt={date}" / "clicks.tsv"
+            asked |= {"day": day, "new_ids": config.new_ids, "drift": config.drift}
+        source = source_of_day(first, day, config.drift, config.seed) if day else first
+        best = _write(path, source, first_row, config.rows, config.threads or os.cpu_count() or 1)
+        best_path = path.with_name(f"{path.name}.best.json")
+        write_json(best_path, {**asdict(best), **asked})
         auc = "unknown (one class only)" if best.auc is None else f"{best.auc:.4f}"
         logger.info(
-            f"{log.path}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
-            f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({log.best_path})"
+            f"{path}: {best.rows:,} rows, {best.positives / best.rows:.1%} clicks; "
+            f"best reachable AUC {auc}, log loss {best.logloss:.4f} ({best_path})"
         )
         bests.append(best)
-    name = output.name.split(".")[0]
+    dataset = output.with_name(output.name.split(".")[0] + "_dataset" * is_log)
     settings = {"dataset": "criteo_kaggle", "input.train": output, "split.val": 0.1, "split.test": 0.1}
-    dataset = name if config.days == 1 else f"{name}_dataset"
-    logger.info(next_line("dlrm-preprocess", {**settings, "output": output.with_name(dataset)}))
+    logger.info(next_line("dlrm-preprocess", {**settings, "output": dataset}))
     return bests
 
 
-@dataclass(frozen=True)
-class _Log:
-    """A file of ``num_rows`` rows; ``asked`` are the settings that its rows depend on."""
-
-    path: Path
-    first_row: int
-    num_rows: int
-    asked: Mapping[str, Any]
-
-    @property
-    def best_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.best.json")
-
-    def written(self) -> Best | None:
-        """The best scores of the file, if it is there. Raises ConfigError if other settings made it."""
-        if not (self.path.is_file() and self.best_path.is_file()):
-            return None
-        with suppress(ValueError, AttributeError):
-            found = json.loads(self.best_path.read_text(encoding="utf-8"))
-            best = from_json(Best, {each.name: found.get(each.name) for each in fields(Best)})
-            if found == {**asdict(best), **self.asked} and best.rows == self.num_rows:
-                return best
-        cure = "choose another output, or overwrite=true to replace it"
-        raise ConfigError([Problem(str(self.path), "is there, made with other settings", cure)])
-
-    def write(self, source: Source, threads: int | None) -> Best:
-        threads = threads or os.cpu_count() or 1
-        stop = self.first_row + self.num_rows
-        blocks = map_in_order(
-            lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
-            range(self.first_row, stop, BLOCK_ROWS),
-            threads,
-            2 * threads,
-        )
-        tally = Tally()
-        self.path.parent.mkdir(exist_ok=True)
-        with (
-            written_whole(self.path) as temporary,
-            temporary.open("wb") as file,
-            work_bar(total=self.num_rows, unit=" rows", unit_scale=True, desc=self.path.name) as bar,
-        ):
-            for text, probabilities, labels in blocks:
-                file.write(text)
-                tally.add(probabilities, labels)
-                bar.update(len(labels))
-        best = tally.best()
-        write_json(self.best_path, {**asdict(best), **self.asked})
-        return best
-
-
-def _logs(config: GenerateConfig, output: Path) -> list[_Log]:
-    """The files, a day each."""
-    every = asdict(config)
-    keys = ("format", "seed", "start_row", "max_cardinality", "zipf", "signal")
-    asked = {key: every[key] for key in keys}
-    if config.days == 1:
-        return [_Log(output, config.start_row, config.rows, asked)]
-    logs = []
-    for day in range(config.days):
-        date = datetime.date.fromisoformat(config.first_day) + datetime.timedelta(day)
-        first_row = config.start_row + day * config.rows
-        lived = {"start_row": first_row, "day": day, "new_ids": config.new_ids, "drift": config.drift}
-        logs.append(_Log(output / f"dt={date}" / "clicks.tsv", first_row, config.rows, asked | lived))
-    return logs
+def _write(path: Path, source: Source, first_row: int, num_rows: int, threads: int) -> Best:
+    """Writes rows from ``first_row`` on; gives the best scores on them."""
+    stop = first_row + num_rows
+    blocks = map_in_order(
+        lambda first: source.block(first, min(BLOCK_ROWS, stop - first)),
+        range(first_row, stop, BLOCK_ROWS),
+        threads,
+        2 * threads,
+    )
+    tally = Tally()
+    path.parent.mkdir(exist_ok=True)
+    with (
+        written_whole(path) as temporary,
+        temporary.open("wb") as file,
+        work_bar(total=num_rows, unit=" rows", unit_scale=True, desc=path.name) as bar,
+    ):
+        for text, probabilities, labels in blocks:
+            file.write(text)
+            tally.add(probabilities, labels)
+            bar.update(len(labels))
+    return tally.best()
 
 
 _MAX_LINE = 1 + NUM_DENSE * 12 + NUM_SPARSE * 9 + 1
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
-_TAB, _NEWLINE, _ZERO, _MINUS = ord("\t"), ord("\n"), ord("0"), ord("-")
+_TAB, _NEWLINE, _ZERO, _MINUS = b"\t\n0-"
 
 
 def format_rows(
@@ -193,15 +149,19 @@ def format_rows(
 ) -> bytes:
     """The lines of rows with ``labels`` [B], dense ``values`` [B, N] and ``ranks`` of ids [B, F].
 
-    A rank becomes an id by a one-to-one mixing of 32 bits, different in each column (``column_keys`` [F]).
+    A rank becomes an id by MurmurHash3's finalizer, one-to-one on 32 bits (Appleby, public domain), different in each
+    column (``column_keys`` [F]).
     """
+    ids = ranks.astype(np.uint32) + column_keys
+    ids = (ids ^ (ids >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    ids = (ids ^ (ids >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     buffer = np.empty(len(labels) * _MAX_LINE, np.uint8)
-    length = _format(buffer, labels, values, ranks, column_keys)
+    length = _format(buffer, labels, values, ranks, ids ^ (ids >> np.uint32(16)))
     return buffer[:length].tobytes()
 
 
 @njit(nogil=True, cache=True)
-def _format(buffer, labels, values, ranks, column_keys):  # type: ignore[no-untyped-def]  # compiled
+def _format(buffer, labels, values, ranks, ids):  # type: ignore[no-untyped-def]  # compiled
     at = 0
     for i in range(len(labels)):
         buffer[at] = _ZERO + labels[i]
@@ -209,48 +169,27 @@ def _format(buffer, labels, values, ranks, column_keys):  # type: ignore[no-unty
         for c in range(NUM_DENSE):
             buffer[at] = _TAB
             at += 1
-            if values[i, c] != MISSING_VALUE:
-                at = _write_integer(buffer, at, values[i, c])
+            value = values[i, c]
+            if value == MISSING_VALUE:
+                continue
+            if value < 0:
+                buffer[at] = _MINUS
+                at += 1
+                value = -value
+            num_digits = 1
+            while value >= 10**num_digits:
+                num_digits += 1
+            at += num_digits
+            for place in range(1, num_digits + 1):
+                buffer[at - place] = _ZERO + value % 10
+                value //= 10
         for c in range(NUM_SPARSE):
             buffer[at] = _TAB
             at += 1
             if ranks[i, c] != MISSING:
-                at = _write_hex(buffer, at, _mixed(np.uint32(ranks[i, c]) + column_keys[c]))
+                for digit in range(8):
+                    buffer[at + digit] = _HEX[(ids[i, c] >> np.uint32(28 - 4 * digit)) & np.uint32(15)]
+                at += 8
         buffer[at] = _NEWLINE
         at += 1
     return at
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _write_integer(buffer, at, value):  # type: ignore[no-untyped-def]  # compiled
-    if value < 0:
-        buffer[at] = _MINUS
-        at += 1
-        value = -value
-    num_digits = 1
-    bound = 10
-    while value >= bound:
-        num_digits += 1
-        bound *= 10
-    for digit in range(at + num_digits - 1, at - 1, -1):
-        buffer[digit] = _ZERO + value % 10
-        value //= 10
-    return at + num_digits
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _write_hex(buffer, at, value):  # type: ignore[no-untyped-def]  # compiled
-    for digit in range(8):
-        buffer[at + digit] = _HEX[(value >> np.uint32(28 - 4 * digit)) & np.uint32(15)]
-    return at + 8
-
-
-@njit(nogil=True, cache=True, inline="always")
-def _mixed(x):  # type: ignore[no-untyped-def]  # compiled
-    """MurmurHash3's finalizer, one-to-one on 32 bits (Appleby, public domain)."""
-    x = np.uint32(x)
-    x = np.uint32(x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    x = np.uint32(x)
-    x = np.uint32(x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    x = np.uint32(x)
-    return np.uint32(x ^ (x >> np.uint32(16)))

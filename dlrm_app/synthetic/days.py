@@ -10,21 +10,20 @@ spread stays, and its correlation with the first day's falls as (1 - drift²)^(d
 """
 
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.synthetic.distribution import NUM_DENSE, NUM_SPARSE, Shape, uniform
+from dlrm_app.synthetic.distribution import NUM_SPARSE, Shape, uniform
 from dlrm_app.synthetic.signal import NUM_PAIRING, NUM_TELLING, PAIRED_COLUMNS, Signal
 
 MAX_DAYS = 366
 """Ids are numbers of 32 bits, enough for so many days of new_ids=1 on the largest column."""
 
 
-@dataclass(frozen=True)
-class Lives:
+class Lives(NamedTuple):
     """Births a day and days of a life [F] of columns with ``cardinality`` [F] living ids.
 
     The first day's ids are numbered by their ranks, those born later in the order of birth, from the cardinality on.
@@ -34,13 +33,9 @@ class Lives:
     births: NDArray[np.int64]
     lifetime: NDArray[np.int64]
 
-    def of(self, columns: list[int]) -> "Lives":
-        """The lives of some columns."""
-        return Lives(self.cardinality[columns], self.births[columns], self.lifetime[columns])
-
     def numbers(self, ranks: NDArray[np.int64], day: int) -> NDArray[np.int64]:
         """The numbers of the ids that have ``ranks`` [B, F] on ``day``, counted from 0; MISSING stays."""
-        return _numbers(ranks, self.cardinality, self.births, self.lifetime, day)
+        return _numbers(self, ranks, day)
 
 
 def make_lives(shape: Shape, new_ids: float) -> Lives:
@@ -52,27 +47,22 @@ def make_lives(shape: Shape, new_ids: float) -> Lives:
 def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> Signal:
     """The truth on ``day``: ``signal`` is the first day's, number 0."""
     keys = np.random.Generator(np.random.Philox(key=[seed, 3])).integers(2**63, size=4)
-    paired = list(PAIRED_COLUMNS)
-
-    def walk(
-        index: int, planted: NDArray[np.float64], spread: NDArray[np.float64], ids: Lives
-    ) -> NDArray[np.float64]:
-        key = np.uint64(keys[index])
-        return _walk(planted, spread, ids.cardinality, ids.births, ids.lifetime, day, drift, key)
-
-    effects, latent = signal.effects.copy(), signal.latent.copy()
-    effects[:, :NUM_TELLING] = walk(0, effects[:, :NUM_TELLING, None], signal.effect_spread, lives)[..., 0]
-    missing = walk(1, effects[:, NUM_TELLING + 1 :, None], signal.effect_spread, _lasting(NUM_SPARSE))
-    effects[:, NUM_TELLING + 1 :] = missing[..., 0]
-    latent[:, :NUM_PAIRING] = walk(2, latent[:, :NUM_PAIRING], np.ones(len(paired)), lives.of(paired))
-    curves = walk(3, signal.curves[:, None], signal.curve_spread, _lasting(NUM_DENSE))[:, 0]
-    return replace(signal, curves=curves, effects=effects, latent=latent)
-
-
-def _lasting(num_columns: int) -> Lives:
-    """Columns of one value that never dies."""
-    ones = np.ones(num_columns, np.int64)
-    return Lives(ones, 0 * ones, ones)
+    spread, paired = signal.effect_spread, list(PAIRED_COLUMNS)
+    effects, latent, curves = (
+        signal.effects[..., None].copy(),
+        signal.latent.copy(),
+        signal.curves[:, None].copy(),
+    )
+    lasting = Lives(*np.array([[1], [0], [1]]).repeat(NUM_SPARSE, axis=1))  # of one value that never dies
+    pairs = Lives(*(values[paired] for values in lives))
+    for key, weights, deviations, ids in (
+        (keys[0], effects[:, :NUM_TELLING], spread, lives),
+        (keys[1], effects[:, NUM_TELLING + 1 :], spread, lasting),
+        (keys[2], latent[:, :NUM_PAIRING], np.ones(len(paired)), pairs),
+        (keys[3], curves, signal.curve_spread, lasting),
+    ):
+        weights[:] = _walk(ids, weights, deviations, day, drift, np.uint64(key))
+    return signal._replace(curves=curves[:, 0], effects=effects[..., 0], latent=latent)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -95,8 +85,9 @@ def _age(place, lifetime):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _identify(rank, cardinality, births, lifetime, day):  # type: ignore[no-untyped-def]  # compiled
-    """(number, day of birth) of the id that has ``rank`` on ``day``; ids of the first day have 0."""
+def _identify(lives, c, rank, day):  # type: ignore[no-untyped-def]  # compiled
+    """(number, day of birth) of the id of column ``c`` that has ``rank`` on ``day``; ids of the first day have 0."""
+    cardinality, births, lifetime = lives.cardinality[c], lives.births[c], lives.lifetime[c]
     if rank < 0 or rank >= births * lifetime:
         return rank, 0
     band = rank // lifetime
@@ -107,22 +98,22 @@ def _identify(rank, cardinality, births, lifetime, day):  # type: ignore[no-unty
 
 
 @njit(nogil=True, cache=True)
-def _numbers(ranks, cardinality, births, lifetime, day):  # type: ignore[no-untyped-def]  # compiled
+def _numbers(lives, ranks, day):  # type: ignore[no-untyped-def]  # compiled
     numbers = np.empty_like(ranks)
     for i in range(len(ranks)):
         for c in range(ranks.shape[1]):
-            numbers[i, c], _ = _identify(ranks[i, c], cardinality[c], births[c], lifetime[c], day)
+            numbers[i, c], _ = _identify(lives, c, ranks[i, c], day)
     return numbers
 
 
 @njit(nogil=True, cache=True)
-def _walk(planted, spread, cardinality, births, lifetime, day, drift, key):  # type: ignore[no-untyped-def]  # compiled
+def _walk(lives, planted, spread, day, drift, key):  # type: ignore[no-untyped-def]  # compiled
     """Weights [C, R, D] of the ids that have the ranks [R] on ``day``, from those ``planted`` on the first."""
     weights = np.empty(planted.shape)
     keep = math.sqrt(1.0 - drift * drift)
     for c in range(planted.shape[0]):
         for r in range(planted.shape[1]):
-            number, born = _identify(r, cardinality[c], births[c], lifetime[c], day)
+            number, born = _identify(lives, c, r, day)
             for d in range(planted.shape[2]):
                 stream = ((np.int64(c * 2 + d) << 32) + number) << 9  # room for MAX_DAYS draws of an id
                 if number < planted.shape[1]:

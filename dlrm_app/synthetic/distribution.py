@@ -5,7 +5,7 @@ there, and so they do here. A row is a function of the seed and its number: it i
 """
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ SPARSE_MISSING = (
 # fmt: on
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Columns as arrays, dense first: N dense, F sparse.
 
     A dense value v has log1p(v) near a logistic distribution with ``location`` and ``scale`` [N], cut at 0 and
@@ -54,20 +53,17 @@ class Shape:
 
 def criteo_shape(max_cardinality: int | None, zipf: float) -> Shape:
     """The Kaggle set's columns, none with more than ``max_cardinality`` ids."""
-    location = np.log1p(np.array(MEDIAN, dtype=np.float64))
-    ninth = np.log1p(np.array(NINTH_DECILE, dtype=np.float64))
+    location, ninth = np.log1p(np.array([MEDIAN, NINTH_DECILE], dtype=np.float64))
     missing = np.array(DENSE_MISSING + SPARSE_MISSING, dtype=np.float64)
-    _, group = np.unique(missing, return_inverse=True)
-    cardinality = np.array(CARDINALITIES, dtype=np.int64)
     return Shape(
         location=location,
         scale=(ninth - location)
         / np.log(9.0),  # a logistic's ninth decile lies log(9) scales above its median
         largest=np.array(LARGEST, dtype=np.float64),
-        cardinality=cardinality if max_cardinality is None else np.minimum(cardinality, max_cardinality),
+        cardinality=np.minimum(np.array(CARDINALITIES), max_cardinality or max(CARDINALITIES)),
         zipf=zipf,
         missing_rate=missing,
-        missing_group=group.astype(np.int64),
+        missing_group=np.unique(missing, return_inverse=True)[1].astype(np.int64),
     )
 
 
@@ -127,46 +123,34 @@ def draw_rows(
 
     A row clicks where its label draw, uniform in (0, 1), lies under its true probability.
     """
-    return _draw(
-        np.uint64(key),
-        first_row,
-        num_rows,
-        shape.location,
-        shape.scale,
-        shape.largest,
-        shape.cardinality,
-        1.0 - shape.zipf,
-        shape.missing_rate,
-        shape.missing_group,
-    )
+    return _draw(shape, np.uint64(key), first_row, num_rows)
 
 
 @njit(nogil=True, cache=True)
-def _draw(  # type: ignore[no-untyped-def]  # compiled
-    key, first_row, num_rows, location, scale, largest, cardinality, exponent, missing_rate, missing_group
-):
+def _draw(shape, key, first_row, num_rows):  # type: ignore[no-untyped-def]  # compiled
     values = np.empty((num_rows, NUM_DENSE), np.int64)
     ranks = np.empty((num_rows, NUM_SPARSE), np.int64)
     label_draws = np.empty(num_rows, np.float64)
+    exponent = 1.0 - shape.zipf
     span = np.empty(NUM_SPARSE, np.float64)
     for c in range(NUM_SPARSE):
-        span[c] = power_law_span(cardinality[c], exponent)
+        span[c] = power_law_span(shape.cardinality[c], exponent)
     for i in range(num_rows):
         row = first_row + i
         label_draws[i] = _uniform(key, row, _LABEL)
         is_negative = _uniform(key, row, _NEGATIVE) < NEGATIVE_RATE
         for c in range(NUM_DENSE):
             u = _uniform(key, row, _VALUES + c)
-            v = math.exp(location[c] + scale[c] * math.log(u / (1.0 - u))) - 1.0
-            values[i, c] = np.int64(min(max(v, 0.0), largest[c]))
+            v = math.exp(shape.location[c] + shape.scale[c] * math.log(u / (1.0 - u))) - 1.0
+            values[i, c] = np.int64(min(max(v, 0.0), shape.largest[c]))
             if c == NEGATIVE_COLUMN and is_negative:
                 values[i, c] = -1 if u < 0.9 else -2
-            if _uniform(key, row, _GROUPS + missing_group[c]) < missing_rate[c]:
+            if _uniform(key, row, _GROUPS + shape.missing_group[c]) < shape.missing_rate[c]:
                 values[i, c] = MISSING_VALUE
         for c in range(NUM_SPARSE):
             x = power_law(_uniform(key, row, _VALUES + NUM_DENSE + c), span[c], exponent)
-            ranks[i, c] = min(np.int64(x) - 1, cardinality[c] - 1)
-            group = missing_group[NUM_DENSE + c]
-            if _uniform(key, row, _GROUPS + group) < missing_rate[NUM_DENSE + c]:
+            ranks[i, c] = min(np.int64(x) - 1, shape.cardinality[c] - 1)
+            group = shape.missing_group[NUM_DENSE + c]
+            if _uniform(key, row, _GROUPS + group) < shape.missing_rate[NUM_DENSE + c]:
                 ranks[i, c] = MISSING
     return values, ranks, label_draws

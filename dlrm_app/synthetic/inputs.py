@@ -1,37 +1,61 @@
-"""The inputs of a synthetic model: ids by a power law, uniform dense features, labels of a thrown coin.
+"""The inputs of a synthetic model: ids by a power law, uniform dense features, labels of a thrown coin, in a dataset folder.
 
 As NVIDIA Merlin's distributed-embeddings draws them (examples/benchmarks/synthetic_models/synthetic_models.py,
-InputGenerator); ids may repeat within a row there too. Row r is the same whatever was drawn before it, by whom.
+InputGenerator); ids may repeat within a row there too. Row r is the same whatever was drawn before it, by whom; the folder
+is whole or not there at all, the same bytes with any number of threads.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of
+from dlrm_app.config.datasets import GenerateConfig
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.manifest import (
+    MANIFEST,
+    DenseColumn,
+    Manifest,
+    Shard,
+    SparseColumn,
+    Split,
+    write_manifest,
+)
+from dlrm_app.errors import refuse_if
+from dlrm_app.files import checksum, folder_written_whole, output_problems, room_problems, sync_folder
 from dlrm_app.kernels.compiled import njit
+from dlrm_app.loader.prefetch import map_in_order
+from dlrm_app.progress import work_bar
 from dlrm_app.synthetic.distribution import power_law, power_law_span, uniform
+from dlrm_app.tables.specs import resolve_tables
+from dlrm_app.text import next_line, typed_settings
+
+logger = logging.getLogger(__name__)
 
 LABEL = "label"
 DENSE_LIMIT = np.float32(100)
 _BELOW_LIMIT = np.nextafter(DENSE_LIMIT, np.float32(0))
+COIN = {"auc": 0.5, "logloss": math.log(2)}
+"""The best that a model can reach on labels of a thrown coin."""
+GROUP_BYTES = 4 << 20
+MIN_GROUP_ROWS, MAX_GROUP_ROWS = 256, 32768
+SHARD_GROUPS = 16
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``)."""
+    """A sparse feature: ``num_ids`` ids a row, each in [0, ``num_embeddings``); its column holds lists of more than one."""
 
     name: str
     num_embeddings: int
     num_ids: int
-
-    @property
-    def is_multi_hot(self) -> bool:
-        """True if its column holds lists."""
-        return self.num_ids > 1
 
 
 @dataclass(frozen=True)
@@ -55,30 +79,32 @@ class Inputs:
         return 1 + 4 * (self.num_dense + sum(feature.num_ids for feature in self.features))
 
     @property
+    def group_rows(self) -> int:
+        """Rows of a row group, a power of two: near GROUP_BYTES, for a reader of 64 lanes holds up to two of each in memory."""
+        rows = 1 << int(math.log2(max(1, GROUP_BYTES // self.row_bytes)))
+        return min(max(rows, MIN_GROUP_ROWS), MAX_GROUP_ROWS)
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns: label, dense, then sparse ones in the order of ``features``."""
         ids = pa.int32()
         lists = pa.list_(pa.field("item", ids, nullable=False))
         fields = [(LABEL, pa.uint8()), *((name, pa.float32()) for name in self.dense_names)]
-        fields += [(feature.name, lists if feature.is_multi_hot else ids) for feature in self.features]
+        fields += [(feature.name, lists if feature.num_ids > 1 else ids) for feature in self.features]
         return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
     def rows(self, first_row: int, num_rows: int) -> pa.Table:
         """Rows from ``first_row`` on."""
         schema = self.schema
-        draws = [_draw_uniform(key, first_row, num_rows) for key in self.keys[: 1 + self.num_dense]]
-        columns = [array_of((draws[0] < 0.5).astype(np.uint8))]
-        columns += [
-            array_of(np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT)) for draw in draws[1:]
-        ]
-        for index, feature in enumerate(self.features, start=1 + self.num_dense):
+        coin, *draws = (_draw_uniform(key, first_row, num_rows) for key in self.keys[: 1 + self.num_dense])
+        dense = [np.minimum((draw * DENSE_LIMIT).astype(np.float32), _BELOW_LIMIT) for draw in draws]
+        columns = [array_of((coin < 0.5).astype(np.uint8)), *map(array_of, dense)]
+        for feature, key in zip(self.features, self.keys[1 + self.num_dense :], strict=True):
             first, count = first_row * feature.num_ids, num_rows * feature.num_ids
-            ids = array_of(
-                _draw_ids(self.keys[index], first, count, feature.num_embeddings, 1.0 - self.alpha)
-            )
-            if feature.is_multi_hot:
+            ids = array_of(_draw_ids(key, first, count, feature.num_embeddings, 1.0 - self.alpha))
+            if feature.num_ids > 1:
                 offsets = np.arange(num_rows + 1, dtype=np.int32) * feature.num_ids
-                ids = pa.ListArray.from_arrays(array_of(offsets), ids, type=schema.field(index).type)
+                ids = pa.ListArray.from_arrays(array_of(offsets), ids, type=schema.field(feature.name).type)
             columns.append(ids)
         return pa.Table.from_arrays(columns, schema=schema)
 
@@ -106,3 +132,120 @@ def _draw_ids(key, first, count, rows, exponent):  # type: ignore[no-untyped-def
         # the largest draws may round up to rows + 1
         ids[i] = min(np.int64(power_law(uniform(key, first + i), span, exponent)) - 1, rows - 1)
     return ids
+
+
+def write_inputs(config: GenerateConfig) -> Manifest:
+    """Writes the dataset that ``config`` describes to ``config.output``.
+
+    Raises ConfigError for tables that cannot be, if the output is in the way, or the disk has too little room.
+    """
+    output = Path(config.output)
+    refuse_if(output_problems("output", output, is_folder=True))
+    if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
+        refuse_if([f"output={output} exists and is no dataset folder: give another name"])
+    inputs = make_inputs(_features(config), config.num_dense, config.alpha, config.seed)
+    sizes = {"train": config.rows, "val": config.val_rows, "test": config.test_rows}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    refuse_if(room_problems("rows", output.parent, sum(sizes.values()) * inputs.row_bytes))
+    with folder_written_whole(output) as folder:
+        splits = write_splits(folder, inputs, sizes, config.start_row, inputs.group_rows, config.threads)
+        manifest = _manifest(inputs, splits, config)
+        write_manifest(folder, manifest)
+    rows = ", ".join(f"{split.rows:,} rows of {name}" for name, split in splits.items())
+    size = sum(shard.bytes for shard in manifest.shards) / 1e6
+    columns = f"{len(inputs.features)} sparse and {inputs.num_dense} dense features"
+    typed = [each for each in typed_settings() if each.lstrip("'").startswith(("tables=", "experiment="))]
+    model = [] if any("experiment=" in each for each in typed) else ["model=concat"]
+    command = next_line("dlrm-train", {"data.path": output}, *typed, *model, "output=run")
+    logger.info(f"{output}: {rows}; {columns}, {size:,.0f} MB\n{command}")
+    return manifest
+
+
+def _features(config: GenerateConfig) -> list[Feature]:
+    features, problems = [], []
+    for table in resolve_tables(config.tables, None):
+        name = f"table {table.name}"
+        if table.rows >= 2**31:
+            problems.append(f"{name} has {table.rows:,} rows: ids are int32, give at most 2^31 - 1")
+        for feature, num_ids in zip(table.features, table.expected_pooling_factors, strict=True):
+            if not num_ids.is_integer():
+                rule = f"feature {feature} has the pooling factor {num_ids}"
+                problems.append(f"{name}: {rule}: give a whole number")
+            features.append(Feature(feature, table.rows, int(num_ids)))
+    refuse_if(problems)
+    return features
+
+
+def _manifest(inputs: Inputs, splits: dict[str, Split], config: GenerateConfig) -> Manifest:
+    keys = ("format", "seed", "start_row", "rows", "val_rows", "test_rows", "alpha", "num_dense", "tables")
+    return Manifest(
+        dataset="synthetic",
+        label=LABEL,
+        dense=[DenseColumn(name, {"kind": "none"}) for name in inputs.dense_names],
+        sparse=[
+            SparseColumn(f.name, f.num_embeddings, {"kind": "none"}, multi_hot=f.num_ids > 1)
+            for f in inputs.features
+        ],
+        splits=splits,
+        sources=[],
+        config={key: asdict(config)[key] for key in keys},
+        best=COIN,
+    )
+
+
+def write_splits(
+    folder: Path,
+    inputs: Inputs,
+    sizes: Mapping[str, int],
+    first_row: int,
+    group_rows: int,
+    threads: int | None = None,
+) -> dict[str, Split]:
+    """Writes ``sizes[split]`` rows of each split that has any to ``folder``, those from ``first_row`` on."""
+    splits, shard_rows = {}, group_rows * SHARD_GROUPS
+    num_threads = threads or os.cpu_count() or 1
+    with work_bar(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
+        for name, num_rows in sizes.items():
+            if not num_rows:
+                continue
+            (folder / name).mkdir()
+            rows = range(first_row, first_row + num_rows)
+            parts = [
+                (f"{name}/part-{index:05d}.parquet", rows[start : start + shard_rows])
+                for index, start in enumerate(range(0, num_rows, shard_rows))
+            ]
+            shards, positives = [], 0
+            for shard, clicks in map_in_order(
+                lambda part: _write_shard(folder, inputs, *part, group_rows), parts, num_threads, num_threads
+            ):
+                shards.append(shard)
+                positives += clicks
+                bar.update(shard.rows)
+            sync_folder(folder / name)
+            splits[name] = Split(num_rows, positives, rejects=0, shards=shards)
+            first_row += num_rows
+    return splits
+
+
+def _write_shard(folder: Path, inputs: Inputs, name: str, rows: range, group_rows: int) -> tuple[Shard, int]:
+    """(The shard of ``rows`` as the manifest has it, its positive labels); Arrow's own writer takes less time than drawing."""
+    path, positives = folder / name, 0
+    groups = [rows[start : start + group_rows] for start in range(0, len(rows), group_rows)]
+    ids = [feature.name + ".list.element" * (feature.num_ids > 1) for feature in inputs.features]
+    with path.open("wb") as file:
+        with pq.ParquetWriter(
+            file,
+            inputs.schema,
+            compression="none",
+            use_dictionary=[LABEL, *ids],
+            write_statistics=False,
+            write_page_checksum=True,
+            store_schema=False,
+        ) as writer:
+            for group in groups:
+                table = inputs.rows(group.start, len(group))
+                writer.write_table(table, row_group_size=len(table))
+                positives += int(np.count_nonzero(numbers_of(table.column(LABEL))))
+        file.flush()
+        os.fsync(file.fileno())
+    return Shard(name, len(rows), path.stat().st_size, checksum(path), list(map(len, groups))), positives

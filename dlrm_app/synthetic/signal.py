@@ -5,8 +5,8 @@ vectors of ids in a few columns. Ids past the ``NUM_TELLING`` most frequent tell
 an effect from a handful of rows, and then the best score would be known but out of reach.
 """
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,7 @@ SHARES = (0.40, 0.54, 0.06)  # of the logit's variance: dense values, ids, pairs
 PILOT_ROWS = 1 << 17
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(NamedTuple):
     """The truth. An id's row in ``effects`` [F, NUM_TELLING + 2] and ``latent`` [F', NUM_PAIRING + 1, L] is its rank;
     the row after the ranks is for all rarer ids (zero), the last of ``effects`` for a missing one.
 
@@ -45,11 +44,7 @@ class Signal:
         self, shape: Shape, values: NDArray[np.int64], ranks: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """The true log-odds [B] of rows with dense ``values`` [B, N] and ``ranks`` of ids [B, F]."""
-        return self.bias + self.parts(shape, values, ranks) @ self.weights
-
-    def parts(self, shape: Shape, values: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The parts of the logit [B, 3] that dense values, ids and pairs add, before weights."""
-        return _parts(values, ranks, shape.location, shape.scale, self.curves, self.effects, self.latent)
+        return self.bias + _parts(self, shape, values, ranks) @ self.weights
 
 
 def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Signal:
@@ -64,11 +59,11 @@ def plant_signal(shape: Shape, seed: int, auc: float, click_rate: float) -> Sign
     latent[:, NUM_PAIRING] = 0.0
     unscaled = Signal(curves, effects, latent, np.ones(len(SHARES)), 0.0, curve_spread, effect_spread)
     values, ranks, _ = draw_rows(shape, int(random.integers(2**63)), 0, PILOT_ROWS)
-    parts = unscaled.parts(shape, values, ranks)
+    parts = _parts(unscaled, shape, values, ranks)
     spread = parts.std(axis=0)
     weights = np.sqrt(SHARES) / np.where(spread > 0, spread, 1.0)  # a column of one id has no spread
     scale, bias = _fit(np.sort(parts @ weights), auc, click_rate)
-    return replace(unscaled, weights=scale * weights, bias=bias)
+    return unscaled._replace(weights=scale * weights, bias=bias)
 
 
 def _strengths(random: np.random.Generator, num_columns: int) -> NDArray[np.float64]:
@@ -105,24 +100,25 @@ def probability(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @njit(nogil=True, cache=True)
-def _parts(values, ranks, location, width, curves, effects, latent):  # type: ignore[no-untyped-def]  # compiled
+def _parts(signal, shape, values, ranks):  # type: ignore[no-untyped-def]  # compiled
+    """The parts of the logit [B, 3] that dense values, ids and pairs add, before weights."""
     num_rows = len(values)
     parts = np.zeros((num_rows, 3))
     total = np.empty(LATENT_DIM)
     for i in range(num_rows):
         for c in range(NUM_DENSE):
-            t = (np.log1p(max(values[i, c], 0)) - location[c]) / (2.0 * width[c])
-            parts[i, 0] += curves[c, 0] * np.tanh(t) + curves[c, 1] * np.exp(-t * t)
+            t = (np.log1p(max(values[i, c], 0)) - shape.location[c]) / (2.0 * shape.scale[c])
+            parts[i, 0] += signal.curves[c, 0] * np.tanh(t) + signal.curves[c, 1] * np.exp(-t * t)
         for c in range(NUM_SPARSE):
             rank = ranks[i, c]
-            parts[i, 1] += effects[c, NUM_TELLING + 1 if rank < 0 else min(rank, NUM_TELLING)]
+            parts[i, 1] += signal.effects[c, NUM_TELLING + 1 if rank < 0 else min(rank, NUM_TELLING)]
         # the sum over pairs of dot products is (|sum|² - sum of |.|²) / 2 (Rendle 2010)
         total[:] = 0.0
         squares = 0.0
         for p, c in enumerate(PAIRED_COLUMNS):
             rank = ranks[i, c]
             for d in range(LATENT_DIM):
-                x = latent[p, NUM_PAIRING if rank < 0 else min(rank, NUM_PAIRING), d]
+                x = signal.latent[p, NUM_PAIRING if rank < 0 else min(rank, NUM_PAIRING), d]
                 total[d] += x
                 squares += x * x
         parts[i, 2] = (np.dot(total, total) - squares) / 2.0
@@ -135,15 +131,10 @@ _FIXED = 1 << 32  # log loss is added up in units of 2^-32, for integers add up 
 
 @dataclass(frozen=True)
 class Best:
-    """``auc`` and ``logloss`` of the truth on the labels drawn, ``expected_…`` on average over labels.
-
-    An AUC is None where all labels are of one class.
-    """
+    """``auc`` and ``logloss`` of the truth on the labels drawn; no AUC where all of these are of one class."""
 
     auc: float | None
     logloss: float
-    expected_auc: float | None
-    expected_logloss: float
     rows: int
     positives: int
 
@@ -157,33 +148,22 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts = np.zeros((2, _NUM_BINS), dtype=np.int64)
-        self._loss = self._entropy = 0
+        self._loss = 0
 
     def add(self, probabilities: NDArray[np.float64], labels: NDArray[np.uint8]) -> None:
         """Adds rows with true ``probabilities`` [B] and ``labels`` [B], 0 or 1."""
         bins = np.minimum((probabilities * _NUM_BINS).astype(np.int64), _NUM_BINS - 1)
         for label in (0, 1):
             np.add.at(self._counts[label], bins[labels == label], 1)
-        if_click, if_not = -np.log(probabilities), -np.log1p(-probabilities)
-        loss = np.where(labels == 1, if_click, if_not)
-        entropy = probabilities * if_click + (1 - probabilities) * if_not
+        loss = np.where(labels == 1, -np.log(probabilities), -np.log1p(-probabilities))
         self._loss += int((loss * _FIXED).astype(np.int64).sum())
-        self._entropy += int((entropy * _FIXED).astype(np.int64).sum())
 
     def best(self) -> Best:
         """The scores over all rows added; there must be at least one."""
         negatives, positives = self._counts
         rows = int(self._counts.sum())
-        middles = (np.arange(_NUM_BINS) + 0.5) / _NUM_BINS
-        clicks = (negatives + positives) * middles
-        return Best(
-            auc=_auc(positives.astype(np.float64), negatives.astype(np.float64)),
-            logloss=self._loss / _FIXED / rows,
-            expected_auc=_auc(clicks, negatives + positives - clicks),
-            expected_logloss=self._entropy / _FIXED / rows,
-            rows=rows,
-            positives=int(positives.sum()),
-        )
+        auc = _auc(positives.astype(np.float64), negatives.astype(np.float64))
+        return Best(auc, self._loss / _FIXED / rows, rows, int(positives.sum()))
 
 
 def expected_auc(probabilities: NDArray[np.float64]) -> float:
@@ -198,7 +178,4 @@ def _auc(positives: NDArray[np.float64], negatives: NDArray[np.float64]) -> floa
     pairs = positives.sum() * negatives.sum()
     if pairs == 0:
         return None
-    below = np.cumsum(negatives) - negatives / 2
-    auc = float(positives @ below / pairs)
-    assert math.isfinite(auc)
-    return auc
+    return float(positives @ (np.cumsum(negatives) - negatives / 2) / pairs)

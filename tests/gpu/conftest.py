@@ -16,7 +16,7 @@ from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.loader.batch_order import enough_lanes
-from dlrm_app.synthetic.dataset import write_inputs
+from dlrm_app.synthetic.inputs import write_inputs
 from dlrm_app.training.train import train
 from tests.gpu.cases import COMMON, PLAIN, STEPS, TABLES
 from tests.loader.dataset_fixture import set_value

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig
-from dlrm_app.errors import ConfigError, DataError
+from dlrm_app.errors import DataError
 from dlrm_app.inference import export
 from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
 from dlrm_app.inference.exported_model import open_export
@@ -111,8 +111,8 @@ def test_a_delta_counts_and_holds_the_rows_that_changed(
     assert f"of 1,080 rows {changed} changed, 0 are new" in capsys.readouterr().out
 
 
-def test_tables_that_grew_are_in_the_delta_and_a_large_one_is_told(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_tables_that_grew_are_in_the_delta(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tables.yaml").write_text(
         TABLES.replace("rows: 1000", "rows: 1200").replace("rows: 50", "rows: 60")
@@ -124,7 +124,6 @@ def test_tables_that_grew_are_in_the_delta_and_a_large_one_is_told(
     )
     assert files_of(apply(tmp_path)) == full
     assert read_delta(tmp_path / "delta").new_rows == 210
-    assert "so a full one is about as small" in capsys.readouterr().out
 
 
 @given(
@@ -196,17 +195,12 @@ def test_another_base_is_refused_before_any_work(made: Path) -> None:
     assert not (made / "applied").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "refusal"),
-    [("base/tables/t_c0.parquet", "has other bytes"), ("delta/tables/t_c1.parquet.patch", "has other bytes")],
-)
-def test_a_damaged_base_or_delta_is_refused_by_the_name_of_the_file(
-    made: Path, file: str, refusal: str
-) -> None:
+@pytest.mark.parametrize("file", ["base/tables/t_c0.parquet", "delta/tables/t_c1.parquet.patch"])
+def test_a_damaged_base_or_delta_is_refused_by_the_name_of_the_file(made: Path, file: str) -> None:
     data = bytearray((made / file).read_bytes())
     data[len(data) // 2] ^= 1
     (made / file).write_bytes(data)
-    with pytest.raises(DataError, match=f"{file}.*{refusal}"):
+    with pytest.raises(DataError, match=f"{file}.*has other bytes"):
         apply(made)
     assert not (made / "applied").exists()
 
@@ -268,5 +262,3 @@ def test_a_kill_leaves_nothing_and_the_same_command_makes_the_delta(
 def test_what_does_not_go_together_is_refused(keys: list[str], problem: str) -> None:
     found = compose_config("export", ExportConfig, ["output=o", *keys]).problems()
     assert any(str(each).startswith(problem) for each in found)
-    with pytest.raises((ConfigError, DataError)):
-        check_export(compose_config("export", ExportConfig, ["output=o", *keys]))

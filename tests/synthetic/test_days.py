@@ -11,7 +11,6 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig, generate_problems
-from dlrm_app.errors import ConfigError
 from dlrm_app.synthetic import generate
 from dlrm_app.synthetic.clicks import make_source, source_of_day
 from dlrm_app.synthetic.days import Lives, drifted
@@ -30,11 +29,6 @@ def config(output, *overrides):
 
 def logs(folder):
     return {path.parent.name: path.read_bytes() for path in folder.glob("dt=*/clicks.tsv")}
-
-
-def lives_of(cardinality, births):
-    columns = [np.array([value]) for value in (cardinality, births, cardinality // max(births, 1))]
-    return Lives(*columns)
 
 
 def slow_days(cardinality, births, num_days):
@@ -65,7 +59,7 @@ def slow_days(cardinality, births, num_days):
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
 def test_ids_live_as_the_slow_reference_says(sizes):
     cardinality, births = sizes
-    lives = lives_of(cardinality, births)
+    lives = Lives(*np.array([[cardinality], [births], [cardinality // max(births, 1)]]))
     days = list(slow_days(cardinality, births, 12))
     ranks = np.arange(cardinality)[:, None]
     assert [lives.numbers(ranks, day)[:, 0].tolist() for day in range(12)] == days
@@ -148,31 +142,16 @@ def test_a_weight_belongs_to_an_id_not_to_its_rank():
     assert len(set(known.values())) > 26 * 64
 
 
-def test_an_interrupted_log_is_continued_and_grows_and_ends_with_the_same_bytes(tmp_path, monkeypatch):
+def test_a_longer_log_begins_with_the_same_bytes_and_replaces_another_only_if_asked(tmp_path):
     asked = ("rows=1_000", "new_ids=0.3")
-    generate(config(tmp_path / "whole", *asked, "days=4"))
-    original = source_of_day
-
-    def interrupt(first, day, *settings):
-        if day == 2:
-            raise KeyboardInterrupt
-        return original(first, day, *settings)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dlrm_app.synthetic.clicks.source_of_day", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            generate(config(tmp_path / "log", *asked, "days=3"))
-    assert len(logs(tmp_path / "log")) == 2
-    (tmp_path / "log/dt=2026-01-02/clicks.tsv.best.json").unlink()  # killed before the mark
-    kept = (tmp_path / "log/dt=2026-01-01/clicks.tsv").stat().st_ino
-    generate(config(tmp_path / "log", *asked, "days=4"))
-    assert logs(tmp_path / "log") == logs(tmp_path / "whole")
-    assert (tmp_path / "log/dt=2026-01-01/clicks.tsv").stat().st_ino == kept
-    with pytest.raises(ConfigError, match=r"dt=2026-01-01/clicks.tsv is there, .* overwrite=true"):
-        generate(config(tmp_path / "log", *asked, "days=4", "seed=1"))
-    assert logs(tmp_path / "log") == logs(tmp_path / "whole")
-    generate(config(tmp_path / "log", *asked, "days=4", "seed=1", "overwrite=true"))
-    assert not logs(tmp_path / "log").items() & logs(tmp_path / "whole").items()
+    generate(config(tmp_path / "log", *asked, "days=2"))
+    before = logs(tmp_path / "log")
+    [problem] = generate_problems(config(tmp_path / "log", *asked, "days=3"))
+    assert str(problem).endswith("exists: choose another name, or overwrite=true to replace it")
+    longer = config(tmp_path / "log", *asked, "days=3", "overwrite=true")
+    assert generate_problems(longer) == []
+    generate(longer)
+    assert before.items() < logs(tmp_path / "log").items()
 
 
 @pytest.mark.parametrize(

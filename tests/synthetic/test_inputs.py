@@ -18,17 +18,15 @@ from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, refuse_if
 from dlrm_app.loader.reader import SplitReader
-from dlrm_app.synthetic import dataset, generate
-from dlrm_app.synthetic.dataset import Layout, choose_layout, write_splits
+from dlrm_app.synthetic import generate, inputs
 from dlrm_app.synthetic.distribution import power_law, power_law_span
-from dlrm_app.synthetic.inputs import Feature, make_inputs
+from dlrm_app.synthetic.inputs import Feature, make_inputs, write_splits
 from tests.loader.test_rows import copied, whole
 
-LARGEST = 2_000_000_000  # rows of Colossal's largest table
 FEATURES = [
     Feature("one", 1000, 1),
     Feature("bag", 1000, 10),
-    Feature("huge", LARGEST, 3),
+    Feature("huge", 2**31 - 1, 3),
     Feature("tiny", 1, 1),
 ]
 SPECS = """
@@ -85,13 +83,13 @@ def test_at_alpha_one_the_logarithm_is_uniform(u: float, rows: int) -> None:
     assert near == pytest.approx((rows + 1) ** u, rel=1e-2)
 
 
-@pytest.mark.parametrize("rows", [10, 1000, 25_000_000, LARGEST])
+@pytest.mark.parametrize("rows", [10, 1000, 25_000_000, 2**31 - 1])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 1.05, 2.0])
 def test_the_distribution_is_the_closed_form(rows: int, alpha: float) -> None:
     """Nowhere further from it than the Dvoretzky-Kiefer-Wolfowitz bound that one seed in 10^9 would break."""
     count = 200_000
-    inputs = make_inputs([Feature("f", rows, 4)], num_dense=0, alpha=alpha, seed=1)
-    ids = np.sort(inputs.rows(0, count // 4).column("f").combine_chunks().flatten().to_numpy())
+    drawn = make_inputs([Feature("f", rows, 4)], num_dense=0, alpha=alpha, seed=1)
+    ids = np.sort(drawn.rows(0, count // 4).column("f").combine_chunks().flatten().to_numpy())
     assert ids[0] >= 0
     assert ids[-1] < rows
     places, first, counts = np.unique(ids, return_index=True, return_counts=True)
@@ -100,19 +98,6 @@ def test_the_distribution_is_the_closed_form(rows: int, alpha: float) -> None:
     assert np.abs(found - distribution(places, rows, alpha)).max() < bound
     below = np.where(places > 0, distribution(places - 1, rows, alpha), 0)
     assert np.abs(first / count - below).max() < bound
-
-
-def test_the_largest_table_is_drawn_to_its_end() -> None:
-    """With equally frequent ids half a million draws come within a few thousand rows of both ends, and never cross."""
-    ids = (
-        make_inputs([Feature("f", 2**31 - 1, 1)], 0, alpha=0.0, seed=2)
-        .rows(0, 500_000)
-        .column("f")
-        .to_numpy()
-    )
-    assert ids.dtype == np.int32
-    assert 0 <= ids.min() < 2**31 / 500_000 * 20
-    assert 2**31 - 1 - 2**31 / 500_000 * 20 < ids.max() < 2**31 - 1
 
 
 def test_columns_have_their_types_widths_and_ranges() -> None:
@@ -145,31 +130,31 @@ def test_columns_are_drawn_apart() -> None:
 
 @given(first=st.integers(0, 10**12), cut=st.integers(1, 99))
 def test_a_row_is_the_same_in_whatever_pieces_it_is_asked_for(first: int, cut: int) -> None:
-    inputs = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)
-    pieces = [inputs.rows(first, cut), inputs.rows(first + cut, 100 - cut)]
-    assert inputs.rows(first, 100).equals(pa.concat_tables(pieces).combine_chunks())
+    drawn = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)
+    pieces = [drawn.rows(first, cut), drawn.rows(first + cut, 100 - cut)]
+    assert drawn.rows(first, 100).equals(pa.concat_tables(pieces).combine_chunks())
 
 
 def test_the_files_are_the_same_bytes_with_any_number_of_threads(tmp_path: Path) -> None:
-    inputs = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)
+    drawn = make_inputs(FEATURES, num_dense=2, alpha=1.05, seed=0)
     made = []
     for threads in (1, 2, 5):
         folder = tmp_path / str(threads)
         folder.mkdir()
-        splits = write_splits(folder, inputs, {"train": 1000, "val": 130}, 7, Layout(64, 2), threads)
-        assert [len(splits[split].shards) for split in ("train", "val")] == [8, 2]
-        assert splits["train"].shards[-1].row_groups == [64, 40]
+        splits = write_splits(folder, drawn, {"train": 1000, "val": 130, "test": 0}, 7, 8, threads)
+        assert [len(found.shards) for found in splits.values()] == [8, 2]
+        assert splits["train"].shards[-1].row_groups == [8] * 13
         made.append(
             {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
         )
         whole = pa.concat_tables([pq.read_table(path) for path in sorted(folder.rglob("train/*.parquet"))])
-        assert whole.to_pydict() == inputs.rows(7, 1000).to_pydict()
+        assert whole.to_pydict() == drawn.rows(7, 1000).to_pydict()
     assert made[0] == made[1] == made[2]
 
 
 @pytest.mark.parametrize("row_bytes", [1, 400, 4 << 20, 190_000, 10**9])
 def test_row_groups_stay_small_in_memory_and_large_enough_for_their_headers(row_bytes: int) -> None:
-    rows = choose_layout(row_bytes).group_rows
+    rows = make_inputs([Feature("f", 9, row_bytes // 4)], 0, 1.0, 0).group_rows
     assert 256 <= rows <= 32768
     assert rows == 256 or rows * row_bytes <= 4 << 20
 
@@ -217,7 +202,7 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(dataset, "write_manifest", fail)
+        patched.setattr(inputs, "write_manifest", fail)
         with pytest.raises(OSError, match="the disk is full"):
             generate(configure(output, tables, "rows=200", "overwrite=true"))
     assert json.loads((output / "manifest.json").read_text()) == before
@@ -227,37 +212,33 @@ def test_what_is_there_stays_until_the_new_dataset_is_whole(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "refusal"),
     [
-        (["tables=dataset"], ["format=dataset needs tables", "tables=merlin_tiny"]),
-        (["tables=merlin_tiny", "alpha=-1"], ["alpha must lie between 0 and 4, got -1"]),
-        (["tables=merlin_tiny", "format=criteo"], ["tables are for format=dataset", "add format=dataset"]),
+        (["tables=dataset"], "format=dataset needs tables.*tables=merlin_tiny"),
+        (["tables=merlin_tiny", "alpha=-1"], "alpha must lie between 0 and 4, got -1"),
+        (["tables=merlin_tiny", "format=criteo"], "tables are for format=dataset.*add format=dataset"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, overrides: list[str], words: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, overrides: list[str], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
         configure(tmp_path / "data", *overrides)
-    for word in words:
-        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "refusal"),
     [
-        ({"rows": 2**31}, ["2,147,483,648 rows", "int32"]),
-        ({"rows": 9, "pooling_factors": [1.5]}, ["pooling factor 1.5", "whole number"]),
-        ({"rows": 9, "dim": 6}, ["multiple of 4"]),
+        ({"rows": 2**31}, "2,147,483,648 rows.*int32"),
+        ({"rows": 9, "pooling_factors": [1.5]}, "pooling factor 1.5.*whole number"),
+        ({"rows": 9, "dim": 6}, "multiple of 4"),
     ],
 )
 def test_tables_that_cannot_be_drawn_are_refused(
-    tmp_path: Path, spec: dict[str, object], words: list[str]
+    tmp_path: Path, spec: dict[str, object], refusal: str
 ) -> None:
     file = tmp_path / "specs.yaml"
     file.write_text(yaml.safe_dump({"specs": [{"name": "t", "dim": 4, "features": ["f"], **spec}]}))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=refusal):
         generate(configure(tmp_path / "data", f"tables={file}"))
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_what_does_not_fit_the_disk_or_is_in_the_way_is_refused(tmp_path: Path, tables: str) -> None:
