@@ -1,4 +1,4 @@
-"""The libraries' errors, explained in a rank's last message: memory, a lost peer, NCCL's own trouble."""
+"""The libraries' errors, explained in a rank's last message: memory, a lost peer."""
 
 import re
 import sys
@@ -31,15 +31,6 @@ _LOST_PEER = (
     "failed to recv, got 0 bytes",
     "DistStoreError",
 )
-_NCCL_HINTS = (
-    ("Duplicate GPU", "two ranks use one GPU: start one rank per GPU (torchrun --nproc-per-node gpu)"),
-    ("/dev/shm", "/dev/shm is too small or full: docker run --shm-size=1g, or --ipc=host"),
-    (
-        "ocket",
-        "NCCL may use a network interface that does not lead to the other machines: name the one that does, "
-        "NCCL_SOCKET_IFNAME=eth0 (`ip -o addr` lists them)",
-    ),
-)
 _CUDA_MEMORY = (
     "what helps, on every rank: a smaller trainer.global_batch_size or evaluation.batch_size; more ranks; a larger "
     "topology.reserved_share, which keeps tables off full GPUs; 'sharding.tables={*:{kernels:[fused_uvm_caching]}}', "
@@ -71,15 +62,6 @@ def is_lost_peer(error: BaseException) -> bool:
     )
 
 
-def nccl_hint(error: BaseException) -> str | None:
-    """The cure of an error of NCCL's own; None for other errors."""
-    text = str(error)
-    if "NCCL" not in text and "nccl" not in text:
-        return None
-    hints = (hint for sign, hint in _NCCL_HINTS if sign in text)
-    return next(hints, "NCCL_DEBUG=INFO in front of the command shows what NCCL meets")
-
-
 def print_failure(error: BaseException, ranks: Ranks) -> int:
     """Says why this rank ends, whatever the library said included, and gives its exit code."""
     rank = f"rank {ranks.rank}"
@@ -96,6 +78,6 @@ def print_failure(error: BaseException, ranks: Ranks) -> int:
         )
         return 1
     sys.excepthook(type(error), error, error.__traceback__)
-    if hint := nccl_hint(error):
-        print(f"error ({rank}): {hint}", file=sys.stderr)
+    if "NCCL" in str(error):
+        print(f"error ({rank}): an error of NCCL (docs/how-to/launching.md#errors-of-nccl)", file=sys.stderr)
     return 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -74,32 +74,27 @@ class Batch(Pipelineable):
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
         """A copy on ``device``; the same batch where it is there already."""
-        return Batch(
-            self.dense_features.to(device, non_blocking=non_blocking),
-            self._sparse_features_on(device, non_blocking),
-            self.labels.to(device, non_blocking=non_blocking),
-            self.num_valid,
-            self.one_hot_lengths,
+        sparse, lengths = self.sparse_features, self.one_hot_lengths
+        dense, labels = (
+            values.to(device, non_blocking=non_blocking) for values in (self.dense_features, self.labels)
         )
-
-    def _sparse_features_on(self, device: torch.device, non_blocking: bool) -> KeyedJaggedTensor:
-        sparse = self.sparse_features
-        if self.one_hot_lengths is None:
-            return sparse.to(device, non_blocking=non_blocking)
-        return KeyedJaggedTensor(
-            keys=sparse.keys(),
-            values=sparse.values().to(device, non_blocking=non_blocking),
-            lengths=self.one_hot_lengths.on(device),
-            stride=sparse.stride(),
-            length_per_key=sparse.length_per_key(),
-            offset_per_key=sparse.offset_per_key(),
-        )
+        if lengths is None:
+            sparse = sparse.to(device, non_blocking=non_blocking)
+        else:
+            sparse = KeyedJaggedTensor(
+                keys=sparse.keys(),
+                values=sparse.values().to(device, non_blocking=non_blocking),
+                lengths=lengths.on(device),
+                stride=sparse.stride(),
+                length_per_key=sparse.length_per_key(),
+                offset_per_key=sparse.offset_per_key(),
+            )
+        return Batch(dense, sparse, labels, self.num_valid, lengths)
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Tells the allocator that ``stream`` uses the tensors."""
-        self.dense_features.record_stream(stream)
-        self.sparse_features.record_stream(stream)
-        self.labels.record_stream(stream)
+        for values in (self.dense_features, self.sparse_features, self.labels):
+            values.record_stream(stream)
 
 
 class BatchMaker:
@@ -131,8 +126,7 @@ class BatchMaker:
         ids = self._empty((int(num_ids.sum()),), torch.int32)
         lengths = self._empty((num_batches, len(self._features), 0 if shared else size), torch.int32)
         ends = np.cumsum(num_ids).reshape(num_ids.shape)
-        arrays = (dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy())
-        rows.copy_to(*arrays)
+        rows.copy_to(dense.numpy(), labels.numpy(), ids.numpy(), ends - num_ids, lengths.numpy())
         counts = num_ids.tolist()
         bags = torch.split(ids, num_ids.sum(1).tolist())
         batches = []
@@ -169,37 +163,29 @@ def _read_beside(
 ) -> Generator[Ranges, None, None]:
     """The rows of all ``orders``, which take as many steps: those of one step one behind the other."""
     with ExitStack() as stack:
-        streams = [
-            stack.enter_context(closing(reader.read(order, start_step, num_workers))) for order in orders
-        ]
+        reads = (reader.read(order, start_step, num_workers) for order in orders)
+        streams = [stack.enter_context(closing(read)) for read in reads]
         yield from map(side_by_side, zip(*streams, strict=True))
 
 
+@dataclass(eq=False)
 class _Batches:
     """Iterates over the batches of orders side by side, made beforehand in threads. Leaving ``with`` ends those."""
 
-    def __init__(
-        self,
-        reader: SplitReader,
-        orders: Sequence[Order],
-        maker: BatchMaker,
-        start_step: int,
-        loading: Loading,
-    ) -> None:
-        self._reader = reader
-        self._orders = orders
-        self._maker = maker
-        self._start_step = start_step
-        self._loading = loading
-        self._running: list[Generator[Batch, None, None]] = []
+    reader: SplitReader
+    orders: Sequence[Order]
+    maker: BatchMaker
+    start_step: int
+    loading: Loading
+    _running: list[Generator[Batch, None, None]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return max(0, self._orders[0].num_steps - self._start_step)
+        return max(0, self.orders[0].num_steps - self.start_step)
 
     def __iter__(self) -> Iterator[Batch]:
         # no reference to self, so that an iteration that nobody holds any more ends at once, in its own thread
-        rows = _read_beside(self._reader, self._orders, self._start_step, self._loading.num_workers)
-        stream = prefetch_items(self._maker.make_all(rows), self._loading.prefetch)
+        rows = _read_beside(self.reader, self.orders, self.start_step, self.loading.num_workers)
+        stream = prefetch_items(self.maker.make_all(rows), self.loading.prefetch)
         self._running.append(stream)
         return stream
 
@@ -263,13 +249,13 @@ class TrainBatches(_Batches):
 
     def read(self, batch: int) -> Batch:
         """Batch number ``batch`` of the epoch alone."""
-        with closing(_read_beside(self._reader, self._orders, batch, num_workers=1)) as rows:
-            return self._maker.make(next(rows))[0]
+        with closing(_read_beside(self.reader, self.orders, batch, num_workers=1)) as rows:
+            return self.maker.make(next(rows))[0]
 
     def describe(self, batch: int) -> list[str]:
         """The shards and row groups that hold the rows of batch number ``batch``."""
-        groups = dict.fromkeys(piece.group for order in self._orders for piece in order.pieces(batch))
-        return [self._reader.describe(group) for group in groups]
+        groups = dict.fromkeys(piece.group for order in self.orders for piece in order.pieces(batch))
+        return [self.reader.describe(group) for group in groups]
 
 
 class EvalBatches(_Batches):

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,10 +68,8 @@ class Cluster:
         return replace(self, nodes=nodes, devices_per_node=num_ranks // nodes)
 
     def __str__(self) -> str:
-        nodes = (
-            f"{self.nodes} nodes × {self.devices_per_node}" if self.nodes > 1 else f"{self.devices_per_node}"
-        )
-        return f"{nodes} {self.device} rank{'s' * (self.num_ranks > 1)} of {self.memory / GIB:.4g} GiB"
+        nodes = f"{self.nodes} nodes × " if self.nodes > 1 else ""
+        return f"{nodes}{self.devices_per_node} {self.device} rank{'s' * (self.num_ranks > 1)} of {self.memory / GIB:.4g} GiB"
 
     def to_torchrec(self) -> "Topology":
         """torchrec's description, with the memory that tables may take."""
@@ -140,28 +138,19 @@ def running_cluster(config: TopologyConfig, ranks: Ranks) -> Cluster:
     if not config.is_described:
         return started
     described = described_cluster(config)
-    shape = ("nodes", "devices_per_node", "device")
-    if any(getattr(described, key) != getattr(started, key) for key in shape):
-        raise ConfigError(
-            [
-                f"topology describes {described.nodes} × {described.devices_per_node} {described.device} ranks, but "
-                f"{started.nodes} × {started.devices_per_node} {started.device} ranks were started: start them with "
-                f"torchrun --nnodes {described.nodes} --nproc-per-node {described.devices_per_node} …, plan only with "
-                "dlrm-plan, or use topology=auto"
-            ]
+    asked, found = (f"{c.nodes} × {c.devices_per_node} {c.device} ranks" for c in (described, started))
+    if asked != found:
+        problem = (
+            f"topology describes {asked}, but {found} were started: start them with torchrun --nnodes {described.nodes} "
+            f"--nproc-per-node {described.devices_per_node} …, plan only with dlrm-plan, or use topology=auto"
         )
+        raise ConfigError([problem])
     return described
 
 
 def _bandwidths(config: TopologyConfig, device: str) -> Bandwidths:
     defaults = CPU_BANDWIDTHS if device == "cpu" else Bandwidths()
-    given = {
-        "memory": config.memory_gbps,
-        "host_memory": config.host_memory_gbps,
-        "host_link": config.host_link_gbps,
-        "intra_node": config.intra_node_gbps,
-        "inter_node": config.inter_node_gbps,
-    }
+    given = {field.name: getattr(config, f"{field.name}_gbps") for field in fields(Bandwidths)}
     return replace(defaults, **{key: value * 1e6 for key, value in given.items() if value is not None})
 
 

@@ -83,13 +83,12 @@ def dense_kernel_tables(
 
     A table that the planner replicates takes it as well, there is no other for data_parallel.
     """
-    reasons = {
-        table.name: dense_kernel_reason(
-            table_settings(table, settings), constraints_of(table, sharding).get("kernels"), device_type
-        )
-        for table in tables
-    }
-    return {name: reason for name, reason in reasons.items() if reason is not None}
+    reasons = {}
+    for table in tables:
+        kernels = constraints_of(table, sharding).get("kernels")
+        if reason := dense_kernel_reason(table_settings(table, settings), kernels, device_type):
+            reasons[table.name] = reason
+    return reasons
 
 
 def dense_kernel_reason(

@@ -79,29 +79,22 @@ def matrices_of(model: nn.Module) -> list[Matrix]:
     return matrices
 
 
-def lookup_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> float:
-    """The busiest rank's share of what is looked up, by bytes; rows are taken to be asked for alike."""
-    load = np.zeros(num_ranks)
-    for table in tables:
-        placed = assignment[table.name]
-        asked = sum(table.expected_pooling_factors) * table.dim
-        sizes = placed.option.sizes.prod(1).astype(float)
-        np.add.at(load, np.array(placed.ranks), asked * sizes / sizes.sum())
-    return imbalance(load) / num_ranks
+def busiest_shares(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> tuple[float, float]:
+    """The busiest rank's share of what is looked up, and its pooled vectors over all of them; both by bytes.
 
-
-def pooled_share(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> float:
-    """The busiest rank's pooled vectors over all of them, by bytes.
-
-    A rank with some of a table's rows makes a vector for every sample, which is added to those of the other ranks: cut by rows,
-    tables have as many times more vectors to send as there are ranks.
+    Rows are taken to be asked for alike. A rank with some of a table's rows makes a vector for every sample, which is added
+    to those of the other ranks: cut by rows, tables have as many times more vectors to send as there are ranks.
     """
-    load = np.zeros(num_ranks)
+    looked_up, pooled = np.zeros((2, num_ranks))
     for table in tables:
         placed = assignment[table.name]
+        ranks, sizes = np.array(placed.ranks), placed.option.sizes
+        weights = sizes.prod(1).astype(float)
+        np.add.at(looked_up, ranks, sum(table.expected_pooling_factors) * table.dim * weights / weights.sum())
         samples = 1 / num_ranks if placed.option.sharding_type == "data_parallel" else 1.0
-        np.add.at(load, np.array(placed.ranks), samples * len(table.features) * placed.option.sizes[:, 1])
-    return float(load.max()) / sum(table.dim * len(table.features) for table in tables)
+        np.add.at(pooled, ranks, samples * len(table.features) * sizes[:, 1])
+    all_pooled = sum(table.dim * len(table.features) for table in tables)
+    return imbalance(looked_up) / num_ranks, float(pooled.max()) / all_pooled
 
 
 def step_work(shape: StepShape) -> dict[str, Work]:
@@ -180,6 +173,7 @@ def step_shape(
     """The shape of a step of ``model``, which has the dense part's weights; its tables are not looked at."""
     num_ranks = plan.cluster.num_ranks
     tables = list(plan.work.tables.values())
+    lookup_share, pooled_share = busiest_shares(plan.assignment, tables, num_ranks)
     dense = [weight.numel() for name, weight in model.named_parameters() if "sparse_arch" not in name]
     return StepShape(
         batch=global_batch_size // num_ranks,
@@ -190,8 +184,8 @@ def step_shape(
         optimizers=dict(plan.work.optimizers),
         dense_optimizer=dense_optimizer,
         model=config,
-        lookup_share=lookup_share(plan.assignment, tables, num_ranks),
-        pooled_share=pooled_share(plan.assignment, tables, num_ranks),
+        lookup_share=lookup_share,
+        pooled_share=pooled_share,
     )
 
 

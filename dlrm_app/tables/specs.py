@@ -18,11 +18,11 @@ A spec names an embedding table and the features that read it:
       count: 16              # stands for 16 such tables, t_item_0 to t_item_15, which read item_0 and last_items_0, …
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -35,7 +35,6 @@ from dlrm_app.text import first_lines, listed
 
 DataType = Literal["fp32", "fp16", "bf16"]
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "bf16": 2}
-T = TypeVar("T")
 OPTIMIZER_KEYS = tuple(f.name for f in fields(SparseSettings))
 
 
@@ -99,24 +98,28 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     if config.from_dataset and config.specs:
         raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
     specs: list[Any] = list(config.specs)
-    if config.from_dataset:
+    if config.from_dataset:  # torch takes no dots in names of modules, a CSV's header does
+        names = {feature: f"t_{feature.replace('.', '_')}" for feature in feature_rows or ()}
         specs = [
-            {"name": _name_for(feature), "rows": rows, "features": [feature]}
-            for feature, rows in (feature_rows or {}).items()
+            {"name": name, "rows": (feature_rows or {})[f], "features": [f]} for f, name in names.items()
         ]
-    if not specs and config.from_dataset:
-        raise ConfigError(
-            [
-                "the dataset has no sparse column to make a table of: preprocess with one, or with dense.bucket_columns=all"
-            ]
-        )
     if not specs:
-        raise ConfigError(["tables.specs is empty: give at least one table, or choose tables=dataset"])
+        lacking = "tables.specs is empty: give at least one table, or choose tables=dataset"
+        if config.from_dataset:
+            lacking = "the dataset has no sparse column to make a table of: preprocess with one, or with dense.bucket_columns=all"
+        raise ConfigError([lacking])
     faults: dict[str, list[str]] = defaultdict(list)
     tables = []
     for index, spec in enumerate(specs):
-        tables += _read_spec(index, spec, config, faults)
-    problems: list[Problem | str] = [f"{_and_more(where)}{fault}" for fault, where in faults.items()]
+        made, wrong = _read_spec(spec, config)
+        tables += made
+        name = f" ({spec.get('name', 'no name')})" if isinstance(spec, Mapping) else ""
+        for fault in wrong:
+            faults[str(fault)].append(f"tables.specs[{index}]{name}")
+    problems: list[Problem | str] = [
+        f"{where[0]}{f' and {len(where) - 1} more' * (len(where) > 1)}: {fault}"
+        for fault, where in faults.items()
+    ]
     problems += _conflicts(tables) + _pattern_faults(config.data_types, tables)
     if feature_rows is not None:
         problems += first_lines(_misfits(tables, feature_rows), MAX_MISFITS)
@@ -124,52 +127,32 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     return tables
 
 
-def _name_for(feature: str) -> str:
-    """The name of a feature's own table: torch takes no dots in names of modules, a CSV's header does."""
-    return f"t_{feature.replace('.', '_')}"
-
-
-def _and_more(where: Sequence[str]) -> str:
-    return f"{where[0]} and {len(where) - 1} more: " if len(where) > 1 else f"{where[0]}: "
-
-
-def _read_spec(index: int, spec: Any, config: TablesConfig, problems: dict[str, list[str]]) -> list[Table]:
-    """The tables of one spec; else adds to ``problems``, fault → the specs that have it."""
+def _read_spec(spec: Any, config: TablesConfig) -> tuple[list[Table], Sequence[Problem | str]]:
+    """The tables of one spec, or what is wrong with it."""
     if not isinstance(spec, Mapping):
-        problems[f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"].append(f"tables.specs[{index}]")
-        return []
-    where = f"tables.specs[{index}] ({spec.get('name', 'no name')})"
-    unknown = [str(key) for key in spec if key not in _TYPES]
-    missing = [key for key in ("name", "rows", "features") if key not in spec]
-    if config.embedding_dim is None and "dim" not in spec:
-        missing.append("dim (or tables.embedding_dim)")
-    if unknown or missing:
-        for fault in [*map(_unknown_key, unknown), *(f"{key} is missing" for key in missing)]:
-            problems[fault].append(where)
-        return []
-    defaults = {
-        "dim": config.embedding_dim,
-        "pooling": config.pooling,
-        "data_type": config.data_type,
-        "init": config.init,
-        "init_scale": config.init_scale,
-    }
-    values = {**defaults, **spec}
-    faults: Sequence[Problem | str] = _value_faults(values)
-    if not faults:
-        count = values.pop("count", None)
-        values["features"] = tuple(values["features"])
-        values["pooling_factors"] = tuple(values.get("pooling_factors", ()))
-        table = Table(**values)
-        faults = _table_faults(table)
-    for each in faults:
-        problems[str(each)].append(where)
+        return [], [f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"]
+    needed = {"name": "name", "rows": "rows", "features": "features", "dim": "dim (or tables.embedding_dim)"}
+    faults: list[Problem | str] = [_unknown_key(str(key)) for key in spec if key not in _TYPES]
+    missing = [key for key in needed if key not in spec and (key != "dim" or config.embedding_dim is None)]
+    faults += [f"{needed[key]} is missing" for key in missing]
     if faults:
-        return []
-    expanded = _expand(table, count)
+        return [], faults
+    kept = ("pooling", "data_type", "init", "init_scale")
+    values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
+    for key, value in values.items():
+        problem = type_problem(key, value, _TYPES[key])
+        faults += [problem] if problem else value_problems(key, value, _TYPES[key])
+    if faults:
+        return [], faults
+    count = values.pop("count", None)
+    tuples = {key: tuple(values.get(key, ())) for key in ("features", "pooling_factors")}
+    table = Table(**{**values, **tuples})
+    if faults := _table_faults(table):
+        return [], faults
+    tables = [table] if count is None else [_numbered(table, number) for number in range(count)]
     if "data_type" in spec:
-        return [replace(one, precision_by="") for one in expanded]
-    return [_of_pattern(one, config.data_types) for one in expanded]
+        return [replace(each, precision_by="") for each in tables], []
+    return [_of_pattern(each, config.data_types) for each in tables], []
 
 
 def _unknown_key(key: str) -> str:
@@ -193,30 +176,14 @@ def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> l
     ]
 
 
-def _expand(table: Table, count: int | None) -> list[Table]:
-    """``count`` tables like ``table``, numbered with their features; None: itself."""
-    if count is None:
-        return [table]
-    return [
-        replace(
-            table, name=f"{table.name}_{i}", features=tuple(f"{feature}_{i}" for feature in table.features)
-        )
-        for i in range(count)
-    ]
+def _numbered(table: Table, number: int) -> Table:
+    features = tuple(f"{feature}_{number}" for feature in table.features)
+    return replace(table, name=f"{table.name}_{number}", features=features)
 
 
 def _is_name(name: Any) -> bool:
     """True if torch takes it as a module's name, and a file as part of one."""
     return isinstance(name, str) and name.isprintable() and bool(name.strip()) and not {".", "/"} & {*name}
-
-
-def _value_faults(values: Mapping[str, Any]) -> list[Problem]:
-    """Keys whose value has a wrong type or lies out of its range."""
-    faults: list[Problem] = []
-    for key, value in values.items():
-        problem = type_problem(key, value, _TYPES[key])
-        faults += [problem] if problem else value_problems(key, value, _TYPES[key])
-    return faults
 
 
 def _table_faults(table: Table) -> list[Problem | str]:
@@ -243,13 +210,10 @@ def _table_faults(table: Table) -> list[Problem | str]:
 
 
 def _conflicts(tables: list[Table]) -> list[str]:
-    problems = []
+    counted = Counter(table.name for table in tables)
+    problems = [f"two tables are named {name}: names must be unique" for name in counted if counted[name] > 1]
     owner: dict[str, str] = {}
-    names: set[str] = set()
     for table in tables:
-        if table.name in names:
-            problems.append(f"two tables are named {table.name}: names must be unique")
-        names.add(table.name)
         for feature in table.features:
             if feature in owner:
                 problems.append(
@@ -284,17 +248,19 @@ def in_order(tables: Sequence[Table], order: Mapping[str, Sequence[str]]) -> lis
     A model's weights depend on it. What ``order`` does not name comes last.
     """
     ordered = []
-    for table in _sorted_by(tables, [*order], lambda each: each.name):
-        features = _sorted_by(table.features, order.get(table.name, ()), str)
+    place = _place_in(order)
+    for table in sorted(tables, key=lambda each: place(each.name)):
+        features = sorted(table.features, key=_place_in(order.get(table.name, ())))
         ids = dict(zip(table.features, table.pooling_factors, strict=False))
         factors = tuple(ids[feature] for feature in features if ids)
         ordered.append(replace(table, features=tuple(features), pooling_factors=factors))
     return ordered
 
 
-def _sorted_by(items: Sequence[T], names: Sequence[str], name_of: Callable[[T], str]) -> list[T]:
+def _place_in(names: Iterable[str]) -> Callable[[str], int]:
+    """A key to sort by: a name's place among ``names``, behind all of them if it is not there."""
     places = {name: place for place, name in enumerate(names)}
-    return sorted(items, key=lambda item: places.get(name_of(item), len(places)))
+    return lambda name: places.get(name, len(places))
 
 
 def table_of(parameter: str) -> str | None:

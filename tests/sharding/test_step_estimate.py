@@ -17,9 +17,9 @@ from dlrm_app.sharding.cost import Option
 from dlrm_app.sharding.placement import Placed
 from dlrm_app.sharding.step_estimate import (
     StepShape,
+    busiest_shares,
     described_machine,
     matrices_of,
-    pooled_share,
     step_work,
 )
 from dlrm_app.tables.specs import Table
@@ -113,7 +113,7 @@ def test_a_rank_with_some_of_the_rows_makes_vectors_of_all_samples(
         np.zeros((len(sizes), 4)),
         none,
     )
-    assert pooled_share({"t_0": Placed(option, ranks)}, TABLES[:1], 4) == expected
+    assert busiest_shares({"t_0": Placed(option, ranks)}, TABLES[:1], 4)[1] == expected
 
 
 def test_a_row_that_is_updated_is_read_and_written_with_its_state() -> None:
