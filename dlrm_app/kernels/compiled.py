@@ -8,8 +8,6 @@ versions of this package's files is deleted before any is loaded.
 import hashlib
 import logging
 import sys
-import threading
-import time
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +17,7 @@ from numba.core import event
 
 from dlrm_app.files import write_text
 
-__all__ = ["compiling_seconds", "forget_other_versions", "njit", "njit_uncounted"]
+__all__ = ["forget_other_versions", "njit", "njit_uncounted"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,40 +62,20 @@ def _load_without(library: str, module: str) -> None:
 
 
 class _Watch(event.Listener):
-    """Says when compiling begins, and how long this process has been at it; threads wait for one another's."""
+    """Says when this process begins to compile, once."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._lock = threading.Lock()
-        self._depth = 0
-        self._started = 0.0
-        self._has_told = False
+    has_told = False
 
     def on_start(self, _event: event.Event) -> None:
-        with self._lock:
-            if self._depth == 0:
-                self._started = time.perf_counter()
-            self._depth += 1
-            if not self._has_told:
-                logger.info("compiling, which is done once for this version and takes seconds …")
-            self._has_told = True
+        if not self.has_told:
+            logger.info("compiling, which is done once for this version and takes seconds …")
+        self.has_told = True
 
     def on_end(self, _event: event.Event) -> None:
-        with self._lock:
-            self._depth -= 1
-            if self._depth == 0:
-                self.seconds += time.perf_counter() - self._started
+        """Nothing to do."""
 
 
-_watch = _Watch()
-event.register("numba:compile", _watch)
-
-
-def compiling_seconds() -> float:
-    """Seconds that this process has been compiling so far: no part of how long compiled code takes."""
-    return _watch.seconds
-
-
+event.register("numba:compile", _Watch())
 forget_other_versions(Path(__file__).parent)
 # numba imports scipy.linalg, which takes longer than reading all of our machine code, to find out whether compiled
 # functions could multiply matrices; none of ours does

@@ -11,7 +11,6 @@ Evaluation is one lane per rank, unshuffled, that ends where the rank's rows end
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -32,18 +31,19 @@ class Piece(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Order:
     """The rows that one rank reads in one epoch.
 
     ``groups[i]`` is the row group at index i of the epoch's sequence, which holds the sequence's rows
-    [``starts[i]``, ``starts[i + 1]``). ``lanes`` are ranges of rows of the sequence; every step takes
+    [``starts[i]``, ``starts[i + 1]``). Lane k is its rows [``firsts[k]``, ``ends[k]``); every step takes
     ``rows_per_lane`` rows of each. ``shuffle_key`` is (seed, epoch), or None for the order of the files.
     """
 
-    groups: Sequence[int]
-    starts: Sequence[int]
-    lanes: Sequence[range]
+    groups: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    ends: NDArray[np.int64]
     rows_per_lane: int
     num_steps: int
     shuffle_key: tuple[int, int] | None = None
@@ -51,7 +51,7 @@ class Order:
     @property
     def batch_size(self) -> int:
         """Rows per step of this rank, padding included."""
-        return self.rows_per_lane * len(self.lanes)
+        return self.rows_per_lane * len(self.firsts)
 
     def pieces(self, step: int) -> list[Piece]:
         """The rows of this rank's batch number ``step``; at the end of an evaluation fewer than a batch."""
@@ -62,34 +62,30 @@ class Order:
 
         Before it, its lane gives ``before`` rows to these batches.
         """
-        firsts, ends = self._rest_of_lanes(step)
-        lanes, indices, starts, stops = self._cut(
-            firsts, np.minimum(firsts + num_steps * self.rows_per_lane, ends)
-        )
-        first = self._starts[indices]
-        return np.stack(
-            [self._groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1
-        )
+        firsts = self._rest_of_lanes(step)
+        stops = np.minimum(firsts + num_steps * self.rows_per_lane, self.ends)
+        lanes, indices, starts, stops = self._cut(firsts, stops)
+        first = self.starts[indices]
+        return np.stack([self.groups[indices], starts - first, stops - first, starts - firsts[lanes]], axis=1)
 
     def groups_by_need(self, start_step: int = 0, num_steps: int = 1) -> list[int]:
         """The row groups that the steps from ``start_step`` on need, ``num_steps`` at a time, in the order of need."""
-        rest, ends = self._rest_of_lanes(start_step)
-        lanes, indices, firsts, _ = self._cut(rest, ends)
+        rest = self._rest_of_lanes(start_step)
+        lanes, indices, firsts, _ = self._cut(rest, self.ends)
         times = (firsts - rest[lanes]) // (self.rows_per_lane * num_steps)
         by_need = np.lexsort((indices, lanes, times))
-        return list(dict.fromkeys(self._groups[indices[by_need]].tolist()))
+        return list(dict.fromkeys(self.groups[indices[by_need]].tolist()))
 
     def last_steps(self) -> dict[int, int]:
         """The last step that needs each row group, for every group that this rank needs at all."""
-        lanes, indices, _, ends = self._cut(*self._bounds)
-        steps = (ends - 1 - self._bounds[0][lanes]) // self.rows_per_lane
+        lanes, indices, _, ends = self._cut(self.firsts, self.ends)
+        steps = (ends - 1 - self.firsts[lanes]) // self.rows_per_lane
         by_step = np.argsort(steps, kind="stable")
-        return dict(zip(self._groups[indices[by_step]].tolist(), steps[by_step].tolist(), strict=True))
+        return dict(zip(self.groups[indices[by_step]].tolist(), steps[by_step].tolist(), strict=True))
 
-    def _rest_of_lanes(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sequence's rows that each lane still has at ``step``: [first, end)."""
-        firsts, ends = self._bounds
-        return np.minimum(firsts + step * self.rows_per_lane, ends), ends
+    def _rest_of_lanes(self, step: int) -> NDArray[np.int64]:
+        """The first of the sequence's rows that each lane still has at ``step``."""
+        return np.minimum(self.firsts + step * self.rows_per_lane, self.ends)
 
     def _cut(
         self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
@@ -98,31 +94,15 @@ class Order:
 
         Of each piece: the range i that it is of, the index of its row group in the sequence, its first row and its end.
         """
-        low = np.searchsorted(self._starts, firsts, side="right") - 1
-        high = np.searchsorted(self._starts, ends, side="left")
+        low = np.searchsorted(self.starts, firsts, side="right") - 1
+        high = np.searchsorted(self.starts, ends, side="left")
         counts = np.where(firsts < ends, high - low, 0)
         ranges = np.repeat(np.arange(len(counts)), counts)
         indices = np.arange(len(ranges)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-        firsts = np.maximum(firsts[ranges], self._starts[indices])
-        ends = np.minimum(ends[ranges], self._starts[indices + 1])
+        firsts = np.maximum(firsts[ranges], self.starts[indices])
+        ends = np.minimum(ends[ranges], self.starts[indices + 1])
         kept = firsts < ends  # an empty row group gives nothing
         return ranges[kept], indices[kept], firsts[kept], ends[kept]
-
-    @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        return np.array(self.starts, np.int64)
-
-    @cached_property
-    def _groups(self) -> NDArray[np.int64]:
-        return np.array(self.groups, np.int64)
-
-    @cached_property
-    def _bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[L] the first row of each lane, and the row after its last."""
-        return (
-            np.array([lane.start for lane in self.lanes], np.int64),
-            np.array([lane.stop for lane in self.lanes], np.int64),
-        )
 
     def row_order(self, group: int, rows: int) -> NDArray[np.int64] | None:
         """The order in which the epoch reads the ``rows`` rows of ``group``; None is the file's."""
@@ -147,21 +127,15 @@ def train_order(
     The last N % global_batch_size rows of the epoch's sequence are left out; another epoch leaves out others.
     What ``check_lanes`` refuses must not come here.
     """
-    groups = list(range(len(group_rows)))
+    groups = np.arange(len(group_rows))
     if shuffle:
-        groups = permutation(len(groups), seed, epoch, GROUP_ORDER).tolist()
-    starts = _starts([group_rows[group] for group in groups])
-    steps = starts[-1] // global_batch_size
-    rows_per_lane = global_batch_size // lanes
+        groups = permutation(len(groups), seed, epoch, GROUP_ORDER)
+    starts = _starts([group_rows[group] for group in groups.tolist()])
+    steps, rows_per_lane = int(starts[-1]) // global_batch_size, global_batch_size // lanes
     span = steps * rows_per_lane
-    local = range(rank * lanes // world_size, (rank + 1) * lanes // world_size)
+    firsts = span * np.arange(rank * lanes // world_size, (rank + 1) * lanes // world_size)
     return Order(
-        groups,
-        starts,
-        [range(lane * span, (lane + 1) * span) for lane in local],
-        rows_per_lane,
-        steps,
-        (seed, epoch) if shuffle else None,
+        groups, starts, firsts, firsts + span, rows_per_lane, steps, (seed, epoch) if shuffle else None
     )
 
 
@@ -171,10 +145,11 @@ def eval_order(group_rows: Sequence[int], *, batch_size: int, rank: int = 0, wor
     Every rank takes the same number of steps; the last may give it fewer than ``batch_size`` rows, or none.
     """
     starts = _starts(group_rows)
-    total = starts[-1]
-    local = range(rank * total // world_size, (rank + 1) * total // world_size)
+    total = int(starts[-1])
+    first, end = (np.array([place * total // world_size]) for place in (rank, rank + 1))
     largest_share = -(-total // world_size)
-    return Order(list(range(len(group_rows))), starts, [local], batch_size, -(-largest_share // batch_size))
+    num_steps = -(-largest_share // batch_size)
+    return Order(np.arange(len(group_rows)), starts, first, end, batch_size, num_steps)
 
 
 def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) -> NDArray[np.int64]:
@@ -195,8 +170,8 @@ def permutation(size: int, seed: int, epoch: int, purpose: int, group: int = 0) 
     return (sort_random(words) & mask).astype(np.int64)
 
 
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+def _starts(sizes: Sequence[int]) -> NDArray[np.int64]:
+    return np.cumsum([0, *sizes], dtype=np.int64)
 
 
 def enough_lanes(world_size: int) -> int:

@@ -18,7 +18,6 @@ from dlrm_app.dataset.manifest import MANIFEST, Manifest, read_manifest
 from dlrm_app.dataset.shard_files import verify_shards
 from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refuse_if
 from dlrm_app.files import explained_disk_errors, is_file, output_problems
-from dlrm_app.kernels.compiled import compiling_seconds
 from dlrm_app.preprocess.choose import choice_table, choose, open_choices, with_choices
 from dlrm_app.preprocess.encode.columns import (
     Encoding,
@@ -85,7 +84,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     if finished is not None:
         return finished
     plan = with_file_specs(plan)
-    start, compiled = time.perf_counter(), compiling_seconds()
+    start = time.perf_counter()
     with _executor(config) as executor, explained_disk_errors(plan.output, CONTINUE), locked(plan.output):
         run, is_resumed = _open_work(config, identity, plan, encoding)
         config = _with_sections(config, run.config)
@@ -95,7 +94,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         manifest = Stages(config, plan, encoding, executor).run(run.config)
         remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
-    report(manifest, time.perf_counter() - start - compiling_seconds() + compiled, is_resumed=is_resumed)
+    report(manifest, time.perf_counter() - start, is_resumed=is_resumed)
     return manifest
 
 

@@ -52,15 +52,12 @@ def test_a_package_that_cannot_be_written_is_left_alone(package: Path) -> None:
     assert (package / "__pycache__").read_text() == "in the way of a folder"
 
 
-def test_compiling_is_said_once_and_timed() -> None:
+def test_compiling_is_said_once() -> None:
     code = (
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "from dlrm_app.kernels.compiled import compiling_seconds, njit\n"
+        "from dlrm_app.kernels.compiled import njit\n"
         "add, double = njit(lambda x: x + 1), njit(lambda x: 2 * x)\n"
-        "assert compiling_seconds() == 0\n"
-        "add(1); one = compiling_seconds(); add(2)\n"
-        "assert compiling_seconds() == one > 0\n"
-        "double(1); assert compiling_seconds() > one"
+        "add(1); add(2); double(1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

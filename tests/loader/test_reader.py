@@ -119,7 +119,7 @@ def test_a_rank_decodes_only_what_it_uses_and_that_once(manifest: Manifest) -> N
         needed = {piece.group for step in range(order.num_steps) for piece in order.pieces(step)}
         assert len(needed) < len(reader.group_rows)
         assert Counter(reader.decoded) == Counter(needed)
-        assert reader.most_alive <= 3 * len(order.lanes) + 3
+        assert reader.most_alive <= 3 * len(order.firsts) + 3
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
@@ -131,7 +131,7 @@ def test_memory_stays_flat(tmp_path: Path, num_workers: int) -> None:
     for _ in reader.read(order, num_workers=num_workers):
         pass
     assert len(reader.decoded) > 55
-    assert len(reader.memory) <= 3 * len(order.lanes) + 3 * num_workers + 1
+    assert len(reader.memory) <= 3 * len(order.firsts) + 3 * num_workers + 1
 
 
 def test_reading_may_begin_anywhere(manifest: Manifest) -> None:
