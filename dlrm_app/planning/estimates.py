@@ -26,41 +26,35 @@ from dlrm_app.tables.specs import Table
 from dlrm_app.text import memory_text
 
 
-def estimate_step(
-    config: PlanConfig, plan: EstimatedPlan, tables: list[Table], num_dense: int
-) -> dict[str, float]:
-    """Part → milliseconds of a step of ``config``'s model. Raises ConfigError if that model cannot be built."""
-    model = build_model(ModelSpec(config.model, tables, num_dense), torch.device("cpu"))
-    machine = described_machine(config.topology, plan.cluster)
-    precision = config.trainer.precision
-    if precision == "auto":  # it is not known if a described CPU has units for bf16
-        precision = "bf16" if machine.device == "cuda" else "fp32"
-    shape = step_shape(
-        plan, model, config.model, config.trainer.global_batch_size, config.optimizer.dense.kind
-    )
-    times = machine.estimate_ms(step_work(shape), precision)
-    return {part: times[part] for part in PARTS if part in times}
-
-
 def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], num_dense: int) -> str:
-    """The estimate as a table, or why there is none: tables can be planned without a model that fits them."""
+    """A whole step and a rank's memory, or why they are not known: tables can be planned without a model that fits them."""
+    spec, trainer, dense = ModelSpec(config.model, tables, num_dense), config.trainer, config.optimizer.dense
     try:
-        times = estimate_step(config, plan, tables, num_dense)
+        model = build_model(spec, META)
     except ConfigError as error:
         return f"no estimate of a whole step: {error}"
+    machine = described_machine(config.topology, plan.cluster)
+    precision = trainer.precision
+    if precision == "auto":  # it is not known if a described CPU has units for bf16
+        precision = "bf16" if machine.device == "cuda" else "fp32"
+    shape = step_shape(plan, model, config.model, trainer.global_batch_size, dense.kind)
+    by_part = machine.estimate_ms(step_work(shape), precision)
+    times = {part: by_part[part] for part in PARTS if part in by_part}
     total = sum(times.values())
     rows = [[TITLES[part], f"{ms:,.2f}", f"{ms / total:.0%}"] for part, ms in times.items()]
-    rows.append(["all", f"{total:,.2f}", ""])
-    speed = 1000 * config.trainer.global_batch_size / total
-    basis = (
-        "rates measured by dlrm-bench"
-        if config.topology.efficiency
-        else "half of the rates that topology gives, which were not measured"
-    )
-    return (
-        f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps and reading keeps up\n"
-        f"{text_table(['', 'ms', 'share'], rows)}"
-    )
+    speed = 1000 * trainer.global_batch_size / total
+    basis = "half of the rates that topology gives, which were not measured"
+    if config.topology.efficiency:
+        basis = "rates measured by dlrm-bench"
+    needed = estimate_run(spec, trainer, dense, plan.cluster.num_ranks, plan.cluster.device)
+    problem = shortage(needed, plan.cluster)
+    lines = [
+        f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps and reading keeps up",
+        text_table(["", "ms", "share"], [*rows, ["all", f"{total:,.2f}", ""]]),
+        str(needed),
+        *([f"warning: {problem}"] if problem else []),
+    ]
+    return "\n".join(lines)
 
 
 META = torch.device("meta")

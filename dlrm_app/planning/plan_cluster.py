@@ -1,22 +1,18 @@
 """dlrm-plan: places the tables of a model on a cluster that need not be there."""
 
-import time
 from pathlib import Path
 
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.files import explained_disk_errors
-from dlrm_app.model.architectures import ModelSpec, model_problems, model_table_problems
-from dlrm_app.planning.estimates import estimate_run, estimate_text, shortage
+from dlrm_app.planning.estimates import estimate_text
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.cost import Workload
 from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.planner import find_assignment
 from dlrm_app.sharding.suggestions import smallest_cluster
-from dlrm_app.tables.specs import Table
-from dlrm_app.text import count, next_line, setting, typed_settings
+from dlrm_app.text import next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
 
@@ -30,21 +26,20 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     if manifest is not None:
         tables = with_pooling_factors(tables, manifest)
     work = plan_workload(config, tables, cluster.device)
-    started = time.perf_counter()
     assignment, options = find_assignment(work, cluster)
-    seconds = time.perf_counter() - started
     plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
     print(plan_text(plan))
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
     print(estimate_text(config, plan, tables, num_dense))
-    _print_run_memory(config, tables, num_dense, cluster)
-    if options:
-        num_classes = len(set(map(id, options.values())))
-        print(f"found in {seconds:.1f} s: {count(len(tables), 'table')} of {count(num_classes, 'kind')}")
-    if config.smallest:
-        _print_smallest(work, cluster)
+    # a plan from a file is for its own ranks alone
+    if config.smallest and config.sharding.plan is None and (smallest := smallest_cluster(work, cluster)):
+        print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
     if config.output is not None:
-        _write(Path(config.output), plan)
+        folder = Path(config.output)
+        with explained_disk_errors(folder, "then plan again"):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_plan(folder / "plan.yaml", plan)
+        print(f"wrote {folder / 'plan.yaml'}")
     _print_next(config, cluster)
     return plan
 
@@ -61,32 +56,6 @@ def train_command(config: PlanConfig, cluster: Cluster) -> str:
     return " ".join(
         [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli train", *settings]
     )
-
-
-def _print_run_memory(config: PlanConfig, tables: list[Table], num_dense: int, cluster: Cluster) -> None:
-    """Prints the memory beside the tables, if the model fits them: tables can be planned without it."""
-    spec = ModelSpec(config.model, tables, num_dense)
-    if model_problems(config.model) or model_table_problems(spec):
-        return
-    needed = estimate_run(spec, config.trainer, config.optimizer.dense, cluster.num_ranks, cluster.device)
-    print(needed)
-    if problem := shortage(needed, cluster):
-        print(f"warning: {problem}")
-
-
-def _print_smallest(work: Workload, cluster: Cluster) -> None:
-    if work.sharding.plan is not None:
-        return  # a plan from a file is for its own ranks alone
-    smallest = smallest_cluster(work, cluster)
-    if smallest is not None:
-        print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
-
-
-def _write(folder: Path, plan: EstimatedPlan) -> None:
-    with explained_disk_errors(folder, "then plan again"):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_plan(folder / "plan.yaml", plan)
-    print(f"wrote {folder / 'plan.yaml'}")
 
 
 def _print_next(config: PlanConfig, cluster: Cluster) -> None:
