@@ -118,13 +118,6 @@ def replace_layers(model: nn.Module, has_openmp: bool = True) -> nn.Module:
     return model
 
 
-def fastest_product(inputs: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The product of matrices like ``inputs`` with square weights that the replaced layers take."""
-    from dlrm_app.kernels.dense_layers import is_for_onednn, multiply
-
-    return multiply if is_for_onednn(inputs) else torch.mm
-
-
 def keep_freed_memory() -> None:
     """Lets malloc keep what a batch has freed, in this process.
 

@@ -210,9 +210,8 @@ class _Estimator:
                 weight, topology.world_size, topology.intra_group_size, kind, allowed.min_partition
             )
         sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
-        distinct, which = np.unique(
-            sizes, axis=0, return_inverse=True
-        )  # shards of one size are estimated once
+        # shards of one size are estimated once
+        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
         estimated = ShardingOption(
             name=table.name,
             tensor=weight,
@@ -229,17 +228,6 @@ class _Estimator:
         )
         for estimator in self._estimators:
             estimator.estimate([estimated], sharder_data_map=self._data)
-        return self._to_option(estimated, sizes, offsets, which.reshape(-1), table)
-
-    def _to_option(
-        self,
-        estimated: ShardingOption,
-        sizes: np.ndarray,
-        offsets: np.ndarray,
-        which: np.ndarray,
-        table: Table,
-    ) -> Option:
-        kernel = estimated.compute_kernel
         rows, weights = sizes[:, 0], sizes.prod(1) * BYTES_PER_WEIGHT[table.data_type]
         on_host, is_cached = "uvm" in kernel, kernel == "fused_uvm_caching"
         load_factor = (estimated.cache_load_factor or UVM_CACHING_RATIO) if is_cached else None
@@ -257,7 +245,7 @@ class _Estimator:
         # fbgemm keeps what is per row on the device wherever the weights are
         state = per_row if on_host else per_weight + per_row
         return Option(
-            sharding_type=estimated.sharding_type,
+            sharding_type=kind,
             kernel=kernel,
             load_factor=load_factor,
             sizes=sizes,
