@@ -211,7 +211,7 @@ class _Estimator:
             )
         sizes, offsets = (np.array(part, dtype=np.int64) for part in cut)
         # shards of one size are estimated once
-        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
+        distinct, which = np.unique(sizes, axis=0, return_inverse=True)  # its shape differs in numpy 2.0
         estimated = ShardingOption(
             name=table.name,
             tensor=weight,
@@ -236,7 +236,7 @@ class _Estimator:
             cache = np.round(weights * load_factor) + np.ceil(rows * (ROW_BYTES + SLOT_BYTES * load_factor))
         memory_kind = "hbm" if self._cluster.device == "cuda" else "ddr"
         total = np.array([getattr(shard.storage, memory_kind) for shard in estimated.shards], dtype=float)
-        exchanged = np.maximum(0, total[which] - (cache if on_host else weights))
+        exchanged = np.maximum(0, total[which.ravel()] - (cache if on_host else weights))
         time = np.array([shard.perf.total if shard.perf else 0.0 for shard in estimated.shards])
         optimizer = SPARSE_OPTIMIZERS[self._work.optimizers[table.name]]
         per_weight, per_row = (part.astype(float) for part in optimizer.state_bytes(rows, sizes[:, 1]))
@@ -250,7 +250,7 @@ class _Estimator:
             load_factor=load_factor,
             sizes=sizes,
             offsets=offsets,
-            time=time[which],
+            time=time[which.ravel()],
             memory=np.stack([weights * (not on_host), state, exchanged, cache], axis=1).astype(float),
             host=(weights + per_weight if on_host else np.zeros(len(sizes))).astype(float),
         )

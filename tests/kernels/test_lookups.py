@@ -5,21 +5,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import SparseType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-    BoundsCheckMode,
-    EmbeddingLocation,
-    PoolingMode,
-)
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.kernels import lookups as compiled_lookups
 from dlrm_app.kernels.install import replace_operators
+from tests.kernels import bags
 
-ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 64, 20), (0, 1, 1, 2, 3)
-"""Of four tables; the second is read by two features. Widths of whole lines of 16, and of more."""
+DIMS = (8, 12, 64, 20)
+"""Widths of whole lines of 16, and of more."""
 BATCH = 333
 POOLINGS = {PoolingMode.SUM: "sum", PoolingMode.MEAN: "mean"}
 
@@ -37,44 +31,17 @@ def _replaced() -> Iterator[None]:
 def make_tables(
     pooling: PoolingMode = PoolingMode.SUM, precision: SparseType = SparseType.FP32
 ) -> SplitTableBatchedEmbeddingBagsCodegen:
-    torch.manual_seed(0)
-    specs = [
-        (rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows, dim in zip(ROWS, DIMS, strict=True)
-    ]
-    tables = SplitTableBatchedEmbeddingBagsCodegen(
-        specs,
-        feature_table_map=list(FEATURE_TABLES),
-        pooling_mode=pooling,
-        weights_precision=precision,
-    )
-    tables.init_embedding_weights_uniform(-1, 1)
-    return tables
+    return bags.make_tables(DIMS, pooling_mode=pooling, weights_precision=precision)
 
 
 def draw_bags(most: int, least: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids [N], offsets [F · B + 1]) of bags of ``least`` to ``most`` ids."""
-    generator = torch.Generator().manual_seed(1)
-    lengths = torch.randint(least, most + 1, (len(FEATURE_TABLES), BATCH), generator=generator)
-    ids = [
-        torch.randint(ROWS[table], (int(lengths[feature].sum()),), generator=generator)
-        for feature, table in enumerate(FEATURE_TABLES)
-    ]
-    return torch.cat(ids), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
+    return bags.draw_bags(torch.Generator().manual_seed(1), BATCH, most, least)
 
 
 def pool_plainly(
     weights: Sequence[torch.Tensor], ids: torch.Tensor, offsets: torch.Tensor, mode: str
 ) -> torch.Tensor:
-    pooled = []
-    for feature, table in enumerate(FEATURE_TABLES):
-        bags = offsets[feature * BATCH : (feature + 1) * BATCH + 1]
-        its_ids = ids[bags[0] : bags[-1]]
-        pooled.append(
-            torch.nn.functional.embedding_bag(
-                its_ids, weights[table].double(), bags - bags[0], mode=mode, include_last_offset=True
-            )
-        )
-    return torch.cat(pooled, dim=1).float()
+    return bags.pool_plainly([each.double() for each in weights], ids, offsets, mode).float()
 
 
 @pytest.mark.parametrize("precision", [SparseType.FP32, SparseType.FP16])
@@ -110,10 +77,10 @@ def test_the_number_of_threads_does_not_change_a_bit(
 ) -> None:
     """One thread is fbgemm's."""
     found = []
-    tables, bags = make_tables(pooling, precision), draw_bags(most)
+    tables, drawn = make_tables(pooling, precision), draw_bags(most)
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
-        found.append(tables(*bags))
+        found.append(tables(*drawn))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 

@@ -4,19 +4,17 @@ import numpy as np
 import pytest
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
 from dlrm_app.kernels import rows as compiled_rows
 from dlrm_app.kernels import updates as compiled_updates
 from dlrm_app.kernels.install import replace_operators
 from dlrm_app.kernels.updates import _BAG, _sort
+from tests.kernels import bags
+from tests.kernels.bags import FEATURE_TABLES
 
-ROWS, DIMS, FEATURE_TABLES = (7, 5_000, 3, 40), (8, 12, 32, 4), (0, 1, 1, 2, 3)
-"""Of four tables; the second is read by two features."""
+DIMS = (8, 12, 32, 4)
 BATCH, LR, EPS = 33, 0.1, 1e-6
 KINDS = (EmbOptimType.EXACT_SGD, EmbOptimType.EXACT_ADAGRAD, EmbOptimType.EXACT_ROWWISE_ADAGRAD)
 
@@ -29,31 +27,8 @@ def _replaced() -> None:
 def make_tables(
     kind: EmbOptimType, pooling: PoolingMode, precision: SparseType = SparseType.FP32
 ) -> SplitTableBatchedEmbeddingBagsCodegen:
-    torch.manual_seed(0)
-    specs = [
-        (rows, dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows, dim in zip(ROWS, DIMS, strict=True)
-    ]
-    tables = SplitTableBatchedEmbeddingBagsCodegen(
-        specs,
-        feature_table_map=list(FEATURE_TABLES),
-        optimizer=kind,
-        pooling_mode=pooling,
-        weights_precision=precision,
-        learning_rate=LR,
-        eps=EPS,
-    )
-    tables.init_embedding_weights_uniform(-1, 1)
-    return tables
-
-
-def draw_bags(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids [N], offsets [F · B + 1]); a bag has 0 to 3 ids, which may be equal."""
-    lengths = torch.randint(4, (len(FEATURE_TABLES), BATCH), generator=generator)
-    ids = [
-        torch.randint(ROWS[table], (int(lengths[feature].sum()),), generator=generator)
-        for feature, table in enumerate(FEATURE_TABLES)
-    ]
-    return torch.cat(ids), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
+    how = {"optimizer": kind, "pooling_mode": pooling, "weights_precision": precision}
+    return bags.make_tables(DIMS, learning_rate=LR, eps=EPS, **how)
 
 
 def train(
@@ -61,7 +36,7 @@ def train(
 ) -> list[torch.Tensor]:
     tables, generator = make_tables(kind, pooling, precision), torch.Generator().manual_seed(1)
     for _ in range(steps):
-        pooled = tables(*draw_bags(generator))
+        pooled = tables(*bags.draw_bags(generator, BATCH, most=3))
         pooled.backward(torch.randn(pooled.shape, generator=generator))
     return [weights.detach().clone() for weights in tables.split_embedding_weights()]
 
@@ -75,18 +50,8 @@ def train_plainly(
     ]
     sums, generator = [torch.zeros_like(each) for each in weights], torch.Generator().manual_seed(1)
     for _ in range(steps):
-        ids, offsets = draw_bags(generator)
-        pooled = []
-        for feature, table in enumerate(FEATURE_TABLES):
-            bags = offsets[feature * BATCH : (feature + 1) * BATCH + 1]
-            mode = "mean" if pooling == PoolingMode.MEAN else "sum"
-            its_ids = ids[bags[0] : bags[-1]]
-            pooled.append(
-                torch.nn.functional.embedding_bag(
-                    its_ids, weights[table], bags - bags[0], mode=mode, include_last_offset=True
-                )
-            )
-        out = torch.cat(pooled, dim=1)
+        mode = "mean" if pooling == PoolingMode.MEAN else "sum"
+        out = bags.pool_plainly(weights, *bags.draw_bags(generator, BATCH, most=3), mode)
         gradients = torch.autograd.grad(out, weights, torch.randn(out.shape, generator=generator).double())
         with torch.no_grad():
             for each, total, gradient in zip(weights, sums, gradients, strict=True):
@@ -141,9 +106,8 @@ def test_ids_of_any_size_are_sorted_with_their_bags(largest: int) -> None:
     generator = np.random.default_rng(largest)
     ids = generator.integers(largest + 1, size=500)
     ids[3] = largest
-    bags = np.arange(501)
     keys, spare = np.empty((2, 500), np.int64)
-    _sort(ids, bags, 90, largest + 1, keys, spare)
+    _sort(ids, np.arange(501), 90, largest + 1, keys, spare)
     order = np.argsort(ids, kind="stable")
     np.testing.assert_array_equal(keys >> 32, ids[order])
     np.testing.assert_array_equal(keys & _BAG, 90 + order)
