@@ -320,6 +320,8 @@ def _rule(given: Any, value: Any) -> str:
     if choices := _choices(given):
         return f"must be one of {', '.join(choices)}"
     (meta,) = given.__metadata__
+    if meta.multiple_of is not None:
+        return f"must be a positive multiple of {meta.multiple_of}"
     if meta.le == _FP32_MAX and not value > meta.le:  # which nobody meets by mistake
         return f"must be {'above' if meta.ge is None else 'at least'} 0"
     low, high = (

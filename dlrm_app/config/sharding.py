@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta
 
-from dlrm_app.config.schema import BelowOne, Count, Positive, Section, value_problems
+from dlrm_app.config.schema import BelowOne, Count, Positive, Section, type_problem, value_problems
 from dlrm_app.errors import Problem
 
 ShardingType = Literal[
@@ -23,7 +23,12 @@ SHARDING_TYPES: tuple[str, ...] = get_args(ShardingType)
 Kernel = Literal["fused", "fused_uvm", "fused_uvm_caching", "dense"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
 CollectiveType = Literal["fp32", "fp16", "bf16"]
-CONSTRAINT_KEYS = ("types", "kernels", "min_partition", "cache_load_factor")
+CONSTRAINTS: dict[str, Any] = {
+    "types": list[ShardingType],
+    "kernels": list[Kernel],
+    "min_partition": Annotated[int, Meta(ge=4, multiple_of=4)],  # the least columns of a shard
+    "cache_load_factor": Annotated[float, Meta(gt=0, le=1)],  # the share of rows on the GPU
+}
 """What can be asked for one table, in its spec or by a pattern of ``sharding.tables``."""
 Gib = Annotated[float, Meta(ge=0, le=2**30)]  # of a rank: an exbibyte at most
 MAX_RANKS = 65_536
@@ -40,7 +45,7 @@ class CollectivesConfig(Section):
 
 @dataclass(slots=True)
 class ShardingConfig(Section):
-    """``tables`` maps a pattern of table names to constraints (CONSTRAINT_KEYS) for the tables that it fits."""
+    """``tables`` maps a pattern of table names to constraints (CONSTRAINTS) for the tables that it fits."""
 
     types: list[str] | None = None
     kernels: list[str] | None = None
@@ -65,29 +70,18 @@ class ShardingConfig(Section):
 
 def constraint_faults(where: str, constraints: Any) -> list[Problem]:
     """Problems of one table's or pattern's constraints, as ``where``.key; those that are null ask for nothing."""
+    known = ", ".join(CONSTRAINTS)
     if not isinstance(constraints, Mapping):
-        return [Problem(where, f"must be a mapping with {', '.join(CONSTRAINT_KEYS)}", value=constraints)]
-    given = {key: value for key, value in constraints.items() if value is not None}
-    unknown = [key for key in given if key not in CONSTRAINT_KEYS]
-    problems = [
-        Problem(f"{where}.{key}", "is not known", f"use {', '.join(CONSTRAINT_KEYS)}") for key in unknown
-    ]
-    problems += _choice_faults(f"{where}.types", given.get("types", []), ShardingType)
-    problems += _choice_faults(f"{where}.kernels", given.get("kernels", []), Kernel)
-    width, share = given.get("min_partition", 4), given.get("cache_load_factor", 1)
-    if not isinstance(width, int) or width < 4 or width % 4:
-        rule = "must be a multiple of 4, the least columns of a shard"
-        problems.append(Problem(f"{where}.min_partition", rule, value=width))
-    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        rule = "must lie in (0, 1], the share of rows on the GPU"
-        problems.append(Problem(f"{where}.cache_load_factor", rule, value=share))
+        return [Problem(where, f"must be a mapping with {known}", value=constraints)]
+    problems: list[Problem] = []
+    for key, value in constraints.items():
+        name = f"{where}.{key}"
+        if key not in CONSTRAINTS:
+            problems.append(Problem(name, "is not known", f"use {known}"))
+        elif value is not None:
+            wrong_type = type_problem(name, value, CONSTRAINTS[key])
+            problems += [wrong_type] if wrong_type else value_problems(name, value, CONSTRAINTS[key])
     return problems
-
-
-def _choice_faults(key: str, values: Any, choices: Any) -> list[Problem]:
-    if not isinstance(values, list):
-        return [Problem(key, f"must be a list of some of {', '.join(get_args(choices))}", value=values)]
-    return list(value_problems(key, values, list[choices]))
 
 
 @dataclass(slots=True)

@@ -75,7 +75,10 @@ def name_interfaces(ranks: Ranks, environment: MutableMapping[str, str]) -> list
     Gives the names of the variables that it set in ``environment``.
     """
     is_one_machine = ranks.world_size == ranks.local_world_size
-    interface = loopback() if is_one_machine else interface_towards(environment["MASTER_ADDR"])
+    # loopback: no other machine reaches where gloo listens
+    interface = (
+        _interface_of("127.0.0.1") if is_one_machine else interface_towards(environment["MASTER_ADDR"])
+    )
     if interface is None:
         return []
     # NCCL takes a name for a prefix, and "=" for all of it
@@ -95,11 +98,6 @@ def interface_towards(host: str) -> str | None:
     if address is not None and address.startswith("127."):
         address = _address_towards("192.0.2.1") or address  # an address for documentation, RFC 5737
     return _interface_of(address) if address else None
-
-
-def loopback() -> str | None:
-    """The interface that no other machine reaches: where gloo of ranks on one machine listens."""
-    return _interface_of("127.0.0.1")
 
 
 def _address_towards(host: str) -> str | None:

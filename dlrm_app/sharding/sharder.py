@@ -2,7 +2,7 @@
 sharding, collectives in fewer bits, and kernels that an evaluation leaves as they were.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -97,15 +97,12 @@ class ExactMeanCollection(ShardedEmbeddingBagCollection):
         lengths = features.lengths().view(len(features.keys()), -1).clamp(min=1)
         rows_and_one = torch.cat([lengths, torch.ones_like(lengths[:1])]).float()
         if self._rows is None:  # once: a copy to a GPU in every step would wait for it
-            self._rows = torch.tensor(self._find_rows(features.keys()), device=lengths.device)
+            row_of = {key: row for row, key in enumerate(features.keys()) if key in self._to_divide}
+            # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
+            rows = [row_of.get(key, len(lengths)) for key in self._embedding_names]
+            self._rows = torch.tensor(rows, device=lengths.device)
         chosen = rows_and_one[self._rows]  # [keys, B]
         return chosen.T.repeat_interleave(self._widths, dim=1, output_size=sum(self._embedding_dims))
-
-    def _find_rows(self, features: Sequence[str]) -> list[int]:
-        """The row of each of the output's keys; one behind the last where nothing is divided."""
-        row_of = {key: row for row, key in enumerate(features)}
-        # the output's keys are the features: torchrec adds the table's name where several tables read one, and none do
-        return [row_of[key] if key in self._to_divide else len(row_of) for key in self._embedding_names]
 
 
 def _divide(pooled: KeyedTensor, divisor: torch.Tensor) -> KeyedTensor:

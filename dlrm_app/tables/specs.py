@@ -73,7 +73,7 @@ class Table:
 _TYPES: dict[str, Any] = {
     "name": Any,
     "rows": Count,
-    "dim": Count,
+    "dim": Annotated[int, Meta(ge=4, multiple_of=4)],  # fbgemm's vector width
     "features": list[Any],
     "pooling": Literal["sum", "mean"],
     "data_type": DataType,
@@ -193,8 +193,6 @@ def _table_faults(table: Table) -> list[Problem | str]:
         faults.append(
             Problem("name", "must be a text without dots and slashes, such as t_item", value=table.name)
         )
-    if table.dim % 4:
-        faults.append(Problem("dim", "must be a multiple of 4 (fbgemm's vector width)", value=table.dim))
     if not table.features or not all(isinstance(name, str) for name in table.features):
         rule = "must be a list of names, at least one"
         faults.append(Problem("features", rule, value=list(table.features)))

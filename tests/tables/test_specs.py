@@ -199,7 +199,7 @@ def test_one_wrong_number_is_one_problem_however_many_tables_have_it() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve_tables(config, {f"c{i}": 10 for i in range(26)})
     (problem,) = caught.value.problems
-    assert problem.startswith("tables.specs[0] (t_c0) and 25 more: dim must be a multiple of 4")
+    assert problem.startswith("tables.specs[0] (t_c0) and 25 more: dim must be a positive multiple of 4")
 
 
 @pytest.mark.parametrize(
