@@ -11,7 +11,6 @@ from dlrm_app.config.optimizer import SparseSettings
 from dlrm_app.config.sharding import ShardingConfig
 from dlrm_app.config.train import TrainConfig
 from dlrm_app.distributed.runtime import start_runtime
-from dlrm_app.errors import ConfigError
 from dlrm_app.model.loss import set_tf32
 from dlrm_app.sharding.constraints import table_problems
 from dlrm_app.training.setup import build_trainable
@@ -82,11 +81,6 @@ def test_fp16_is_accepted_where_it_works() -> None:
     rounding = SparseSettings("adam", 0.1, stochastic_rounding=True)
     assert table_problems([table], SparseSettings("sgd", 0.1), ShardingConfig(), "cpu") == []
     assert table_problems([table], rounding, ShardingConfig(), "cuda") == []
-
-
-def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"trainer\.precision must be one of fp32, bf16, auto, got 'fp16'"):
-        compose_train("trainer.precision=fp16")
 
 
 @pytest.fixture

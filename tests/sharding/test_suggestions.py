@@ -138,15 +138,6 @@ def test_the_smallest_cluster_fits_and_the_next_smaller_one_does_not(tables_gib:
     assert less is None or not can_fit(work, less)
 
 
-def test_the_smallest_cluster_for_equal_tables_is_a_division() -> None:
-    """40 tables of 100 MiB on ranks that hold three of them: 14 ranks, so 4 nodes of 4."""
-    tables = [one_hot(100 * MIB // 256, 64, f"t{i}") for i in range(40)]
-    work = workload(tables, "sgd", batch=1, types=["table_wise"])
-    found = smallest_cluster(work, cluster(4, memory=310 * MIB))
-    assert found is not None
-    assert (found.nodes, found.devices_per_node) == (4, 4)
-
-
 def test_no_number_of_nodes_holds_a_table_that_may_not_be_split() -> None:
     work = workload([one_hot(2**22, 64, "large")], "sgd", types=["table_wise"])
     assert smallest_cluster(work, cluster(4, memory=0.5 * GIB)) is None

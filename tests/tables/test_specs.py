@@ -47,49 +47,31 @@ def test_a_spec_overrides_the_defaults_and_features_may_share_a_table() -> None:
     assert items.num_bytes == 100 * 16 * 2
 
 
+SPEC = {"name": "a", "rows": 50, "features": ["user"]}
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
         ({"name": "a", "features": ["user"]}, ["rows is missing"]),
-        ({"name": "a", "rows": 50, "features": ["user"], "row": 3}, ["row is not a key of a table"]),
-        ({"name": "a", "rows": 49, "features": ["user"]}, ["49 rows", "ids up to 49", "rows: 50"]),
-        ({"name": "a", "rows": 50, "features": ["usr"]}, ["usr", "the dataset has not", "user"]),
-        ({"name": "a", "rows": 50, "dim": 6, "features": ["user"]}, ["multiple of 4", "6"]),
-        ({"name": "a", "rows": 0, "features": ["user"]}, ["rows must be at least 1", "0"]),
-        ({"name": "a", "rows": 50, "features": []}, ["features must be a list of names, at least one"]),
+        (SPEC | {"row": 3}, ["row is not a key of a table"]),
+        (SPEC | {"rows": 49}, ["49 rows", "ids up to 49", "rows: 50"]),
+        (SPEC | {"features": ["usr"]}, ["usr", "the dataset has not", "user"]),
+        (SPEC | {"dim": 6}, ["multiple of 4", "6"]),
+        (SPEC | {"rows": 0}, ["rows must be at least 1", "0"]),
+        (SPEC | {"features": []}, ["features must be a list of names, at least one"]),
+        (SPEC | {"pooling": "max"}, ["pooling must be one of sum, mean"]),
+        (SPEC | {"sharding": {"type": "x"}}, ["sharding.type is not known"]),
+        (SPEC | {"sharding": {"types": ["rowwise"]}}, ["sharding.types", "row_wise", "'rowwise'"]),
+        (SPEC | {"features": "user"}, ["features must be a list", "'user'"]),
+        (SPEC | {"count": 0}, ["(a)", "count must lie between", "got 0"]),
         (
-            {"name": "a", "rows": 50, "features": ["user"], "pooling": "max"},
-            ["pooling must be one of sum, mean"],
+            SPEC | {"pooling_factors": [1, 2]},
+            ["pooling_factors must hold a positive number for each of the 1 features"],
         ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "sharding": {"type": "x"}},
-            ["sharding.type is not known"],
-        ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "sharding": {"types": ["rowwise"]}},
-            ["sharding.types", "row_wise", "'rowwise'"],
-        ),
-        ({"name": "a", "rows": 50, "features": "user"}, ["features must be a list", "'user'"]),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "count": 0},
-            ["(a)", "count must lie between", "got 0"],
-        ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "pooling_factors": [1, 2]},
-            ["(a)", "pooling_factors must hold a positive number for each of the 1 features"],
-        ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "pooling_factors": [0]},
-            ["pooling_factors must", "got 0"],
-        ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "pooling_factors": 3},
-            ["pooling_factors must", "got 3"],
-        ),
-        (
-            {"name": "a", "rows": 50, "features": ["user"], "hotness": [1]},
-            ["(a): hotness is now called pooling_factors"],
-        ),
+        (SPEC | {"pooling_factors": [0]}, ["pooling_factors must", "got 0"]),
+        (SPEC | {"pooling_factors": 3}, ["pooling_factors must", "got 3"]),
+        (SPEC | {"hotness": [1]}, ["(a): hotness is now called pooling_factors"]),
         ("t_user", ["must be a mapping"]),
     ],
 )
