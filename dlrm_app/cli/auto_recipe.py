@@ -114,7 +114,7 @@ def below(recipe: Mapping[str, Any], typed: Mapping[str, object]) -> dict[str, A
     if SIZE in recipe:
         width, size = typed.get(WIDTH), recipe[SIZE]
         is_wide_enough = WIDTH in taken or (isinstance(width, int) and width % size == 0)
-        if not is_wide_enough or typed.get("trainer.micro_batches", 1) != 1:
+        if not is_wide_enough:
             taken.pop(SIZE, None)
         models = typed.get(SIZE, taken.get(SIZE, 1))
         if WIDTH in taken and isinstance(models, int):

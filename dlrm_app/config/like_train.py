@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dlrm_app.config.optimizer import PlateauMetric
 from dlrm_app.config.schema import (
     REQUIRED,
     Count,
@@ -87,7 +86,7 @@ def _no_tables(cure: str) -> Problem:
 class TuneSettings(Section):
     trials: Count = REQUIRED
     jobs: Count = REQUIRED
-    metric: PlateauMetric = REQUIRED
+    metric: Literal["auc", "logloss"] = REQUIRED
     prune: bool = REQUIRED
     startup_trials: Whole = REQUIRED
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = REQUIRED

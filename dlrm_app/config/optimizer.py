@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -25,8 +25,6 @@ from dlrm_app.errors import Problem, refuse_if
 DenseKind = Literal["sgd", "adagrad", "adam", "adamw"]
 DENSE_STATES: dict[str, int] = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
 """Kind → floats that it keeps for each weight."""
-PlateauMetric = Literal["auc", "logloss"]
-PLATEAU_METRICS: tuple[str, ...] = get_args(PlateauMetric)
 
 
 @dataclass(slots=True)
@@ -79,7 +77,7 @@ def change_settings(settings: SparseSettings, changes: Mapping[str, Any]) -> Spa
 
 @dataclass(slots=True)
 class ScheduleSettings(Section):
-    kind: Literal["constant", "polynomial", "cosine", "step", "plateau"] = "constant"
+    kind: Literal["constant", "polynomial", "cosine", "step"] = "constant"
     warmup_steps: Whole = 0
     decay_start: int | None = None
     decay_steps: Count | None = None
@@ -87,9 +85,6 @@ class ScheduleSettings(Section):
     end_factor: Share = 0.0
     milestones: list[int] | None = None
     step_factor: Positive = 0.1
-    metric: PlateauMetric = "auc"
-    patience: Whole = 0
-    threshold: NonNegative = 0.0
 
     @property
     def first_decay_step(self) -> int:
@@ -103,16 +98,11 @@ class ScheduleSettings(Section):
             *_needless(prefix, "decay_start", self.decay_start, self.kind, falling),
             *_needless(prefix, "decay_steps", self.decay_steps, self.kind, falling),
             *_needless(prefix, "milestones", self.milestones, self.kind, ("step",)),
-            *_needless(prefix, "patience", self.patience, self.kind, ("plateau",)),
-            *_needless(prefix, "threshold", self.threshold, self.kind, ("plateau",)),
         ]
         if self.decay_start is not None and self.decay_start < self.warmup_steps:
             rule = f"must not come before the warm-up ends at step {self.warmup_steps}"
             cure = f"raise it, or lower {prefix}warmup_steps"
             problems.append(Problem(f"{prefix}decay_start", rule, cure, self.decay_start))
-        if self.kind == "plateau" and self.step_factor >= 1:
-            rule = "must be below 1 with kind=plateau, for the rate is to fall"
-            problems.append(Problem(f"{prefix}step_factor", rule, value=self.step_factor))
         if self.kind == "step":
             problems += self._milestone_problems(f"{prefix}milestones")
         return problems

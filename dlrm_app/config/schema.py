@@ -39,6 +39,21 @@ GONE: dict[str, str] = {
     "trainer.numa": "leave it out; torchrun --numa-binding=node binds ranks to the cores near their GPUs",
     "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
     "logging.mlflow": "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
+    **dict.fromkeys(
+        ("logging.mllog", "logging.mlperf"),
+        "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",
+    ),
+    "evaluation.table_health": "leave it out; dlrm-check tells how ids are distributed",
+    **dict.fromkeys(
+        ("trainer.on_nonfinite", "trainer.max_skipped"),
+        "leave it out; a loss of NaN or inf ends the run (docs/how-to/training.md#nan-and-inf)",
+    ),
+    "trainer.micro_batches": "leave it out; more ranks, or a smaller trainer.global_batch_size, need less memory each",
+    **{
+        f"schedule.{part}.{key}": "leave it out; kind=plateau is gone, use schedule=step or cosine"
+        for part in ("sparse", "dense")
+        for key in ("metric", "patience", "threshold")
+    },
     "sharding.planner": "leave it out, there is one planner (docs/adr/0009)",
     "topology.loader_rows_per_second": "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that",
     "topology.loader_ids_per_second": "leave it out: dlrm-plan estimates steps without the reading, dlrm-bench measures that",
@@ -117,8 +132,9 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 
 def unknown_key(key: str, schema: Any, groups: Sequence[str] = ()) -> Problem:
     """The refusal of ``key``, with its new name or the nearest one of ``schema`` or ``groups``."""
-    if key in GONE:
-        return Problem(key, "is gone", GONE[key])
+    for old in GONE:
+        if key == old or key.startswith(f"{old}."):
+            return Problem(key, "is gone", GONE[old])
     if key in RENAMED:
         return Problem(key, f"is now called {RENAMED[key]}")
     known = [*known_keys(schema), *groups]

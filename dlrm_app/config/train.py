@@ -82,12 +82,9 @@ class TrainerConfig(Section):
     global_batch_size: Count = REQUIRED
     seed: Seed = REQUIRED
     deterministic: bool = REQUIRED
-    micro_batches: Count = 1
     calibrate: bool = False
     max_steps: Count | None = None
     log_every_steps: Count = REQUIRED
-    on_nonfinite: Literal["stop", "skip"] = REQUIRED
-    max_skipped: Count = REQUIRED
     threads: Threads | None = None
     pipeline: Literal["base", "sparse_dist", "prefetch"] = "sparse_dist"
     timeout_minutes: Minutes = REQUIRED
@@ -100,14 +97,6 @@ class TrainerConfig(Section):
         """Steps of a whole run over ``num_rows`` training rows."""
         steps = self.epochs * (num_rows // self.global_batch_size)
         return steps if self.max_steps is None else min(steps, self.max_steps)
-
-    def rules(self, prefix: str) -> list[Problem]:
-        """A skipped step has no backward pass, which alone unlocks the rows that ``prefetch`` holds in the cache."""
-        if self.on_nonfinite != "skip" or self.pipeline != "prefetch":
-            return []
-        rule = f"would lock rows in the cache for good under {prefix}pipeline=prefetch"
-        cure = f"use {prefix}pipeline=sparse_dist or {prefix}on_nonfinite=stop"
-        return [Problem(f"{prefix}on_nonfinite", rule, cure, self.on_nonfinite)]
 
 
 @dataclass(slots=True)
@@ -128,7 +117,6 @@ class EvaluationConfig(Section):
     batch_size: BatchRows | None = None
     every_steps: Count | None = None
     per_epoch: Count | None = None
-    table_health: bool = True
     group_by: str | None = None
     target_auc: Share | None = None
     patience: Count | None = None
@@ -152,32 +140,15 @@ class CheckpointConfig(Section):
 
 
 @dataclass(slots=True)
-class MlperfConfig(Section):
-    org: str = "unknown"
-    platform: str = "unknown"
-    status: str = "research"
-
-
-@dataclass(slots=True)
 class LoggingConfig(Section):
     tensorboard: bool = REQUIRED
-    mllog: bool = False
-    mlperf: MlperfConfig = field(default_factory=MlperfConfig)
 
     def rules(self, prefix: str) -> list[Problem]:
-        """A package that is missing, and names that MLPerf refuses."""
-        problems = []
-        if self.tensorboard and find_spec("tensorboard") is None:
-            rule = "needs the package tensorboard, which is not installed"
-            problems.append(Problem(f"{prefix}tensorboard", rule, install_command("watch")))
-        if self.mllog:
-            rule = "must not be empty, for MLPerf's checker refuses that"
-            problems += [
-                Problem(f"{prefix}mlperf.{key}", rule, "leave it out for unknown")
-                for key in ("org", "platform", "status")
-                if not getattr(self.mlperf, key)
-            ]
-        return problems
+        """A package that is missing."""
+        if not self.tensorboard or find_spec("tensorboard") is not None:
+            return []
+        rule = "needs the package tensorboard, which is not installed"
+        return [Problem(f"{prefix}tensorboard", rule, install_command("watch"))]
 
 
 @dataclass(slots=True)
@@ -206,18 +177,7 @@ class TrainConfig(Section):
     output: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """Sections that do not fit together, as far as no data is needed to see it."""
-        problems, parts = [], self.trainer.micro_batches
-        if parts > 1 and self.model.batch_norm:
-            rule = "shows batch norm a part of the batch at a time, which would be another model"
-            cure = "set trainer.micro_batches=1 or model.batch_norm=false"
-            problems.append(Problem("trainer.micro_batches", rule, cure, parts))
-        if parts > 1 and self.model.ensemble_size > 1:
-            rule = "does not cut an ensemble's rows, which are several batches already"
-            problems.append(Problem("trainer.micro_batches", rule, "set trainer.micro_batches=1", parts))
-        if self.logging.mllog and self.resume != "none":
-            rule = f"times a run from its first step to its last, which resume={self.resume} cannot"
-            problems.append(Problem("logging.mllog", rule, "leave one out"))
-        if self.resume == "auto" and self.output is None:
-            problems.append(Problem("resume=auto", "needs output, the folder of the run", "add output=RUN"))
-        return problems
+        """The folder to resume in."""
+        if self.resume != "auto" or self.output is not None:
+            return []
+        return [Problem("resume=auto", "needs output, the folder of the run", "add output=RUN")]

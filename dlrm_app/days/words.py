@@ -50,7 +50,6 @@ def train_words(config: DaysConfig, rows: Path, before: Path | None, output: Pat
         given("data.path", rows),
         *([given("warm_start.checkpoint", before)] if before else []),
         "trainer.epochs=1",
-        "evaluation.table_health=false",
         "checkpoint.every_minutes=10",
         "checkpoint.keep_last=1",
         "checkpoint.keep_best=0",

@@ -77,11 +77,10 @@ def evaluate(
     metrics: ClickMetrics,
     runtime: Runtime,
     title: str,
-    on_batch: Callable[[Batch], None] | None = None,
 ) -> dict[str, float]:
     """Metrics of the model of ``passes``, its training pipeline detached, over ``batches``.
 
-    The same on every rank. Adds ``seconds``, the time it took. ``on_batch`` gets every batch, on the device.
+    The same on every rank. Adds ``seconds``, the time it took.
     """
     started = time.perf_counter()
     metrics.reset()
@@ -90,8 +89,6 @@ def evaluate(
         rows = slice(batch.num_valid)
         groups = batch.sparse_features[metrics.group_by].values()[rows] if metrics.group_by else None
         metrics.update(logits, batch.labels[rows], groups)
-        if on_batch:
-            on_batch(batch)
 
     score_rows(passes, batches, runtime, title, add)
     values = metrics.compute()

@@ -95,8 +95,7 @@ def estimate_run(
     tables, num_dense = spec.tables, spec.num_dense
     rows = -(-trainer.global_batch_size // num_ranks) * spec.config.ensemble_size
     model = build_model(spec, META)
-    piece = -(-rows // trainer.micro_batches)
-    model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, piece)
+    model.get_submodule("sparse_arch").embedding_bag_collection = _Pooled(tables, rows)
     weights = sum(parameter.numel() for parameter in model.parameters())
     ids = rows * sum(sum(table.expected_pooling_factors) for table in tables)
     features = sum(len(table.features) for table in tables)
@@ -106,7 +105,7 @@ def estimate_run(
     copies = 3 + DENSE_STATES[dense.kind] + (dense.ema_decay is not None)
     return RunMemory(
         dense=4 * weights * copies,
-        activations=_activation_bytes(model, piece, num_dense),
+        activations=_activation_bytes(model, rows, num_dense),
         batches=int(batch * BATCHES[trainer.pipeline]),
         sort_buffers=int(SORT_BYTES * ids),
         context=(CONTEXT + NCCL_BUFFERS * (num_ranks > 1)) if on_gpu else 0,

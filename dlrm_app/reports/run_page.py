@@ -12,7 +12,6 @@ from dlrm_app.reports.run_sections import (
     changes_section,
     dataset_section,
     environment_section,
-    health_section,
     next_section,
     step_section,
 )
@@ -48,7 +47,6 @@ def render(record: RunRecord) -> str:
         _learning(record),
         _predictions(record),
         evaluations(record),
-        health_section(record),
         step_section(record),
         dataset_section(record),
         "<h2>How it was made</h2>",
@@ -113,8 +111,6 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
         shown.append(Tile("throughput", Cell(short(speed), speed), "samples/s of the last steps"))
     if record.last_step:
         remark = f"last training loss {fixed(train[-1].loss, 5)}" if train else ""
-        if record.skipped:
-            remark = f"{count(len(record.skipped), 'step')} skipped; {remark}"
         shown.append(Tile("steps", Cell(f"{record.last_step:,}", record.last_step), remark))
     return shown
 

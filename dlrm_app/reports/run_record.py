@@ -15,14 +15,12 @@ from dlrm_app.files import yaml_text
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import (
     Event,
-    HealthEvent,
-    SkipEvent,
     TrainEvent,
     read_events,
 )
 
 WHAT_TO_DO = "take it from a copy of the run, or delete it"
-Kind = TypeVar("Kind", TrainEvent, Evaluation, HealthEvent, SkipEvent)
+Kind = TypeVar("Kind", TrainEvent, Evaluation)
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,6 @@ class RunRecord:
     result: dict[str, Any] | None
     train: list[TrainEvent]
     evals: list[Evaluation]
-    health: list[HealthEvent]
-    skipped: list[SkipEvent]
     last_step: int
     changes: list[tuple[int, list[str]]]
     """(step, keys with their values before and after) of every start that changed the configuration."""
@@ -73,8 +69,6 @@ def read_run(folder: Path) -> RunRecord:
         result=result if result and not is_stale else None,
         train=_of_kind(TrainEvent, events),
         evals=_of_kind(Evaluation, events),
-        health=_of_kind(HealthEvent, events),
-        skipped=_of_kind(SkipEvent, events),
         last_step=last_step,
         changes=_read_changes(folder),
     )

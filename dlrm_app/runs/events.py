@@ -1,10 +1,10 @@
-"""Events of a run and their observers: lines of metrics.jsonl, result.json, and the moments between them."""
+"""Events of a run, which are the lines of metrics.jsonl, and its result."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dlrm_app.errors import DataError
 from dlrm_app.records import from_json
@@ -45,49 +45,27 @@ class TrainEvent:
     step_ms: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class SkipEvent:
-    """A step that was skipped, for its loss was no finite number: its rows, and its dense columns that are not."""
-
-    epoch: int
-    step: int
-    rows: list[str]
-    columns: list[str]
-
-
-@dataclass(frozen=True)
-class HealthEvent:
-    """Health of each table, by name; measured with an evaluation of ``split``."""
-
-    split: str
-    epoch: int
-    step: int
-    tables: dict[str, dict[str, float | None]]
-
-
-Event = TrainEvent | Evaluation | HealthEvent | SkipEvent
-KINDS: dict[type, str] = {
-    TrainEvent: "train",
-    Evaluation: "eval",
-    HealthEvent: "health",
-    SkipEvent: "skip",
-}
+Event = TrainEvent | Evaluation
+OLD_KINDS = ("health", "skip")
+"""Kinds of earlier versions, which are left out."""
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
     """A line of metrics.jsonl, except the time."""
-    values = event.to_json() if isinstance(event, Evaluation) else asdict(event)
-    return {"event": KINDS[type(event)], **values}
+    if isinstance(event, Evaluation):
+        return {"event": "eval", **event.to_json()}
+    return {"event": "train", **asdict(event)}
 
 
-def event_from_json(value: Mapping[str, Any]) -> Event:
+def event_from_json(value: Any) -> Event:
     """Reads what ``event_to_json`` gave, with the time or without. Raises KeyError, TypeError or ValueError."""
-    if not isinstance(value, Mapping):
-        raise TypeError("no JSON object")
+    kind = value["event"]
     values = {key: part for key, part in value.items() if key not in ("event", "time")}
-    kind = {name: kind for kind, name in KINDS.items()}[value["event"]]
-    event: Event = Evaluation.from_json(values) if kind is Evaluation else from_json(kind, values)
-    return event
+    if kind == "eval":
+        return Evaluation.from_json(values)
+    if kind == "train":
+        return from_json(TrainEvent, values)
+    raise KeyError(kind)
 
 
 def read_events(folder: Path) -> list[Event]:
@@ -100,7 +78,9 @@ def read_events(folder: Path) -> list[Event]:
     events = []
     for number, line in enumerate(lines, start=1):
         try:
-            events.append(event_from_json(json.loads(line)))
+            value = json.loads(line)
+            if value["event"] not in OLD_KINDS:
+                events.append(event_from_json(value))
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):  # the last one may be half written, or cut off in a run that was killed
                 raise DataError(
@@ -119,7 +99,6 @@ class RunResult:
     best_val_auc: float | None
     best_reachable: dict[str, float] | None
     steps: int
-    skipped_steps: list[int]
     train_loss: list[float]
     train_seconds: float
     wall_seconds: float
@@ -134,82 +113,5 @@ class RunResult:
     def from_json(cls, value: Mapping[str, Any]) -> "RunResult":
         """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
         evals = {split: Evaluation.from_json(each) for split, each in dict(value["evals"]).items()}
-        return cls(**{**value, "evals": evals})
-
-
-@dataclass(frozen=True)
-class RunStart:
-    """The model is built and loaded, and the first step comes next."""
-
-
-@dataclass(frozen=True)
-class EpochStart:
-    """``epoch``: counted from 0."""
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class EpochEnd:
-    """The epoch's steps are done and val is evaluated."""
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class EvaluationStart:
-    """``epochs_trained``: as a fraction."""
-
-    split: str
-    epochs_trained: float
-
-
-@dataclass(frozen=True)
-class EvaluationEnd:
-    """``curves``: ROC, reliability and histogram as in curves.json; None without rows of both classes."""
-
-    evaluation: Evaluation
-    epochs_trained: float
-    curves: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class TrainingEnd:
-    """No step is left to take. ``has_reached_target``: evaluation.target_auc is the reason."""
-
-    has_reached_target: bool
-
-
-@dataclass(frozen=True)
-class RunEnd:
-    """All is done, the evaluation of test too."""
-
-    result: RunResult
-
-
-Happening = (
-    RunStart
-    | EpochStart
-    | EpochEnd
-    | EvaluationStart
-    | EvaluationEnd
-    | TrainingEnd
-    | RunEnd
-    | TrainEvent
-    | HealthEvent
-    | SkipEvent
-)
-
-
-class Observer(Protocol):
-    """Receives from the first rank what happens in a run, in its order."""
-
-    def tell(self, happening: Happening) -> None:
-        """Takes what concerns it."""
-
-
-def logged(happening: Happening) -> Event | None:
-    """The event of metrics.jsonl in ``happening``; None for a moment that is no event."""
-    if isinstance(happening, EvaluationEnd):
-        return happening.evaluation
-    return happening if isinstance(happening, TrainEvent | HealthEvent | SkipEvent) else None
+        names = {each.name for each in fields(cls)}  # earlier versions had more
+        return cls(**{key: part for key, part in value.items() if key in names} | {"evals": evals})

@@ -5,7 +5,6 @@ RUN/config-until-step-000001000.yaml            the configuration of the steps b
 RUN/dataset.json                                what the dataset holds, in short
 RUN/metrics.jsonl                               one event a line
 RUN/curves.json                                 ROC, reliability and histogram of the last evaluations
-RUN/mlperf.txt                                  MLPerf's log, where it is asked for
 RUN/result.json  report.html                    written last
 """
 
@@ -17,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -27,6 +26,7 @@ import torch
 import yaml
 
 from dlrm_app.config.saved import changed_keys
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
@@ -40,7 +40,7 @@ from dlrm_app.files import (
     written_whole,
 )
 from dlrm_app.machine import installed
-from dlrm_app.runs.checkpoint.marker import Checkpoint
+from dlrm_app.runs.checkpoint.marker import Checkpoint, Evaluation
 from dlrm_app.runs.checkpoint.names import (
     checkpoint_name,
     checkpoint_step,
@@ -48,7 +48,8 @@ from dlrm_app.runs.checkpoint.names import (
     other_run_problems,
     restore_replaced,
 )
-from dlrm_app.runs.events import EvaluationEnd, Happening, RunEnd, RunResult, event_to_json, logged
+from dlrm_app.runs.events import Event, RunResult, event_to_json
+from dlrm_app.runs.tensorboard import TensorBoard
 
 logger = logging.getLogger(__name__)
 
@@ -63,26 +64,41 @@ class RunFolder:
     def __init__(self, path: Path, runtime: Runtime) -> None:
         self.path = path
         self._writes = runtime.is_first
+        self._tensorboard: TensorBoard | None = None
 
-    def write_start(self, config: Mapping[str, Any], manifest: Manifest, runtime: Runtime) -> None:
-        """Writes config.yaml, environment.json and dataset.json."""
+    def write_start(self, config: TrainConfig, manifest: Manifest, runtime: Runtime, step: int) -> None:
+        """Writes config.yaml, environment.json and dataset.json; TensorBoard begins after ``step``."""
         if self._writes:
+            if config.logging.tensorboard:
+                self._tensorboard = TensorBoard(self.path / "tensorboard", step)
             write_json(self.path / "dataset.json", describe_dataset(manifest))
-            write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
+            write_text(self.path / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
             write_json(self.path / "environment.json", describe_environment(runtime))
 
-    def tell(self, happening: Happening) -> None:
-        """Appends events to metrics.jsonl; puts an evaluation's curves into curves.json, the end into result.json."""
-        if event := logged(happening):
+    def tell(self, event: Event) -> None:
+        """Appends ``event`` to metrics.jsonl."""
+        if self._writes:
             values = {**event_to_json(event), "time": round(time.time(), 3)}
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(values) + "\n")
-        if isinstance(happening, EvaluationEnd):
-            of, path = happening.evaluation, self.path / "curves.json"
-            curves = {"epoch": of.epoch, "step": of.step, **(happening.curves or {})}
-            write_json(path, {**_values_in(path), of.split: curves})
-        if isinstance(happening, RunEnd):  # the mark of a run that reached its end
-            write_json(self.path / "result.json", happening.result.to_json())
+            if self._tensorboard:
+                self._tensorboard.add(event)
+
+    def write_curves(self, of: Evaluation, curves: Mapping[str, Any]) -> None:
+        """Puts the ``curves`` of the latest evaluation of a split into curves.json."""
+        if self._writes:
+            path = self.path / "curves.json"
+            write_json(path, {**_values_in(path), of.split: {"epoch": of.epoch, "step": of.step, **curves}})
+
+    def write_result(self, result: RunResult) -> None:
+        """Writes result.json, the mark of a run that reached its end."""
+        if self._writes:
+            write_json(self.path / "result.json", result.to_json())
+
+    def close(self) -> None:
+        """Ends what is open."""
+        if self._tensorboard:
+            self._tensorboard.close()
 
     def metrics_bytes(self) -> int:
         """The size of metrics.jsonl now (0 on ranks that do not write): where a resumed run continues."""
@@ -106,12 +122,12 @@ class RunFolder:
             with written_whole(self.path / "metrics.jsonl") as temporary:
                 temporary.write_bytes(kept)
 
-    def note_changes(self, before: Mapping[str, Any], config: Mapping[str, Any], step: int) -> None:
+    def note_changes(self, before: TrainConfig, config: TrainConfig, step: int) -> None:
         """Logs what is changed from ``step`` on, and keeps the configuration of the steps before."""
-        if self._writes and (changes := changed_keys(before, config)):
+        if self._writes and (changes := changed_keys(asdict(before), asdict(config))):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
-            write_text(path, yaml.safe_dump(dict(before), sort_keys=False))
+            write_text(path, yaml.safe_dump(asdict(before), sort_keys=False))
 
     def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
         """The result of the run that ended at ``checkpoint`` of this folder, the same on every rank; None if none did."""
@@ -136,8 +152,8 @@ def open_run_folder(output: str | None, resume: str, runtime: Runtime) -> Iterat
         )
         path = broadcast_from_first(held)
         assert path is not None
-        with explained_disk_errors(path, GO_ON):
-            yield RunFolder(path, runtime)
+        with explained_disk_errors(path, GO_ON), closing(RunFolder(path, runtime)) as folder:
+            yield folder
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dlrm_app.records import leaves
-from dlrm_app.runs.events import Happening, RunEnd, event_to_json, logged
+from dlrm_app.runs.events import Event, event_to_json
 
 logger = logging.getLogger(__name__)
 
@@ -27,21 +28,23 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder), purge_step=first_step + 1 if first_step else None)
         self._has_failed = False
 
-    def tell(self, happening: Happening) -> None:
-        """Adds a scalar for each number of an event; closes the file at the run's end."""
+    def add(self, event: Event) -> None:
+        """Adds a scalar for each number of ``event``."""
         if self._has_failed:
             return
         try:
-            if event := logged(happening):
-                values = event_to_json(event)
-                for name, value in scalars(values):
-                    self._writer.add_scalar(name, value, values["step"], time.time())
-                self._writer.flush()
-            elif isinstance(happening, RunEnd):
-                self._writer.close()
+            values = event_to_json(event)
+            for name, value in scalars(values):
+                self._writer.add_scalar(name, value, event.step, time.time())
+            self._writer.flush()
         except Exception as error:  # whatever the library raises
             self._has_failed = True
             logger.warning("TensorBoard failed and gets no more events (metrics.jsonl does): %s", error)
+
+    def close(self) -> None:
+        """Closes the file; every event is on disk already."""
+        with suppress(Exception):
+            self._writer.close()
 
 
 def scalars(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -36,11 +36,10 @@ def shard_model(
     collectives: CollectivesConfig,
     runtime: Runtime,
     prefetches: bool = False,
-    skips: bool = False,
 ) -> DistributedModelParallel:
     """Allocates this rank's shards by ``plan`` and sets every table's weights from ``spec.seed``.
 
-    ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups. ``skips``: a step may reach no parameter.
+    ``prefetches``: the pipeline fills the caches of GPUs ahead of the lookups.
     """
     if runtime.is_first:
         warn_of_other_algorithms(plan.assignment, plan.work.optimizers)
@@ -52,13 +51,13 @@ def shard_model(
         device=runtime.device,
         plan=plan,
         sharders=[make_sharder(collectives, prefetches)],
-        data_parallel_wrapper=_replicated_dense_part(runtime, skips),
+        data_parallel_wrapper=_replicated_dense_part(runtime),
     )
     init_tables(model, spec.tables, spec.seed)
     return model
 
 
-def _replicated_dense_part(runtime: Runtime, skips: bool) -> DataParallelWrapper:
+def _replicated_dense_part(runtime: Runtime) -> DataParallelWrapper:
     """The wrapper that averages the dense part's gradients over the ranks; one rank needs none."""
     if runtime.world_size == 1:
         return AsItIs()
@@ -66,7 +65,7 @@ def _replicated_dense_part(runtime: Runtime, skips: bool) -> DataParallelWrapper
     # first step, also after the first one of a resumed run, and from three ranks on another order adds them up in
     # another order: no resume would be exact. On GPUs they are exact with trainer.deterministic alone.
     is_exact = runtime.device_type == "cpu" or torch.are_deterministic_algorithms_enabled()
-    return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=is_exact or skips)
+    return DefaultDataParallelWrapper(static_graph=False, find_unused_parameters=is_exact)
 
 
 class AsItIs(DataParallelWrapper):

@@ -181,11 +181,3 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             kernel.iter.copy_(count)
             kernel.iter_cpu.copy_(count_cpu)
             kernel.lock_cache_line = locks
-
-
-def uncount_step(model: nn.Module) -> None:
-    """Takes the last forward pass, of a step that was skipped, out of the count."""
-    for kernel in fused_kernels(model):
-        if kernel.iter_cpu.item():  # SGD's and Adagrad's kernels do not count
-            kernel.iter -= 1
-            kernel.iter_cpu -= 1

@@ -1,7 +1,7 @@
 """Whole splits measured while training: evaluations with the weights and their average, and the fit of the last bias."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import torch
@@ -13,7 +13,6 @@ from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.loader.batch import Batch, EvalBatches, choose_loading
 from dlrm_app.model.initial_weights import last_biases
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.events import EvaluationEnd, EvaluationStart, HealthEvent
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import log_evaluation
 
@@ -24,14 +23,12 @@ EMA_METRICS = ("auc", "logloss", "calibration")
 
 
 def evaluate_split(run: TrainingRun, split: str) -> None:
-    """Evaluates on ``split``, if the dataset has it with labels, and tells the observers."""
+    """Evaluates on ``split``, if the dataset has it with labels, and writes what it finds."""
     if split not in run.manifest.splits or run.manifest.splits[split].positives is None:
         return
     metrics = ClickMetrics(split, run.config.evaluation.group_by)
-    health, ema, progress = run.instruments.health, run.state.ema, run.progress
-    on_batch = health.start_split() if health else None
-    run.tell(EvaluationStart(split, run.epochs_trained))
-    scores = measure(run, split, metrics, f"evaluate {split}", on_batch)
+    ema, progress = run.state.ema, run.progress
+    scores = measure(run, split, metrics, f"evaluate {split}")
     curves = measure_curves(*metrics.rows())
     if ema:
         with ema.in_place():
@@ -39,22 +36,15 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
         scores |= {f"ema_{name}": averaged[name] for name in EMA_METRICS}
     evaluation = Evaluation(split, progress.last_epoch, progress.step, scores)
     progress.evals.append(evaluation)
-    run.tell(EvaluationEnd(evaluation, run.epochs_trained, asdict(curves) if curves else None))
-    if health:
-        run.tell(HealthEvent(split, progress.last_epoch, progress.step, health.measure()))
+    run.folder.tell(evaluation)
+    run.folder.write_curves(evaluation, asdict(curves) if curves else {})
     log_evaluation(evaluation)
 
 
-def measure(
-    run: TrainingRun,
-    split: str,
-    metrics: ClickMetrics,
-    title: str,
-    on_batch: Callable[[Batch], None] | None = None,
-) -> dict[str, float]:
+def measure(run: TrainingRun, split: str, metrics: ClickMetrics, title: str) -> dict[str, float]:
     """The ``metrics`` of every row of ``split``. Every rank must call it, with no pipeline attached."""
     with split_batches(run, split) as batches:
-        return evaluate(run.forward_passes, batches, metrics, run.runtime, title, on_batch)
+        return evaluate(run.forward_passes, batches, metrics, run.runtime, title)
 
 
 def split_batches(run: TrainingRun, split: str) -> EvalBatches:

@@ -1,6 +1,5 @@
 """The training loop: step, decide, evaluate, save, until nothing is left to train."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import islice
@@ -11,16 +10,14 @@ from dlrm_app.loader.batch import Batch, TrainBatches
 from dlrm_app.progress import progress_bar
 from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints
-from dlrm_app.runs.events import EpochEnd, EpochStart, SkipEvent, TrainEvent, TrainingEnd
+from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import setting
-from dlrm_app.training.decisions import decide_after_step, has_reached_target, is_val_due, overfitting
+from dlrm_app.training.decisions import is_val_due
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
-from dlrm_app.training.nonfinite import raise_if_nonfinite, raise_if_skips_are_useless, record_skip
+from dlrm_app.training.nonfinite import raise_nonfinite
 from dlrm_app.training.setup import epoch_batches, set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
-
-logger = logging.getLogger(__name__)
 
 SAMPLED = 10
 """On a GPU the parts of one step of so many are measured: each has some 36 marks, which take the host microseconds each."""
@@ -31,15 +28,10 @@ def train_epochs(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopR
 
     Raises Stopped, with a checkpoint behind it, when a signal asks for it, and SharedError for a save that failed.
     """
-    progress = run.progress
     while run.why_done is None:
-        run.tell(EpochStart(progress.epoch))
         train_epoch(run, checkpoints, stop_request)
         end_evaluation(run)
-        run.tell(EpochEnd(progress.last_epoch))
         end_epoch(run)
-        if run.why_done is not None:
-            run.tell(TrainingEnd(has_reached_target(run.config.evaluation, progress.evals)))
         must_stop = stop_request.must_stop_now() and run.why_done is None
         if run.config.checkpoint.every_epoch or run.why_done is not None or must_stop:
             run.save(checkpoints)
@@ -77,8 +69,6 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
         stream = run.instruments.parts.waiting(islice(batches, num_steps))
         for left in reversed(range(num_steps)):
             take_step(run, stream, bar)
-            if run.instruments.guard.has_skipped:
-                skip_step(run, batches)
             if run.progress.step % run.config.trainer.log_every_steps == 0 or left == 0:
                 log_loss(run, batches, bar)
             with throughput.paused(run.progress):
@@ -112,11 +102,10 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     progress.step += 1
     progress.batch += 1
     progress.samples += trainer.global_batch_size
-    if not instruments.guard.has_skipped:
-        if run.state.ema:
-            run.state.ema.update(progress.updates)
-        run.state.meter.add(loss, progress.step)
-        instruments.throughput.add_step()
+    if run.state.ema:
+        run.state.ema.update(progress.step)
+    run.state.meter.add(loss, progress.step)
+    instruments.throughput.add_step()
     bar.update(trainer.global_batch_size)
 
 
@@ -135,42 +124,30 @@ def act_after_step(
     agreed = stop_request.agreed(checkpoints.have_failed(), checkpoints.are_overdue())
     if agreed.fail:
         checkpoints.wait()  # raises on every rank what the save in the background raised
-    after = decide_after_step(
-        run.config,
-        run.progress,
-        run.batches_per_epoch,
-        stop_requested=agreed.stop,
-        save_overdue=agreed.save,
-        is_last=is_last,
-    )
-    if after.evaluate:
+    stops = agreed.stop and not is_last  # such a run evaluates when it is resumed
+    evaluates = not stops and is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch)
+    every_steps = run.config.checkpoint.every_steps
+    saves = stops or agreed.save or (every_steps is not None and run.progress.step % every_steps == 0)
+    if evaluates:
         without_pipeline(run, lambda: evaluate_split(run, "val"))
         if run.why_done is not None:
             return True
     # evaluating may have taken long
-    if after.save or (after.evaluate and run.runtime.decide_first(checkpoints.are_overdue())):
+    if saves or (evaluates and run.runtime.decide_first(checkpoints.are_overdue())):
         check_finite(run, batches)  # never save what cannot be resumed
         run.save(checkpoints)
         stop_request.has_saved()
-    if after.stop:
+    if stops:
         leave_early(run, stop_request)
     return False
 
 
-def skip_step(run: TrainingRun, batches: TrainBatches) -> None:
-    """Counts the step that was just skipped. Raises SharedError if more skips would be useless."""
-    progress, config = run.progress, run.config
-    bad = record_skip(run.trainable.model, batches, progress)
-    run.tell(SkipEvent(bad.epoch, bad.step, bad.rows, bad.columns))
-    hint = resume_hint(run.folder.path / "checkpoints")
-    raise_if_skips_are_useless(bad, len(progress.skipped), config.trainer.max_skipped, config.optimizer, hint)
-
-
 def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
     """Raises SharedError if the loss of any rank was NaN or inf. Every rank must call it."""
-    step, model = run.state.meter.first_bad_step(), run.trainable.model
-    hint = resume_hint(run.folder.path / "checkpoints")
-    raise_if_nonfinite(step, model, batches, run.progress, run.config.optimizer, hint)
+    step = run.state.meter.first_bad_step()
+    if step is not None:
+        hint = resume_hint(run.folder.path / "checkpoints")
+        raise_nonfinite(step, run.trainable.model, batches, run.progress, run.config.optimizer, hint)
 
 
 def without_pipeline(run: TrainingRun, work: Callable[[], None]) -> None:
@@ -191,8 +168,6 @@ def end_epoch(run: TrainingRun) -> None:
         progress.train_loss.append(meter.mean_of_epoch())
         progress.epoch, progress.batch = progress.epoch + 1, 0
         meter.start_epoch()
-        if run.runtime.is_first and (advice := overfitting(progress.train_loss, progress.evals)):
-            logger.warning("%s", advice)
 
 
 def leave_early(run: TrainingRun, stop_request: StopRequest) -> NoReturn:
@@ -221,7 +196,7 @@ def train_batches(run: TrainingRun) -> TrainBatches:
 
 
 def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
-    """Tells the losses since the last time, unless every step since was skipped. Raises SharedError if one is NaN or inf."""
+    """Tells the losses since the last time, if there are any. Raises SharedError if one is NaN or inf."""
     meter, instruments, progress = run.state.meter, run.instruments, run.progress
     if not meter.has_unread:
         return
@@ -231,6 +206,6 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
     lr = run.learning_rates.at(progress.step)
     step_ms = instruments.parts.mean_ms(run.runtime)
     event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms)
-    run.tell(event)
+    run.folder.tell(event)
     bar.set_postfix(loss=f"{loss:.4f}", refresh=False)
     log_step(run, event, seconds_per_step)

@@ -72,24 +72,22 @@ def build_trainable(
     tables: Sequence[Table],
     num_dense: int,
     runtime: Runtime,
-    guard: nn.Module | None = None,
     numbers: Sequence[int] | None = None,
 ) -> Trainable:
     """Builds on the meta device, plans, shards, and sets every weight from ``trainer.seed``.
 
-    ``guard``: what the loss passes before the backward pass. ``numbers``: the dense features that may be embedded; None: all.
+    ``numbers``: the dense features that may be embedded; None: all.
     """
     trainer, device = config.trainer, runtime.device
     spec = ModelSpec(config.model, tables, num_dense, trainer.seed, numbers)
     set_tf32(trainer.tf32, device)
-    is_bf16 = trainer.precision == "bf16"
     model = install(build_model(spec, device), device, trainer.kernels)
-    task = ClickTask(model, device, is_bf16, guard, trainer.micro_batches)
+    task = ClickTask(model, device, trains_in_bf16=trainer.precision == "bf16")
     batch_size = trainer.global_batch_size * config.model.ensemble_size
     sparse, topology = config.optimizer.sparse, config.topology
     plan = plan_model(task, tables, sparse, config.sharding, topology, batch_size, runtime)
-    prefetches, skips = trainer.pipeline == "prefetch", trainer.on_nonfinite == "skip"
-    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches, skips)
+    prefetches = trainer.pipeline == "prefetch"
+    sharded = shard_model(task, plan, spec, config.sharding.collectives, runtime, prefetches)
     if trainer.compile:
         from dlrm_app.model.compiled_parts import compile_parts  # torch's compiler takes a second to load
 
@@ -163,38 +161,34 @@ def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
             "use trainer.precision=fp32, or auto",
             runtime.rank,
         )
-    for key, choose in (
-        ("precision", _choose_precision),
-        ("tf32", _choose_tf32),
-        ("compile", _choose_compile),
-    ):
+    for key, choose in {"precision": _precision, "tf32": _tf32, "compile": _compile}.items():
         if getattr(config.trainer, key) != "auto":
             continue
         if before is not None:
             chosen, why = getattr(before.trainer, key), "as the run that is resumed"
         else:
-            chosen, why = choose(config, runtime)
+            chosen, why = choose(config, runtime.device)
         if runtime.is_first and why:
             logger.info("trainer.%s=auto: %s, %s", key, str(chosen).lower(), why)
         config = replace(config, trainer=replace(config.trainer, **{key: chosen}))
     return config
 
 
-def _choose_precision(_: TrainConfig, runtime: Runtime) -> tuple[str, str]:
-    if all(all_gather_objects(multiplies_bf16(runtime.device))):
+def _precision(_: TrainConfig, device: torch.device) -> tuple[str, str]:
+    if all(all_gather_objects(multiplies_bf16(device))):
         return "bf16", "which every rank has units for"
     return "fp32", "for not every rank has units for bf16"
 
 
-def _choose_tf32(_: TrainConfig, runtime: Runtime) -> tuple[bool, str]:
+def _tf32(_: TrainConfig, device: torch.device) -> tuple[bool, str]:
     """Every GPU that fbgemm has kernels for has TF32; on CPU there is nothing to say."""
-    return (True, "which GPUs have units for") if runtime.device.type == "cuda" else (False, "")
+    return (True, "which GPUs have units for") if device.type == "cuda" else (False, "")
 
 
-def _choose_compile(config: TrainConfig, runtime: Runtime) -> tuple[bool, str]:
+def _compile(config: TrainConfig, device: torch.device) -> tuple[bool, str]:
     """By docs/experiments/training.md, "torch.compile in its place"; the precision is chosen already."""
     kind, precision = config.model.kind, config.trainer.precision
-    if runtime.device.type == "cuda":
+    if device.type == "cuda":
         return False, "for it has not been measured on GPUs yet; try trainer.compile=true"
     if kind == "dcn" and precision == "bf16":
         return True, "which takes the sums of DCNv2's cross layers in bf16 together"

@@ -27,18 +27,15 @@ from dlrm_app.runs.checkpoint.tensors import (
     create_states,
     set_step,
 )
-from dlrm_app.runs.events import Happening, Observer
 from dlrm_app.runs.folder import RunFolder
 from dlrm_app.sharding.plan_file import plan_to_dict
 from dlrm_app.text import count
 from dlrm_app.training.decisions import reason_to_stop
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
-from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimizers import DenseEma
 from dlrm_app.training.schedules import LearningRates
 from dlrm_app.training.setup import Trainable, cuda_random_states, random_state, set_random_states
 from dlrm_app.training.step_parts import StepParts
-from dlrm_app.training.table_health import TableHealth
 from dlrm_app.training.warm_start import inherited_table
 
 logger = logging.getLogger(__name__)
@@ -61,20 +58,6 @@ class RunState:
         """Every tensor under names that no plan changes: views."""
         tensors = collect_tensors(self.trainable.model, self.trainable.optimizer, self.table_kinds)
         return tensors | self.ema.tensors() if self.ema else tensors
-
-    def save(self, checkpoints: Checkpoints, identity: Mapping[str, Any]) -> None:
-        """Saves, or begins to. ``identity``: the marker's fields that say which run it is.
-
-        Every rank must call it. Raises SharedError if the save before this one failed.
-        """
-        marker = Marker(
-            progress=copy.deepcopy(self.progress),  # training may continue while it is written
-            meter=self.meter.state(),
-            random_state=random_state(),
-            cuda_random_states=cuda_random_states(self.runtime),
-            **identity,
-        )
-        checkpoints.save(self.tensors(), marker)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Makes the run, before its first step, the saved one: to the bit where ranks and plan are the same."""
@@ -131,19 +114,16 @@ def _without_ema(tensors: Tensors) -> Tensors:
 
 @dataclass(frozen=True)
 class Instruments:
-    """Instruments that measure the steps of a run, and its guard against NaN and inf."""
+    """Instruments that measure the steps of a run."""
 
-    guard: NonfiniteGuard
     throughput: Throughput
     parts: StepParts
     trace: Trace
-    health: TableHealth | None
-    """None with evaluation.table_health=false."""
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """The fixed part of a run, beside its ``state``, its ``instruments`` and the ``observers`` of what happens."""
+    """The fixed part of a run, beside its ``state`` and its ``instruments``."""
 
     config: TrainConfig
     runtime: Runtime
@@ -158,8 +138,6 @@ class TrainingRun:
     before: TrainConfig | None
     state: RunState
     instruments: Instruments
-    observers: list[Observer] = field(default_factory=list)
-    """Empty on all ranks but the first."""
     started: float = field(default_factory=time.perf_counter)
     """The time at which this process began the run, by time.perf_counter."""
 
@@ -181,11 +159,6 @@ class TrainingRun:
         return None
 
     @property
-    def epochs_trained(self) -> float:
-        """Epochs trained so far, as a fraction: 0.05, 1.5."""
-        return self.progress.step / self.batches_per_epoch
-
-    @property
     def num_steps(self) -> int:
         """Steps of the whole run."""
         return self.config.trainer.num_steps(self.manifest.splits["train"].rows)
@@ -205,20 +178,19 @@ class TrainingRun:
         """For all evaluations of the run."""
         return ForwardPasses(self.trainable.model, self.runtime.device)
 
-    def tell(self, happening: Happening) -> None:
-        """Tells every observer."""
-        for observer in self.observers:
-            observer.tell(happening)
-
     def save(self, checkpoints: Checkpoints) -> None:
         """Saves the run, or begins to. Every rank must call it. Raises SharedError if the save before it failed."""
-        identity = {
-            "dataset": self.manifest.fingerprint(),
-            "columns": self.columns,
-            "tables": {table.name: list(table.features) for table in self.trainable.tables},
-            "config": asdict(self.config),
-            "world_size": self.runtime.world_size,
-            "plan": plan_to_dict(self.trainable.plan),
-            "metrics_bytes": self.folder.metrics_bytes(),
-        }
-        self.state.save(checkpoints, identity)
+        marker = Marker(
+            progress=copy.deepcopy(self.progress),  # training may continue while it is written
+            meter=self.state.meter.state(),
+            random_state=random_state(),
+            dataset=self.manifest.fingerprint(),
+            columns=self.columns,
+            config=asdict(self.config),
+            world_size=self.runtime.world_size,
+            plan=plan_to_dict(self.trainable.plan),
+            metrics_bytes=self.folder.metrics_bytes(),
+            cuda_random_states=cuda_random_states(self.runtime),
+            tables={table.name: list(table.features) for table in self.trainable.tables},
+        )
+        checkpoints.save(self.state.tensors(), marker)

@@ -96,8 +96,6 @@ def print_end(run: TrainingRun, result: RunResult) -> None:
         f"{result.steps:,} steps, {result.samples_per_second:,.0f} samples/s while training; run folder {folder}\n"
         f"ended because {result.ended_because}"
     )
-    if result.skipped_steps:
-        print(f"{len(result.skipped_steps):,} steps were skipped, for their loss was no finite number")
     print(next_command(folder, evals, run.progress.best_val()))
 
 

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from dlrm_app.loader.soft_labels import read_soft_labels
 from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
+from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.checkpoint.names import checkpoint_name
 from dlrm_app.runs.checkpoint.save import Checkpoints
-from dlrm_app.runs.events import RunEnd, RunResult, RunStart
+from dlrm_app.runs.events import RunResult
 from dlrm_app.runs.folder import RunFolder, open_run_folder
-from dlrm_app.runs.tensorboard import TensorBoard
 from dlrm_app.sharding.plan import log_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
@@ -32,8 +31,6 @@ from dlrm_app.training.evaluation import evaluate_split
 from dlrm_app.training.initial_rows import draw_generations, init_vectors, rows_given_since
 from dlrm_app.training.instruments import LossMeter, Throughput, Trace
 from dlrm_app.training.loop import train_epochs
-from dlrm_app.training.mlperf_log import MlperfLog
-from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimizers import DenseEma
 from dlrm_app.training.resume import check_resumable, with_lanes
 from dlrm_app.training.schedules import LearningRates
@@ -49,7 +46,6 @@ from dlrm_app.training.setup import (
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
 from dlrm_app.training.summary import log_start, print_end
-from dlrm_app.training.table_health import TableHealth
 from dlrm_app.training.warm_start import check_warm_start
 
 logger = logging.getLogger(__name__)
@@ -67,20 +63,17 @@ def train(config: TrainConfig, write_page: PageWriter | None = None) -> RunResul
     timeout = timedelta(minutes=trainer.timeout_minutes)
     started = start_runtime(trainer.threads, timeout=timeout)
     with started as runtime, stop_on_signals(runtime) as stop_request:
+        if not (runtime.is_first and config.report.enabled):
+            write_page = None
         manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
         with open_run_folder(config.output, config.resume, runtime) as folder:
-            mlperf = None
-            if config.logging.mllog and runtime.is_first:
-                mlperf = MlperfLog(folder.path / "mlperf.txt", config, manifest)
             run = prepare(config, manifest, tables, folder, runtime)
-            if not (runtime.is_first and config.report.enabled):
-                write_page = None
             if run.why_done and (ended := folder.result_at(run.checkpoint)):
                 result = repeat_end(run, ended)
             else:
                 try:
                     with Checkpoints(folder.path / "checkpoints", config.checkpoint, runtime) as checkpoints:
-                        begin(run, checkpoints, mlperf)
+                        begin(run, checkpoints)
                         train_epochs(run, checkpoints, stop_request)
                 except (DlrmError, OSError):  # a stop too; the run is as saved as it can be
                     if write_page:
@@ -109,35 +102,31 @@ def prepare(
     log_start(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)
-    guard = NonfiniteGuard(config.trainer.on_nonfinite == "skip")
-    numbers = number_features(manifest.dense)
-    trainable = runtime.together(
-        lambda: build_trainable(config, tables, len(manifest.dense), runtime, guard, numbers)
-    )
-    begin_at_base_rate(trainable.model, config, manifest)
-    runtime.together(lambda: begin_at_moments(trainable.model, manifest))
-    members, seed = config.model.ensemble_size, config.trainer.seed
-    runtime.together(lambda: draw_generations(trainable.model, tables, manifest, seed))
-    runtime.together(lambda: init_vectors(trainable.model, tables, manifest, members))
-    soft_labels, distillation = None, config.distillation
-    if scores := distillation.scores:
-        soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), distillation.share, manifest))
+    numbers, num_dense = number_features(manifest.dense), len(manifest.dense)
+    trainable = runtime.together(lambda: build_trainable(config, tables, num_dense, runtime, numbers))
+    runtime.together(lambda: set_initial_weights(trainable, config, manifest))
+    soft_labels, (scores, share) = None, (config.distillation.scores, config.distillation.share)
+    if scores is not None:
+        soft_labels = runtime.together(lambda: read_soft_labels(Path(scores), share, manifest))
     log_plan(trainable.plan)
-    # before a checkpoint is loaded: the tables' health compares with the initial weights
-    instruments = make_instruments(config, manifest, trainable, guard, folder.path, runtime)
     kinds, decay = optimizer_kinds(tables, config.optimizer.sparse), config.optimizer.dense.ema_decay
     ema = None if decay is None else DenseEma(trainable.model, decay)
     state = RunState(trainable, kinds, ema, LossMeter(runtime), runtime)
     if checkpoint is not None:
         state.restore(checkpoint)
     elif former is not None:
-        spec = ModelSpec(config.model, tables, len(manifest.dense), config.trainer.seed, numbers)
+        spec = ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers)
         now = Described(spec, [column.name for column in manifest.dense])
         since = runtime.together(lambda: rows_given_since(former.columns, tables, manifest))
         state.begin_with(former, now, since, config.warm_start)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
-    rates = LearningRates(
-        trainable.optimizer, tables, config.optimizer, config.schedule, num_steps, state.progress
+    rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
+    instruments = Instruments(
+        Throughput(config.trainer.global_batch_size),
+        StepParts(
+            trainable.model, trainable.optimizer, trainable.pipeline, runtime.device, runtime.world_size == 1
+        ),
+        Trace(config.profiler, folder.path, runtime),
     )
     return TrainingRun(
         config,
@@ -154,51 +143,27 @@ def prepare(
     )
 
 
-def make_instruments(
-    config: TrainConfig,
-    manifest: Manifest,
-    trainable: Trainable,
-    guard: NonfiniteGuard,
-    folder: Path,
-    runtime: Runtime,
-) -> Instruments:
-    """Makes what measures the run's steps; ``trainable`` has its initial weights."""
-    model, device = trainable.model, runtime.device
-    wants_health, is_alone = config.evaluation.table_health, runtime.world_size == 1
-    health = TableHealth(model, trainable.tables, manifest, device) if wants_health else None
-    return Instruments(
-        guard,
-        Throughput(config.trainer.global_batch_size),
-        StepParts(model, trainable.optimizer, trainable.pipeline, device, is_alone),
-        Trace(config.profiler, folder, runtime),
-        health,
-    )
+def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Manifest) -> None:
+    """Sets the weights that the dataset and files decide, beside those that are drawn. Raises DataError."""
+    model, tables = trainable.model, trainable.tables
+    begin_at_base_rate(model, config, manifest)
+    begin_at_moments(model, manifest)
+    draw_generations(model, tables, manifest, config.trainer.seed)
+    init_vectors(model, tables, manifest, config.model.ensemble_size)
 
 
-def begin(run: TrainingRun, checkpoints: Checkpoints, mlperf: MlperfLog | None) -> None:
+def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     """Writes the run's description; a run that continues another run's checkpoint first gets one of its own."""
     folder, config, step = run.folder, run.config, run.progress.step
     folder.continue_from(run.checkpoint)
     if run.before is not None:
-        folder.note_changes(asdict(run.before), asdict(config), step)
+        folder.note_changes(run.before, config, step)
     if checkpoints.agree_that_none() and step:  # resume=auto would start afresh until the first save
         run.save(checkpoints)
         checkpoints.wait()
-    folder.write_start(asdict(config), run.manifest, run.runtime)
+    folder.write_start(config, run.manifest, run.runtime, step)
     if run.runtime.is_first:
         write_plan(folder.path / "plan.yaml", run.trainable.plan)
-    run.runtime.together(lambda: observe(run, mlperf))
-    run.tell(RunStart())
-
-
-def observe(run: TrainingRun, mlperf: MlperfLog | None) -> None:
-    """Gives ``run`` its observers, on the first rank."""
-    if run.runtime.is_first:
-        run.observers.append(run.folder)
-        if run.config.logging.tensorboard:
-            run.observers.append(TensorBoard(run.folder.path / "tensorboard", run.progress.step))
-        if mlperf is not None:
-            run.observers.append(mlperf)
 
 
 def write_unfinished(folder: Path, write_page: PageWriter) -> None:
@@ -216,14 +181,6 @@ def finish(run: TrainingRun) -> RunResult:
         evaluate_split(run, "test")
     progress = run.progress
     best = progress.best_val()
-    if run.config.trainer.calibrate and best and run.runtime.is_first:
-        name = checkpoint_name(best.step)
-        in_epoch = best.step != progress.step and best.step % run.batches_per_epoch
-        if in_epoch and (run.folder.path / "checkpoints" / name).is_dir():
-            logger.warning(
-                "trainer.calibrate: which=best takes %s, saved within an epoch, where the bias is not fitted",
-                name,
-            )
     cut_short = [run.state.meter.mean_of_epoch()] if progress.batch else []
     result = RunResult(
         evals={each.split: each for each in progress.evals},
@@ -232,17 +189,28 @@ def finish(run: TrainingRun) -> RunResult:
         best_val_auc=best.metrics["auc"] if best else None,
         best_reachable=run.manifest.best,
         steps=progress.step,
-        skipped_steps=progress.skipped,
         train_loss=[*progress.train_loss, *cut_short],
         train_seconds=progress.train_seconds,
         wall_seconds=time.perf_counter() - run.started,
         samples_per_second=progress.samples_per_second,
         world_size=run.runtime.world_size,
     )
-    run.tell(RunEnd(result))
+    run.folder.write_result(result)
     if run.runtime.is_first:
+        warn_of_unfitted_best(run, best)
         print_end(run, result)
     return result
+
+
+def warn_of_unfitted_best(run: TrainingRun, best: Evaluation | None) -> None:
+    """Says where which=best would take a checkpoint that trainer.calibrate has not fitted."""
+    in_epoch = best and best.step != run.progress.step and best.step % run.batches_per_epoch
+    if run.config.trainer.calibrate and best and in_epoch:
+        name = checkpoint_name(best.step)
+        if (run.folder.path / "checkpoints" / name).is_dir():
+            logger.warning(
+                "trainer.calibrate: which=best takes %s, within an epoch: its bias is not fitted", name
+            )
 
 
 def repeat_end(run: TrainingRun, result: RunResult) -> RunResult:

@@ -148,20 +148,6 @@ def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str)
     return problems
 
 
-def val_problems(config: TrainConfig, manifest: Manifest) -> list[str]:
-    """Problems of settings that need a labelled val split where there is none."""
-    if has_labelled_val(manifest):
-        return []
-    wanted = ["logging.mllog=true"] if config.logging.mllog else []
-    for part in ("sparse", "dense"):
-        if getattr(config.schedule, part).kind == "plateau":
-            wanted.append(f"schedule.{part}.kind=plateau")
-    return [
-        f"{setting} needs a labelled val split, which {manifest.path} has not: leave it out, or preprocess with split.val=0.1"
-        for setting in wanted
-    ]
-
-
 class _Checks:
     """Collects what is wrong with a configuration, beginning with what its schema tells."""
 
@@ -199,7 +185,6 @@ class _Checks:
         if manifest is not None:
             lengths = ["schedule", "trainer.global_batch_size", "trainer.epochs", "trainer.max_steps"]
             self.add(lambda: schedule_problems(config.schedule, trainer.num_steps(rows)), lengths)
-            self.add(lambda: val_problems(config, manifest), ["schedule"])
             if scores := config.distillation.scores:
                 from dlrm_app.loader.soft_labels import soft_label_problems  # waits for pyarrow
 

@@ -122,11 +122,6 @@ def test_tables_that_few_rows_never_fill_keep_the_plain_width(small: Manifest) -
             {"tables.embedding_dim": 8, "model.ensemble_size": 1},
             "tables.embedding_dim model.ensemble_size",
         ),
-        (
-            "trainer.micro_batches=2",
-            {"trainer.micro_batches": 2, "model.ensemble_size": 1, "tables.embedding_dim": 16},
-            "model.ensemble_size",
-        ),
     ],
 )
 def test_a_typed_word_wins_and_leaves_out_what_only_fits_the_recipes_own(
@@ -162,7 +157,7 @@ def test_typed_lanes_divide_the_recipes_batch(small: Manifest) -> None:
 
 def test_the_log_says_what_is_taken(small: Manifest, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        with_recipe([f"data.path='{small.path}'", "trainer.micro_batches=2", "schedule=cosine"])
+        with_recipe([f"data.path='{small.path}'", "model.ensemble_size=1", "schedule=cosine"])
     assert (
         "takes small_clicks for 7,000 rows: tables=dataset model=dlrm optimizer=adagrad tables.embedding_dim=16"
         in caplog.text

@@ -133,12 +133,7 @@ BARS = [
     ("max_gradient_norm", 10.0, "optimizer.dense.clip_norm", 10.0),
     ("batch_size", 4096, "trainer.global_batch_size", 4096),
     ("epochs", 100, "trainer.epochs", 100),
-    ("patience", 2, "evaluation.patience", 2),
-    ("monitor", "AUC", "schedule.sparse.metric", "auc"),
-    ("lr_decay factor", 0.1, "schedule.sparse.step_factor", 0.1),
-    ("lr_decay min_lr", 1e-6, "schedule.sparse.end_factor", 0.001),
-    ("min_delta", 1e-6, "schedule.sparse.threshold", 1e-6),
-    ("reduces at once", True, "schedule.sparse.patience", 0),
+    ("the rate falls at once", True, "evaluation.patience", 1),  # here training ends
     ("embedding_initializer", "normal, std 1e-4", "tables.init", "normal"),
     ("embedding_initializer", "normal, std 1e-4", "tables.init_scale", 1e-4),
     ("embedding_dim", 10, "tables.embedding_dim", 12),  # fbgemm's widths are multiples of 4
@@ -170,7 +165,6 @@ def test_the_recipes_for_full_kaggle_are_bars(
     config = OmegaConf.create(asdict(compose_train(f"experiment={name}")))
     for source, published, key, expected in sources:
         assert OmegaConf.select(config, key) == expected, (key, source, published)
-    assert config.schedule.sparse == config.schedule.dense
     assert compose_preprocess("experiment=kaggle_full").encoding.min_count == 10
 
 

@@ -77,7 +77,7 @@ def test_the_json_schema_has_types_ranges_choices_and_meanings() -> None:
     epochs = trainer["properties"]["epochs"]
     assert (epochs["type"], epochs["minimum"]) == ("integer", 1)
     assert epochs["description"] == "passes over the train split"
-    assert trainer["properties"]["on_nonfinite"]["enum"] == ["skip", "stop"]
+    assert trainer["properties"]["pipeline"]["enum"] == ["base", "prefetch", "sparse_dist"]
 
 
 def test_help_of_a_key_has_the_keys_that_it_is_a_part_of_and_no_other() -> None:

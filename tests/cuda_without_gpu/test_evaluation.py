@@ -1,4 +1,4 @@
-"""Everything that is measured of predictions and tables is the same on a GPU as on CPU, on one rank and on two."""
+"""Everything that is measured of predictions is the same on a GPU as on CPU, on one rank and on two."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,11 +14,8 @@ from dlrm_app.evaluation.intervals import compare_aucs
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.training import evaluation as module
 from dlrm_app.training.evaluation import fit_final_bias, shift_to_labels
-from dlrm_app.training.table_health import LookupCounter, hash_chunks
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
-from tests.random_batches import TABLES, draw, to_batch
 from tests.ranks import on_ranks
-from tests.training.sharded_health import MANIFEST
 
 
 def predictions(rank: int) -> tuple[torch.Tensor, ...]:
@@ -75,24 +72,3 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
         fit_final_bias(run)
     assert kept == [False, False]
     assert bias.item() == pytest.approx(shift_to_labels([logits], float(labels.sum())))
-
-
-def test_lookups_are_counted_as_on_cpu_and_without_waiting() -> None:
-    batches = [to_batch(*draw(seed, 32)).sparse_features for seed in range(2)]
-    on_cpu = LookupCounter(TABLES, MANIFEST, CPU)
-    for features in batches:
-        on_cpu.add(features, 30)
-    with MakeBelieveGpu() as gpu:
-        on_gpu, sent = LookupCounter(TABLES, MANIFEST, GPU), [features.to(GPU) for features in batches]
-        with gpu.refusing_waits():
-            for features in sent:
-                on_gpu.add(features, 30)
-        assert on_gpu.rates() == on_cpu.rates()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_rows_have_the_hashes_of_the_cpu(dtype: torch.dtype) -> None:
-    weights = torch.randn(100, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
-    expected = hash_chunks(weights.split(30))
-    with MakeBelieveGpu():
-        assert torch.equal(hash_chunks(weights.to(GPU).split(30)).cpu(), expected)

@@ -18,7 +18,6 @@ from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.sharder import ExactMeanCollection
 from dlrm_app.tables.sparse_optimizers import SPARSE_OPTIMIZERS
 from dlrm_app.training.instruments import LossMeter
-from dlrm_app.training.nonfinite import NonfiniteGuard
 from dlrm_app.training.optimizers import TouchedRows, make_dense_optimizer
 from tests.cuda_without_gpu.make_believe import CPU, GPU, MakeBelieveGpu
 from tests.model.test_parity import MODELS as KINDS
@@ -71,8 +70,7 @@ def train(
     model: nn.Module, config: TrainConfig, device: torch.device, gpu: MakeBelieveGpu | None = None
 ) -> list[Any]:
     """Losses of steps with rows that are looked up already, their mean, the first bad step; no wait within the steps."""
-    guard = NonfiniteGuard(skips=False)
-    task = ClickTask(model.to(device), device, config.trainer.precision == "bf16", guard)
+    task = ClickTask(model.to(device), device, config.trainer.precision == "bf16")
     optimizer = make_dense_optimizer(config.optimizer.dense, list(task.parameters()))
     meter = LossMeter(Runtime(0, 0, 1, 1, device.type, num_threads=1))
     batch = batch_on(device)
@@ -156,12 +154,3 @@ def test_an_optimizer_beside_the_tables_waits_once_a_table_for_the_rows_that_wer
         found = step(GPU)
         assert waits == ["nonzero"] * 2
         assert all(torch.equal(table.cpu(), on_cpu) for table, on_cpu in zip(found, expected, strict=True))
-
-
-def test_skipping_waits_once_for_the_loss() -> None:
-    guard = NonfiniteGuard(skips=True)
-    with MakeBelieveGpu() as gpu:
-        loss = torch.full((), 0.5, device=GPU)
-        gpu.waits.clear()
-        assert guard(loss) is loss
-        assert gpu.waits == ["_local_scalar_dense"]

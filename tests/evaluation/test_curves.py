@@ -1,16 +1,21 @@
 """ROC curve, reliability diagram and histogram against scikit-learn and against counting."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 
+from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.curves import (
     NUM_HISTOGRAM_BINS,
     NUM_RELIABILITY_BINS,
     NUM_ROC_POINTS,
+    Curves,
     measure_curves,
 )
+from tests.ranks import on_ranks
 
 
 def draw_rows(size: int, scale: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,3 +122,22 @@ def test_what_is_no_number_is_left_out_and_what_is_infinite_is_not() -> None:
 def test_no_rows_have_no_curves() -> None:
     assert measure_curves(torch.empty(0), torch.empty(0, dtype=torch.bool)) is None
     assert measure_curves(torch.tensor([float("nan")]), torch.tensor([True])) is None
+
+
+def curves_of_part(runtime: Runtime) -> Curves | None:
+    """The first of several ranks has few rows, the last one the rest."""
+    logits, labels = draw_rows(5001, 1.5, seed=3)
+    cuts = [0, *[700] * (runtime.world_size - 1), len(logits)]
+    rows = slice(cuts[runtime.rank], cuts[runtime.rank + 1])
+    return measure_curves(logits[rows], labels[rows])
+
+
+def test_two_ranks_find_the_curves_of_one() -> None:
+    first, second = on_ranks(curves_of_part, 2)
+    assert first == second
+    alone = curves_of_part(Runtime(0, 0, 1, 1, "cpu", num_threads=1))
+    assert alone is not None
+    found, expected = asdict(first), asdict(alone)
+    means, expected_means = (each["reliability"].pop("mean_prediction") for each in (found, expected))
+    assert means == pytest.approx(expected_means, rel=1e-12)
+    assert found == expected

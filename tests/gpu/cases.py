@@ -37,7 +37,6 @@ ALIKE = {
     "mid_epoch_evaluation-base": "evaluation.every_steps=3 trainer.pipeline=base",
     "deterministic": "trainer.deterministic=true",
     "background_saves": "checkpoint.asynchronous=true checkpoint.every_steps=2",
-    "micro_batches": "trainer.micro_batches=2",
     "compile": "trainer.compile=true",
 }
 """Settings that leave the losses as they are."""
@@ -64,10 +63,9 @@ MODELS = {
     "projection": "model=projection",
     "concat": "model=concat model.bottom_mlp=[]",
     "calibrate": "trainer.calibrate=true",
-    "skip": "trainer.on_nonfinite=skip data.path=DATASET-damaged",
     "warm_start": "warm_start.checkpoint=PLAIN",
 }
-"""Settings of the reference run too; its dataset has a copy with NaN, and it may begin with a plain run's weights."""
+"""Settings of the reference run too; it may begin with a plain run's weights."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """The device under test, and CPU reference runs."""
 
-import math
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -14,12 +12,10 @@ import torch
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.datasets import GenerateConfig
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.loader.batch_order import enough_lanes
 from dlrm_app.synthetic.inputs import write_inputs
 from dlrm_app.training.train import train
 from tests.gpu.cases import COMMON, PLAIN, STEPS, TABLES
-from tests.loader.dataset_fixture import set_value
 from tests.ranks import start_ranks
 
 DEVICE = "cpu" if os.environ.get("DEVICE") == "cpu" else "cuda"
@@ -46,16 +42,13 @@ def train_legs(legs: Sequence[Sequence[str]], environment: dict[str, str]) -> No
 
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Settings of all runs, with a synthetic dataset written for them, and one with values that are NaN."""
+    """Settings of all runs, with a synthetic dataset written for them."""
     root = tmp_path_factory.mktemp("inputs")
     (root / "tables.yaml").write_text(TABLES)
     rows = 4 * enough_lanes(RANKS)
     inputs = ["format=dataset", f"tables={root}/tables.yaml", "num_dense=4", "alpha=1.05"]
     sizes = [f"rows={2 * STEPS * rows}", f"val_rows={rows + 7}", f"output={root}/dataset"]
     write_inputs(compose_config("generate", GenerateConfig, [*inputs, *sizes]))
-    damaged = Path(shutil.copytree(root / "dataset", root / "dataset-damaged"))
-    for row in range(5, 2 * STEPS * rows, 2 * rows):  # the steps taken read some
-        set_value(damaged, read_manifest(damaged).dense[0].name, row, math.nan)
     batches = [f"trainer.global_batch_size={rows}", f"data.lanes={rows // 4}"]
     return [f"data.path={root}/dataset", f"tables={root}/tables.yaml", *batches, *COMMON]
 
@@ -70,9 +63,9 @@ def reference(settings: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     @cache
     def run(model: tuple[str, ...]) -> tuple[Path, Path, list[str]]:
         root = tmp_path_factory.mktemp("reference")
-        first, whole, data = root / "first", root / "whole", settings[0].partition("=")[2]
+        first, whole = root / "first", root / "whole"
         plain = first if model == PLAIN else run(PLAIN)[0]
-        common = [*settings, *(w.replace("DATASET", data).replace("PLAIN", str(plain)) for w in model)]
+        common = [*settings, *(w.replace("PLAIN", str(plain)) for w in model)]
         legs = [
             [*common, "trainer.max_steps=1", f"output={first}"],
             [*common, f"resume={first}", f"output={whole}"],

@@ -116,27 +116,6 @@ def test_new_days_are_evaluated_if_they_are_encoded_alike(
         evaluated("checkpoint=plain", f"data.path={fewer.path}")
 
 
-def test_a_plateau_lowers_the_rate_after_the_evaluation_and_a_stop_changes_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
-    """Nothing is learnt, so every evaluation after the first halves the rate, from its next step on."""
-    still = [
-        f"data.path={folder}/dataset",
-        "schedule=plateau",
-        "evaluation.every_steps=4",
-        "trainer.max_steps=13",
-    ]
-    still += ["optimizer=sgd", "optimizer.sparse.lr=1e-30", "optimizer.dense.lr=1e-30"]
-    still += ["schedule.sparse.step_factor=0.5", "schedule.dense.step_factor=0.5"]
-    train_here(tmp_path / "whole", *still)
-    rates = [event["lr"]["sparse"] / 1e-30 for event in events(tmp_path / "whole", "train")]
-    assert rates == pytest.approx([1.0] * 8 + [0.5] * 4 + [0.25])
-    train_here(tmp_path / "cut", *still, "trainer.max_steps=8")
-    train_here(tmp_path / "cut", *still, "resume=auto")
-    assert [event["lr"] for event in events(tmp_path / "cut", "train")] == [
-        event["lr"] for event in events(tmp_path / "whole", "train")
-    ]
-    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "whole")
 
 
 def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other") -> Path:

@@ -13,7 +13,7 @@ import pytest
 
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from tests.commands import children_of, command, succeed, wait_until
-from tests.loader.dataset_fixture import set_value, write_dataset
+from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
@@ -234,42 +234,3 @@ def test_a_full_copy_of_a_run_can_be_taken_up_elsewhere(
     assert losses(cut_run.parent / "branch") == losses(undisturbed)
     assert (cut_run / "metrics.jsonl").read_bytes() == before
     shutil.rmtree(cut_run.parent / "branch")
-
-
-def test_a_loss_that_is_no_number_ends_the_run_with_step_rows_and_cause(tmp_path: Path) -> None:
-    """A not-finite dense value is traced to its column and shard."""
-    folder = tmp_path / "poisoned"
-    write_dataset(folder, rows={"train": 1024, "val": 128}, rows_per_shard=1024)
-    set_value(folder, "i1", row=200, value=float("inf"))
-    small = [
-        "trainer.global_batch_size=128",
-        "data.shuffle=false",
-        "data.lanes=1",
-        "trainer.log_every_steps=100",
-    ]
-    with pytest.raises(DlrmError) as poisoned:
-        train_in(tmp_path / "bad_input", folder, *small)
-    for words in ("at step 2 (epoch 1)", "dense column i1", "train/part-00000.parquet (row group 0)"):
-        assert words in str(poisoned.value)
-    assert not list((tmp_path / "bad_input/run/checkpoints").glob("step-*"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("plan", "optimizer"), [("row_wise", "rowwise_adagrad"), ("column_wise", "adam")])
-def test_all_ranks_skip_the_step_that_is_bad_on_one_of_them(
-    tmp_path: Path, plan: str, optimizer: str
-) -> None:
-    """Two ranks, row- or column-wise, skip what one rank does; their losses agree, before and after a stop."""
-    folder = tmp_path / "poisoned"
-    write_dataset(folder, rows={"train": 4000, "val": 501}, rows_per_shard=1024)
-    set_value(folder, "i1", row=200, value=float("inf"))
-    options = [f"sharding.types=[{plan}]", f"optimizer={optimizer}", "trainer.on_nonfinite=skip"]
-    train(tmp_path, folder, f"optimizer={optimizer}", "trainer.on_nonfinite=skip", "output=one")
-    train(tmp_path, folder, *options, "output=two", ranks=2)
-    train(tmp_path, folder, *options, "output=cut", "trainer.max_steps=35", ranks=2)
-    train(tmp_path, folder, *options, "output=cut", "resume=auto", ranks=2)
-    skipped = {name: kept(tmp_path / name, "skip", "step") for name in ("one", "two", "cut")}
-    assert skipped["one"] == skipped["two"] == skipped["cut"]
-    assert len(skipped["one"]) == 2  # the row comes once an epoch
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
-    assert final_bytes(tmp_path / "cut") == final_bytes(tmp_path / "two")

@@ -19,8 +19,7 @@ def test_every_runs_last_metrics_curves_and_speed_are_on_it(
     for index, name in enumerate(("a", "b")):
         write_run(tmp_path / name)
         with (tmp_path / name / "metrics.jsonl").open("a") as file:
-            for event in evaluation("test", 40, auc=0.61 + index / 64):
-                file.write(json.dumps(event) + "\n")
+            file.write(json.dumps(evaluation("test", 40, auc=0.61 + index / 64)) + "\n")
     report_runs(config_of(str(tmp_path)))
     page = read_report(tmp_path / "compare.html")
     shown = {float(value) for value, _ in page.numbers}

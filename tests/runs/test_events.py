@@ -5,9 +5,7 @@ import pytest
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import (
     Event,
-    HealthEvent,
     RunResult,
-    SkipEvent,
     TrainEvent,
     event_from_json,
     event_to_json,
@@ -17,8 +15,6 @@ EVENTS: list[Event] = [
     TrainEvent(0, 3, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}),
     TrainEvent(0, 6, 0.5, 1000.0, {"dense": 0.1, "sparse": 0.2}, {"lookup": 1.5}),
     Evaluation("val", 0, 3, {"auc": 0.75, "logloss": 0.5}),
-    HealthEvent("val", 0, 3, {"t_a": {"rows": 100.0, "norm_growth": None}}),
-    SkipEvent(0, 4, ["part-00000.parquet row 7"], ["int_0"]),
 ]
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.events import EvaluationEnd
 from dlrm_app.runs.folder import RunFolder, open_run_folder
 
 
@@ -41,5 +40,5 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_damaged_curves_of_earlier_evaluations_do_not_end_the_run(tmp_path: Path, text: str) -> None:
     (tmp_path / "curves.json").write_text(text)
     with start_runtime(num_threads=1) as runtime:
-        RunFolder(tmp_path, runtime).tell(EvaluationEnd(Evaluation("val", 0, 5, {"auc": 0.5}), 1.0, None))
+        RunFolder(tmp_path, runtime).write_curves(Evaluation("val", 0, 5, {"auc": 0.5}), {})
     assert json.loads((tmp_path / "curves.json").read_text()) == {"val": {"epoch": 0, "step": 5}}

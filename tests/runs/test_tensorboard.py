@@ -2,26 +2,18 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dlrm_app.config.train import LoggingConfig
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.events import EvaluationEnd, RunEnd, RunStart, TrainEvent
+from dlrm_app.runs.events import TrainEvent
 from dlrm_app.runs.tensorboard import TensorBoard, scalars
 from dlrm_app.text import install_command
 
 TRAIN = {"event": "train", "epoch": 0, "step": 5, "loss": 0.5, "lr": {"sparse": 0.02, "dense": 0.001}}
 EVAL = {"event": "eval", "split": "val", "epoch": 0, "step": 7, "auc": 0.75, "note": "text", "ended": True}
-HEALTH = {
-    "event": "health",
-    "split": "val",
-    "step": 7,
-    "tables": {"t": {"weight_norm": 2.0, "rare_rate": None}},
-}
-NOBODY_READS: Any = None
 
 
 def trained(step: int, loss: float) -> TrainEvent:
@@ -37,18 +29,13 @@ def read(folder: Path) -> EventAccumulator:
 def test_every_number_has_a_name_and_nothing_else_does() -> None:
     assert dict(scalars(TRAIN)) == {"train/loss": 0.5, "train/lr/sparse": 0.02, "train/lr/dense": 0.001}
     assert dict(scalars(EVAL)) == {"eval/val/auc": 0.75}
-    assert dict(scalars(HEALTH)) == {"health/val/tables/t/weight_norm": 2.0}
 
 
 def test_tensorboard_reads_what_was_told(tmp_path: Path) -> None:
     """On disk after every event, without closing: a run that is killed keeps them."""
     log = TensorBoard(tmp_path, first_step=0)
-    for happening in (
-        RunStart(),
-        trained(5, 0.5),
-        EvaluationEnd(Evaluation("val", 0, 7, {"auc": 0.75}), 1.0, None),
-    ):
-        log.tell(happening)
+    log.add(trained(5, 0.5))
+    log.add(Evaluation("val", 0, 7, {"auc": 0.75}))
     found = read(tmp_path)
     assert set(found.Tags()["scalars"]) == {
         "train/loss",
@@ -65,8 +52,8 @@ def test_steps_that_a_resumed_run_takes_again_are_shown_once(tmp_path: Path) -> 
     for first_step, steps, loss in ((0, range(1, 5), 1.0), (2, range(3, 6), 2.0)):
         log = TensorBoard(tmp_path, first_step)
         for step in steps:
-            log.tell(trained(step, loss))
-        log.tell(RunEnd(NOBODY_READS))
+            log.add(trained(step, loss))
+        log.close()
     losses = [(event.step, event.value) for event in read(tmp_path).Scalars("train/loss")]
     assert losses == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
 
@@ -82,8 +69,8 @@ def test_one_that_fails_is_dropped_with_a_warning(
     log = TensorBoard(tmp_path, first_step=0)
     monkeypatch.setattr(SummaryWriter, "flush", fail)
     with caplog.at_level(logging.WARNING):
-        for happening in (trained(1, 0.5), trained(2, 0.5), RunEnd(NOBODY_READS)):
-            log.tell(happening)
+        for step in (1, 2):
+            log.add(trained(step, 0.5))
     assert caplog.text.count("TensorBoard failed and gets no more events") == 1
     assert "disk full" in caplog.text
 

@@ -1,7 +1,6 @@
 """A run folder as dlrm-train writes it, without training; and a reader of the report made from it."""
 
 import json
-import math
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -44,30 +43,17 @@ def make_events(num_steps: int, splits: tuple[str, ...]) -> Any:
             "time": 1.7e9 + step,
         }
         if "val" in splits and step % 10 == 0:
-            yield from evaluation("val", step)
+            yield evaluation("val", step)
     if "test" in splits:
-        yield from evaluation("test", num_steps)
+        yield evaluation("test", num_steps)
 
 
-def evaluation(split: str, step: int, auc: float | None = None) -> list[dict[str, Any]]:
+def evaluation(split: str, step: int, auc: float | None = None) -> dict[str, Any]:
     score = 0.7 + 0.00123 * step if auc is None else auc
     place = {"split": split, "epoch": 0, "step": step, "time": 1.7e9 + step}
     numbers = {"auc": score, "logloss": 0.51234567, "ne": 0.87654321, "calibration": 1.01234567}
     counts = {"num_samples": 1000, "positives": 250, "seconds": 0.37}
-    health = {
-        "rows": 100,
-        "rows_touched": 0.4321,
-        "weight_norm": 12.3456,
-        "norm_growth": 1.2345,
-        "lookups": 1000,
-        "missing_rate": 0.031,
-        "rare_rate": None,
-        "collision_rate": 0.0123,
-        "top1_share": 0.2,
-        "top10_share": 0.7,
-    }
-    tables = {"t_a": health, "t_<b>": {**health, "norm_growth": None, "weight_norm": math.nan}}
-    return [{"event": "eval", **place, **numbers, **counts}, {"event": "health", **place, "tables": tables}]
+    return {"event": "eval", **place, **numbers, **counts}
 
 
 def curves_of(step: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from torchrec.distributed.train_pipeline import PrefetchTrainPipelineSparseDist
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import TrainConfig
-from dlrm_app.errors import ConfigError
 from dlrm_app.training.pipelines import Prefetch
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
@@ -144,19 +143,3 @@ def test_prefetch_exchanges_ids_after_fetching_rows_and_names_the_stream_that_co
     pipeline.start_sparse_data_dist(missing, missing)
     assert calls == [("ids", "rows"), ("exchange", "ids")]
     assert pipeline._default_stream is computing
-
-
-def test_prefetch_with_skipped_steps_is_refused() -> None:
-    """No backward pass would unlock the rows in the cache."""
-    trainer = compose_config("train", TrainConfig, ["data.path=clicks"]).trainer
-    trainer.pipeline = "prefetch"
-    assert trainer.rules("trainer.") == []
-    trainer.on_nonfinite = "skip"
-    (problem,) = trainer.rules("trainer.")
-    assert (problem.key, problem.value) == ("trainer.on_nonfinite", "skip")
-
-
-def test_prefetch_on_cpu_is_refused_with_what_to_use(dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no GPU: use trainer\.pipeline=sparse_dist"):
-        run(dataset, tmp_path / "run", "trainer.pipeline=prefetch")
-    assert not (tmp_path / "run").exists()

@@ -1,6 +1,5 @@
 """Learning rates follow their formulas, reach every optimizer in the right step, and refuse the impossible."""
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +11,8 @@ from hypothesis import strategies as st
 from dlrm_app.config.optimizer import ScheduleConfig, ScheduleSettings, schedule_problems
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError
-from dlrm_app.runs.checkpoint.marker import Evaluation, Progress
 from dlrm_app.tables.specs import Table
-from dlrm_app.training.schedules import LearningRates, fit_to_run, lr_factor, plateau_factor
+from dlrm_app.training.schedules import LearningRates, fit_to_run, lr_factor
 from dlrm_app.training.setup import build_trainable
 from tests.plain_training import assert_trains_like_plain, compose_train, train_both
 from tests.random_batches import NUM_DENSE, TABLES
@@ -163,7 +161,7 @@ def test_the_logged_rates_are_those_applied() -> None:
     config = compose_train("optimizer=rowwise_adagrad", "optimizer.dense.lr=0.5", *SCHEDULED)
     with start_runtime(num_threads=1) as runtime:
         trainable = build_trainable(config, TABLES, NUM_DENSE, runtime)
-        rates = LearningRates(trainable.optimizer, TABLES, config.optimizer, config.schedule, 10, Progress())
+        rates = LearningRates(trainable.optimizer, TABLES, config.optimizer, config.schedule, 10)
         for step in (1, 5, 3):  # any order: nothing but the number counts
             rates.apply(step)
             logged, factors = rates.at(step), written_out(step)
@@ -171,43 +169,3 @@ def test_the_logged_rates_are_those_applied() -> None:
             assert logged["dense"] == pytest.approx(0.5 * factors["dense"])
             assert logged["sparse"] == pytest.approx(config.optimizer.sparse.lr * factors["sparse"])
             assert found == set(logged.values())
-
-
-def val_evals(metric: str, values: list[float]) -> list[Evaluation]:
-    return [Evaluation("val", 0, step, {metric: value}) for step, value in enumerate(values)]
-
-
-@given(
-    values=st.lists(st.sampled_from([0.1, 0.2, 0.25, 0.3, 0.5, math.nan]), max_size=30),
-    patience=st.integers(0, 3),
-    threshold=st.sampled_from([0.0, 0.07]),
-    metric=st.sampled_from(["auc", "logloss"]),
-)
-def test_a_plateau_is_torchs(values: list[float], patience: int, threshold: float, metric: str) -> None:
-    """After every evaluation the rate is that of ReduceLROnPlateau, which remembers what ours counts anew."""
-    schedule = ScheduleSettings(
-        "plateau", metric=metric, patience=patience, threshold=threshold, step_factor=0.5, end_factor=0.1
-    )
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
-        optimizer,
-        "max" if metric == "auc" else "min",
-        factor=0.5,
-        patience=patience,
-        threshold=threshold,
-        threshold_mode="abs",
-        min_lr=0.1,
-        eps=0.0,
-    )
-    for count, value in enumerate(values, start=1):
-        scheduler.step(value)
-        factor = plateau_factor(val_evals(metric, values[:count]), schedule)
-        assert factor == pytest.approx(optimizer.param_groups[0]["lr"])
-
-
-def test_a_plateau_waits_for_the_warm_up_and_sees_val_alone() -> None:
-    schedule = ScheduleSettings("plateau", warmup_steps=4, step_factor=0.1)
-    evals = [*val_evals("auc", [0.7, 0.6]), Evaluation("test", 0, 9, {"auc": 0.1})]
-    assert lr_factor(2, schedule, evals) == 0.5
-    assert lr_factor(9, schedule, evals) == pytest.approx(0.1)
-    assert lr_factor(9, schedule) == 1.0

@@ -198,7 +198,6 @@ def test_on_a_gpu_one_step_of_ten_is_measured_and_some_before_each_line_of_the_l
     run.config = compose_train(f"trainer.log_every_steps={log_every_steps}")
     run.runtime.device_type, run.progress = device, Progress()
     run.trainable.pipeline.progress.return_value = (torch.tensor(0.5), None, None)
-    run.instruments.guard.has_skipped = False
 
     @contextmanager
     def step() -> Iterator[None]:

@@ -100,11 +100,3 @@ def test_a_plan_is_refused_for_the_same_reasons_and_for_its_file(tmp_path: Path)
         "no dataset at",
     ):
         assert part in text
-
-
-def test_a_plateau_needs_evaluations(dataset: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check(dataset, "schedule=plateau", "trainer.global_batch_size=16")
-    for part in ("sparse", "dense"):
-        start = f"schedule.{part}.kind=plateau needs a labelled val"
-        assert any(problem.startswith(start) for problem in caught.value.problems), caught.value

@@ -67,21 +67,14 @@ class Progress:
     train_seconds: float = 0.0
     train_loss: list[float] = field(default_factory=list)
     """The mean over each epoch done."""
-    skipped: list[int] = field(default_factory=list)
-    """Steps that changed nothing, for their loss was no finite number (trainer.on_nonfinite=skip)."""
     evals: list[Evaluation] = field(default_factory=list)
     earlier_updates: int = 0
     """Steps that the optimizers had counted when the run began with another's weights and their states."""
 
     @property
-    def updates(self) -> int:
-        """Steps of this run that changed the model."""
-        return self.step - len(self.skipped)
-
-    @property
     def counted_updates(self) -> int:
         """Steps as optimizers count them."""
-        return self.earlier_updates + self.updates
+        return self.earlier_updates + self.step
 
     @property
     def last_epoch(self) -> int:
@@ -112,8 +105,11 @@ class Progress:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Progress":
         """Reads what ``to_json`` gave. Raises KeyError, TypeError or ValueError."""
-        evals = [Evaluation.from_json(each) for each in value["evals"]]
-        return replace(from_json(cls, {**value, "evals": []}), evals=evals)
+        rest = dict(value)
+        evals = [Evaluation.from_json(each) for each in rest.pop("evals")]
+        skipped = len(rest.pop("skipped", ()))  # steps of an earlier version that changed nothing
+        progress = from_json(cls, {**rest, "evals": []})
+        return replace(progress, evals=evals, earlier_updates=progress.earlier_updates - skipped)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,6 @@ def old_marker() -> dict[str, Any]:
             "samples": 20_480,
             "train_seconds": 1.5,
             "train_loss": [0.53],
-            "skipped": [7],
             "evals": [val, {**val, "epoch": 1, "step": 40, "auc": 0.75}],
         },
         "meter": {"sums": [0.25, 0.5], "count": 2, "epoch_sum": 3.5, "epoch_count": 7},
@@ -52,7 +51,7 @@ def write(folder: Path, value: object) -> Path:
 def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None:
     marker = read_marker(write(tmp_path, old_marker()))
     assert marker.progress.step == 40
-    assert marker.progress.updates == 39
+    assert marker.progress.counted_updates == 40
     assert marker.progress.evals[0] == Evaluation(
         "val", 0, 31, {"auc": 0.74, "logloss": 0.5, "num_samples": 900}
     )
@@ -61,6 +60,13 @@ def test_a_marker_of_version_1_is_read_and_written_alike(tmp_path: Path) -> None
     assert marker.files["index.json"] == (5280, "sha256:0a")
     write_marker(tmp_path, marker)
     assert json.loads((tmp_path / MARKER).read_text()) == old_marker()
+
+
+def test_steps_that_an_earlier_version_skipped_are_not_counted(tmp_path: Path) -> None:
+    value = old_marker()
+    value["progress"]["skipped"] = [7, 9]
+    write_marker(tmp_path, read_marker(write(tmp_path, value)))
+    assert read_marker(tmp_path).progress.counted_updates == 38
 
 
 def test_a_marker_of_gpus_has_the_state_of_each(tmp_path: Path) -> None:
