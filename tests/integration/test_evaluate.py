@@ -116,8 +116,6 @@ def test_new_days_are_evaluated_if_they_are_encoded_alike(
         evaluated("checkpoint=plain", f"data.path={fewer.path}")
 
 
-
-
 def copy_encoded(folder: Path, dataset: Path, checksum: str, kind: str = "other") -> Path:
     """A copy whose ids are said to mean something else, made of a file with that checksum."""
     copy = Path(shutil.copytree(dataset, folder))
