@@ -177,7 +177,15 @@ class TrainConfig(Section):
     output: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """The folder to resume in."""
-        if self.resume != "auto" or self.output is not None:
-            return []
-        return [Problem("resume=auto", "needs output, the folder of the run", "add output=RUN")]
+        """The folder to resume in, and evaluations in mid-epoch beside the pipeline ``prefetch``."""
+        problems = []
+        if self.resume == "auto" and self.output is None:
+            problems.append(Problem("resume=auto", "needs output, the folder of the run", "add output=RUN"))
+        rule = (
+            "would take the rows away that trainer.pipeline=prefetch holds in the cache for the current batch"
+        )
+        cure = "set it to null, or use trainer.pipeline=sparse_dist"
+        for key in ("every_steps", "per_epoch"):
+            if self.trainer.pipeline == "prefetch" and getattr(self.evaluation, key) is not None:
+                problems.append(Problem(f"evaluation.{key}", rule, cure))
+        return problems

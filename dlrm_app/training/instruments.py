@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_min, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
@@ -155,37 +155,35 @@ class Trace:
 
     def __init__(self, is_wanted: bool, folder: Path, runtime: Runtime) -> None:
         self._path = folder / f"trace-rank-{runtime.rank}.json"
-        self._left = NUM_STEPS if is_wanted else 0
         self._num_steps = 0
         self._profile: profile | None = None
-        self._activities = [ProfilerActivity.CPU]
-        if runtime.device.type == "cuda":
-            self._activities.append(ProfilerActivity.CUDA)
+        if is_wanted:
+            on_gpu = [ProfilerActivity.CUDA] if runtime.device.type == "cuda" else []
+            steps = schedule(wait=WARM_STEPS - 1, warmup=1, active=NUM_STEPS, repeat=1)
+            activities = [ProfilerActivity.CPU, *on_gpu]
+            self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._write)
 
     def before_step(self) -> None:
-        """Begins where it should."""
-        if self._left and self._num_steps == WARM_STEPS:
-            self._profile = profile(activities=self._activities)
+        """Begins with the first step."""
+        if self._profile is not None and not self._num_steps:
             self._profile.start()
         self._num_steps += 1
 
     def after_step(self) -> None:
-        """Writes the file after the last step that is recorded."""
+        """Begins and ends the recording where it should."""
         if self._profile is not None:
-            self._left -= 1
-            if not self._left:
-                self.close()
+            self._profile.step()
 
     def close(self) -> None:
-        """Ends the recording; writes what there is of it."""
-        if self._profile is None:
-            if self._left:
-                first, last = WARM_STEPS + 1, WARM_STEPS + NUM_STEPS
-                wanted = f"profiler=true records steps {first} to {last}"
-                logger.warning("no trace: %s, and this start took %d", wanted, self._num_steps)
-            return
-        self._profile.stop()
+        """Writes what there is of a recording under way; says if there is none."""
+        if self._profile is not None and self._num_steps:
+            self._profile.stop()
+        if self._profile is not None and self._num_steps <= WARM_STEPS:
+            first, last = WARM_STEPS + 1, WARM_STEPS + NUM_STEPS
+            wanted = f"profiler=true records steps {first} to {last}"
+            logger.warning("no trace: %s, and this start took %d", wanted, self._num_steps)
+
+    def _write(self, recorded: profile) -> None:
         with written_whole(self._path) as unfinished:
-            self._profile.export_chrome_trace(str(unfinished))
-        self._profile, self._left = None, 0
+            recorded.export_chrome_trace(str(unfinished))
         logger.info("trace: %s; open it at https://ui.perfetto.dev", self._path)

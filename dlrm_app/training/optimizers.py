@@ -1,7 +1,6 @@
 """One optimizer for all: tables updated inside the backward pass where fbgemm can, everything else beside it."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -84,13 +83,14 @@ def make_dense_optimizer(
         optimizer = adam(parameters, eps=settings.eps, betas=(settings.beta1, settings.beta2), **common)
     clip_norm = settings.clip_norm
     if clip_norm is not None:
-        # replicated gradients are averaged by then, so every rank finds the same norm
-        optimizer.register_step_pre_hook(lambda *_: _clip(parameters, clip_norm))
+
+        def clip(
+            *_: Any,
+        ) -> None:  # replicated gradients are averaged by then, so every rank finds the same norm
+            torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+
+        optimizer.register_step_pre_hook(clip)
     return optimizer
-
-
-def _clip(parameters: Sequence[nn.Parameter], clip_norm: float) -> None:
-    torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
 
 
 def combine_optimizers(
@@ -99,29 +99,21 @@ def combine_optimizers(
     """Fused table optimizers, the torch optimizers of dense-kernel tables, and the dense part's, as one."""
     by_name = {table.name: table for table in tables}
     dense: dict[str, nn.Parameter] = {}
-    groups: dict[str, dict[str, nn.Parameter]] = defaultdict(dict)
-    settings_of: dict[str, SparseSettings] = {}
+    groups: dict[str, tuple[SparseSettings, dict[str, nn.Parameter]]] = {}
     for key, parameter in in_backward_optimizer_filter(model.named_parameters()):
         name = table_of(key)
         if name is None:
             dense[key] = parameter
-            continue
-        settings = table_settings(by_name[name], config.sparse)
-        groups[repr(settings)][key] = parameter
-        settings_of[repr(settings)] = settings
+        else:
+            settings = table_settings(by_name[name], config.sparse)
+            groups.setdefault(repr(settings), (settings, {}))[1][key] = parameter
     optimizers: list[tuple[str, KeyedOptimizer]] = [("fused", model.fused_optimizer)]
-    for number, (group, parameters) in enumerate(groups.items()):
-        make_touched = partial(TouchedRows, settings=settings_of[group])
-        optimizers.append((f"tables_{number}", _keyed(parameters, make_touched)))
-    optimizers.append(("dense", _keyed(dense, partial(make_dense_optimizer, config.dense))))
+    for number, (settings, parameters) in enumerate(groups.values()):
+        make_touched = partial(TouchedRows, settings=settings)
+        optimizers.append((f"tables_{number}", KeyedOptimizerWrapper(parameters, make_touched)))
+    make_dense = partial(make_dense_optimizer, config.dense)
+    optimizers.append(("dense", KeyedOptimizerWrapper(dense, make_dense)))
     return CombinedOptimizer(optimizers)
-
-
-def _keyed(
-    parameters: Mapping[str, nn.Parameter],
-    factory: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer],
-) -> KeyedOptimizerWrapper:
-    return KeyedOptimizerWrapper(dict(parameters), factory)
 
 
 class DenseEma:

@@ -104,7 +104,7 @@ class RunState:
         if self.ema is not None:
             self.ema.start()
         steps = count(former.marker.progress.step, "step")
-        path, became = former.data_path, inherited_table(inherited, then.dense, now.dense)
+        path, became = former.data_path, inherited_table(inherited)
         logger.info("beginning with %s, trained on %s: %s\n%s", former.folder, path, steps, became)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
 from dlrm_app.config.optimizer import schedule_problems
 from dlrm_app.config.schema import required
-from dlrm_app.config.train import EvaluationConfig, TrainConfig
+from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.columns import sharing_problems
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.ranks import Ranks
@@ -56,10 +56,11 @@ def check_training(
     tables = checks.tables(manifest, ranks.device_type)
     checks.batches(manifest, ranks.world_size)
     if manifest is not None and tables is not None:
-        num_dense = len(manifest.dense)
-        checks.warm_start(manifest, tables)
+        if config.warm_start.checkpoint is not None and not can_continue(config.resume, config.output):
+            needs = ["model", "optimizer", "tables"]
+            checks.result(lambda: check_warm_start(config, manifest, tables), needs)
         checks.add(lambda: evaluation_problems(config.evaluation, manifest, tables), needs=["evaluation"])
-        checks.add(lambda: model_table_problems(ModelSpec(config.model, tables, num_dense)), needs=["model"])
+        checks.model(tables, len(manifest.dense))
     if ranks.is_first:  # whose plan the others take, which may not see the file
         checks.plan_file(tables, cluster)
         checks.output(starts_run)
@@ -100,9 +101,7 @@ def check_bench(config: BenchConfig, ranks: Ranks) -> None:
     tables = checks.tables(None, ranks.device_type)
     checks.batches(None, ranks.world_size)
     if tables is not None:
-        checks.add(
-            lambda: model_table_problems(ModelSpec(config.model, tables, config.num_dense)), needs=["model"]
-        )
+        checks.model(tables, config.num_dense)
     if ranks.is_first:
         checks.output()
     checks.refuse()
@@ -128,24 +127,6 @@ def plan_workload(config: TrainConfig, tables: Sequence[Table], device_type: str
 
     batch_size = config.trainer.global_batch_size * config.model.ensemble_size
     return make_workload(tables, config.optimizer.sparse, config.sharding, batch_size, device_type)
-
-
-def pipeline_problems(name: str, evaluation: EvaluationConfig, device_type: str) -> list[str]:
-    """Problems of the pipeline ``name`` with the device or the evaluations."""
-    if name != "prefetch":
-        return []
-    problems = [
-        f"trainer.pipeline=prefetch holds rows in the cache for the current batch, which evaluation.{key} would take away: set it "
-        "to null, or use trainer.pipeline=sparse_dist"
-        for key in ("every_steps", "per_epoch")
-        if getattr(evaluation, key) is not None
-    ]
-    if device_type == "cpu":
-        problems.append(
-            "trainer.pipeline=prefetch fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU: "
-            "use trainer.pipeline=sparse_dist"
-        )
-    return problems
 
 
 class _Checks:
@@ -203,8 +184,10 @@ class _Checks:
                 from dlrm_app.training.initial_rows import vector_problems  # waits for pyarrow and numba
 
                 self.add(lambda: vector_problems(tables, manifest))
-        if device_type is not None:
-            self.add(lambda: pipeline_problems(config.trainer.pipeline, config.evaluation, device_type))
+        if device_type == "cpu" and config.trainer.pipeline == "prefetch":
+            rule = "fetches rows into a GPU's cache (kernel fused_uvm_caching), and there is no GPU"
+            cure = "use trainer.pipeline=sparse_dist"
+            self.add(lambda: [f"trainer.pipeline=prefetch {rule}: {cure}"])
         if device_type is not None and tables is not None:
             needs = ["optimizer.sparse", "sharding"]
             sparse = config.optimizer.sparse
@@ -212,14 +195,9 @@ class _Checks:
             self.add(lambda: sharding_problems(tables, sharding, device_type), ["sharding"])
         return tables
 
-    def warm_start(self, manifest: Manifest, tables: list[Table]) -> None:
-        """The checkpoint that the run begins with, if there is one and the run has none of its own yet."""
-        config = self._config
-        if config.warm_start.checkpoint is not None and not can_continue(config.resume, config.output):
-            self.result(
-                lambda: check_warm_start(config, manifest, tables),
-                needs=["model", "optimizer", "tables"],
-            )
+    def model(self, tables: list[Table], num_dense: int) -> None:
+        """The model that reads the tables and so many dense columns."""
+        self.add(lambda: model_table_problems(ModelSpec(self._config.model, tables, num_dense)), ["model"])
 
     def output(self, starts_run: bool = False) -> None:
         """The folder that is to be written, by the first rank; ``starts_run``: by a run of its own."""

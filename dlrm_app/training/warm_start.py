@@ -3,7 +3,7 @@
 Nothing here waits for torch: a run that does not fit is refused before any work.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
@@ -18,14 +18,14 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.runs.checkpoint.marker import TrainedModel, describe_trained, read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint
-from dlrm_app.table import Column, text_table
+from dlrm_app.table import text_table
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import as_typed, listed, setting
 from dlrm_app.training.resume import other_tables, other_values
 
 if TYPE_CHECKING:
-    from dlrm_app.runs.checkpoint.inherit import Inherited, Kept
+    from dlrm_app.runs.checkpoint.inherit import Inherited
 
 _CHOSEN = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
 """Keys that a recipe sets, or how they begin: where none is typed, those of the run whose weights a run begins with."""
@@ -158,28 +158,18 @@ def settings_of(config: TrainConfig, exclude: Collection[str] = ()) -> list[str]
     ]
 
 
-_COLUMNS: list[str | Column] = ["", Column("is", is_words=True), "kept", "new", "given again", "dropped"]
-
-
-def inherited_table(inherited: "Inherited", dense_then: Sequence[str], dense_now: Sequence[str]) -> str:
-    """What became of every table (in rows), dense column and dense layer (in what it reads), those that are whole together."""
-    rows = [*_lines(inherited.tables, "tables"), *_lines(inherited.layers, "weights of dense layers")]
-    rows += [[f"dense column {name}", "new"] for name in dense_now if name not in dense_then]
-    rows += [[f"dense column {name}", "dropped"] for name in dense_then if name not in dense_now]
-    return text_table(_COLUMNS, [[*row, *[""] * (len(_COLUMNS) - len(row))] for row in rows])
-
-
-def _lines(kept: "Mapping[str, Kept]", kind: str) -> list[list[str]]:
-    changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
-    lines = [[f"{len(kept) - len(changed):,} {kind}", "whole"]] if len(changed) < len(kept) else []
-    for name, each in changed.items():
-        numbers = (each.kept, each.new, each.reset, each.dropped)
-        lines.append([name, _state(each), *(f"{number:,}" if number else "" for number in numbers)])
-    return lines
-
-
-def _state(kept: "Kept") -> str:
-    if not kept.kept and not kept.reset:
-        return "new" if kept.new else "dropped"
-    parts = {"grown": kept.new, "reset": kept.reset, "cut": kept.dropped}
-    return " and ".join(word for word, number in parts.items() if number)
+def inherited_table(inherited: "Inherited") -> str:
+    """What became of every table (in rows), dense layer (in weights) and dense column; those that are whole together."""
+    rows = []
+    for kind, kept in (
+        ("tables", inherited.tables),
+        ("weights of dense layers", inherited.layers),
+        ("dense columns", inherited.columns),
+    ):
+        changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
+        if num_whole := len(kept) - len(changed):
+            rows.append([f"{num_whole:,} {kind}", "all", "", "", ""])
+        for name, each in changed.items():
+            numbers = (each.kept, each.new, each.reset, each.dropped)
+            rows.append([name, *(f"{number:,}" if number else "" for number in numbers)])
+    return text_table(["", "kept", "new", "given again", "dropped"], rows)

@@ -8,6 +8,7 @@ not is 0, so that a model begins with the scores that it ended with; all else th
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of a table's rows, or of what a layer reads. ``reset``: rows that were given to other values."""
+    """How many of something are as they were. ``reset``: rows that were given to other values."""
 
     kept: int = 0
     new: int = 0
@@ -46,10 +47,11 @@ class Kept:
 
 @dataclass(frozen=True)
 class Inherited:
-    """What became of every table, and of every weight of the dense part (one model of an ensemble stands for all)."""
+    """What became of each table's rows, the weights of each dense layer (of an ensemble's last model), each dense column."""
 
     tables: Mapping[str, Kept]
     layers: Mapping[str, Kept]
+    columns: Mapping[str, Kept]
 
 
 @torch.no_grad()
@@ -90,7 +92,11 @@ def inherit_tensors(
     for name in places:
         if name.startswith(f"{MODEL}/") and dense[name].dim() == 2:
             _silence_new_inputs(dense[name], places[name])
-    return Inherited(_tables_kept(then, now, given_again), _layers_kept(dense, stored, places))
+    columns = {
+        name: Kept(name in then.dense and name in now.dense, name not in then.dense, 0, name not in now.dense)
+        for name in (*then.dense, *now.dense)
+    }
+    return Inherited(_tables_kept(then, now, given_again), _layers_kept(dense, stored, places), columns)
 
 
 def _silence_new_inputs(weight: torch.Tensor, places: Places) -> None:
@@ -145,27 +151,14 @@ def _common(then: Names | None, now: Names | None, length: int, length_now: int)
 def _layers_kept(
     dense: Tensors, stored: Mapping[str, torch.Size], places: Mapping[str, Places]
 ) -> dict[str, Kept]:
-    """What became of every weight of the dense part, by parameter."""
-    names = [
-        name for name in {**stored, **dense} if name.startswith(f"{MODEL}/") and table_name(name) is None
-    ]
-    return {
-        _parameter(name): _kept(
-            [len(axis) for axis in places[name].now] if name in places else None,
-            stored.get(name, ()),
-            dense[name].size() if name in dense else (),
-        )
-        for name in names
-    }
-
-
-def _kept(common: Sequence[int] | None, then: Sequence[int], now: Sequence[int]) -> Kept:
-    """Of a weight's sizes along each axis: in both runs, in the earlier one, now. Counts along the last axis that differs."""
-    if common is None:
-        return Kept(new=now[-1] if now else 0, dropped=then[-1] if then else 0)
-    sizes = [*zip(common, then, now, strict=True)] or [(1, 1, 1)]
-    kept, before, after = next((each for each in reversed(sizes) if len({*each}) > 1), sizes[-1])
-    return Kept(kept, after - kept, dropped=before - kept)
+    names = [name for name in {**stored, **dense} if name.startswith(f"{MODEL}/") and not table_name(name)]
+    layers = {}
+    for name in names:
+        common = prod(map(len, places[name].now)) if name in places else 0
+        then = stored[name].numel() if name in stored else 0
+        now = dense[name].numel() if name in dense else 0
+        layers[_parameter(name)] = Kept(common, now - common, dropped=then - common)
+    return layers
 
 
 def _rows_of(piece: torch.Tensor, begin: int, num_rows: int, rows: torch.Tensor) -> torch.Tensor:

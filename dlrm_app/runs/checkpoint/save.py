@@ -156,13 +156,12 @@ class Writer:
 
     def start(self, work: Callable[[], None]) -> None:
         """Does ``work`` now, or begins it. The one before must have been waited for."""
+        if not self.in_background:
+            work()
+            return
         self._pending = Future()
-        if self.in_background:
-            # a daemon: a process that must end does not wait for its disk
-            Thread(target=_fulfil, args=(self._pending, work), name="checkpoint", daemon=True).start()
-        else:
-            _fulfil(self._pending, work)
-            self.finish()
+        # a daemon: a process that must end does not wait for its disk
+        Thread(target=_fulfil, args=(self._pending, work), name="checkpoint", daemon=True).start()
 
     def has_failed(self) -> bool:
         """True if ``finish`` would raise, as far as this rank knows by now."""

@@ -217,5 +217,5 @@ def test_layers_of_another_shape_are_drawn(tmp_path: Path) -> None:
     assert len(kept) > len(after) // 2
     assert all(torch.equal(after[name], before[name]) for name in kept)
     assert all(torch.equal(after[name], drawn[name]) for name in after if name not in kept)
-    assert found["dense_arch.model._mlp.0._linear.weight"] == Kept(new=5, dropped=5)
-    assert found["over_arch.model.0._mlp.1._linear.weight"] == Kept(dropped=16)
+    assert found["dense_arch.model._mlp.0._linear.weight"] == Kept(new=16 * 5, dropped=24 * 5)
+    assert found["over_arch.model.0._mlp.1._linear.weight"] == Kept(dropped=12 * 16)
