@@ -34,7 +34,7 @@ MODELS = {"small": SPEED, "kaggle": KAGGLE, "dcn": DCN, "tiny": TINY}
 OURS = {
     "rowwise": ["optimizer=rowwise_adagrad"],
     "adagrad": ["optimizer=adagrad"],
-    "rowwise_bf16": ["optimizer=rowwise_adagrad", "trainer.precision=bf16", "trainer.compile=auto"],
+    "rowwise_bf16": ["optimizer=rowwise_adagrad", "trainer.precision=bf16", "trainer.compile=true"],
 }
 PEER = "dlrm_main"
 """dlrm_main.py with Adagrad; the one that it has beside SGD."""

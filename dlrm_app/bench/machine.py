@@ -29,7 +29,7 @@ from dlrm_app.sharding.cluster import GIB, running_cluster
 from dlrm_app.sharding.step_estimate import Machine, StepShape, step_shape, step_work
 from dlrm_app.synthetic import generate
 from dlrm_app.training.loop import train_batches
-from dlrm_app.training.setup import open_dataset, with_choices
+from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
 
@@ -123,7 +123,6 @@ def measure_topology(
     steps: int = STEPS,
 ) -> str:
     """The text of a topology file for the ranks that were started. Every rank must call it."""
-    config = with_choices(config, None, runtime)
     set_tf32(config.trainer.tf32, runtime.device)
     machine = measure_machine(runtime)
     small, large = (

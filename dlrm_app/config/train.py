@@ -88,9 +88,9 @@ class TrainerConfig(Section):
     threads: Threads | None = None
     pipeline: Literal["base", "sparse_dist", "prefetch"] = "sparse_dist"
     timeout_minutes: Minutes = REQUIRED
-    precision: Literal["fp32", "bf16", "auto"] = REQUIRED
-    tf32: bool | Literal["auto"] = REQUIRED
-    compile: bool | Literal["auto"] = False
+    precision: Literal["fp32", "bf16"] = REQUIRED
+    tf32: bool = REQUIRED
+    compile: bool = False
     kernels: Literal["compiled", "libraries"] = "compiled"
 
     def num_steps(self, num_rows: int) -> int:

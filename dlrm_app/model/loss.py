@@ -3,15 +3,12 @@
 Shapes: B batch rows of this rank, N dense features.
 """
 
-import logging
 from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 
 from dlrm_app.loader.batch import Batch
-
-logger = logging.getLogger(__name__)
 
 BF16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")
 """torch's names of what a CPU multiplies bfloat16 by: of x86, and of Arm."""
@@ -54,8 +51,6 @@ def multiplies_bf16(device: torch.device) -> bool:
     return any(capabilities.get(unit) for unit in BF16_UNITS)
 
 
-def set_tf32(wanted: bool | str, device: torch.device) -> None:
-    """Lets CUDA's fp32 matrix products round their factors to TF32, or not. ``wanted``: trainer.tf32, ``auto`` decided."""
-    torch.backends.cuda.matmul.allow_tf32 = wanted is True
-    if wanted is True and device.type != "cuda":
-        logger.warning("trainer.tf32=true has no effect on %s: TF32 is a format of NVIDIA GPUs", device.type)
+def set_tf32(wanted: bool, device: torch.device) -> None:
+    """Lets CUDA's fp32 matrix products round their factors to TF32, or not; on a CPU nothing changes."""
+    torch.backends.cuda.matmul.allow_tf32 = wanted and device.type == "cuda"

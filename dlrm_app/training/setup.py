@@ -7,8 +7,8 @@ model/build.py draws the dense part's; loader/batch_order.py shuffles by (manife
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from dlrm_app.training.pipelines import make_pipeline
 from dlrm_app.training.validation import check_training
 
 logger = logging.getLogger(__name__)
-C = TypeVar("C", bound=TrainConfig)
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,12 @@ def build_trainable(
     trainer, device = config.trainer, runtime.device
     spec = ModelSpec(config.model, tables, num_dense, trainer.seed, numbers)
     set_tf32(trainer.tf32, device)
+    if trainer.precision == "bf16" and not multiplies_bf16(device):
+        logger.warning(
+            "trainer.precision=bf16: rank %d has no units for bf16 and emulates it, many times slower than fp32: "
+            "use trainer.precision=fp32",
+            runtime.rank,
+        )
     model = install(build_model(spec, device), device, trainer.kernels)
     task = ClickTask(model, device, trains_in_bf16=trainer.precision == "bf16")
     batch_size = trainer.global_batch_size * config.model.ensemble_size
@@ -147,52 +152,6 @@ def epoch_batches(
         loading=choose_loading(config.data.prefetch_batches, config.data.decode_workers, runtime),
         soft_labels=soft_labels,
     )
-
-
-def with_choices(config: C, before: TrainConfig | None, runtime: Runtime) -> C:
-    """``config`` with trainer.precision, trainer.tf32 and trainer.compile decided where they are ``auto``: once in a run's life.
-
-    They are those of the run ``before`` that is resumed, or chosen by what is computed and where, not by a clock: the same run
-    on the same kind of machine always has the same bits. Every rank must call it.
-    """
-    if config.trainer.precision == "bf16" and not multiplies_bf16(runtime.device):
-        logger.warning(
-            "trainer.precision=bf16: rank %d has no units for bf16 and emulates it, many times slower than fp32: "
-            "use trainer.precision=fp32, or auto",
-            runtime.rank,
-        )
-    for key, choose in {"precision": _precision, "tf32": _tf32, "compile": _compile}.items():
-        if getattr(config.trainer, key) != "auto":
-            continue
-        if before is not None:
-            chosen, why = getattr(before.trainer, key), "as the run that is resumed"
-        else:
-            chosen, why = choose(config, runtime.device)
-        if runtime.is_first and why:
-            logger.info("trainer.%s=auto: %s, %s", key, str(chosen).lower(), why)
-        config = replace(config, trainer=replace(config.trainer, **{key: chosen}))
-    return config
-
-
-def _precision(_: TrainConfig, device: torch.device) -> tuple[str, str]:
-    if all(all_gather_objects(multiplies_bf16(device))):
-        return "bf16", "which every rank has units for"
-    return "fp32", "for not every rank has units for bf16"
-
-
-def _tf32(_: TrainConfig, device: torch.device) -> tuple[bool, str]:
-    """Every GPU that fbgemm has kernels for has TF32; on CPU there is nothing to say."""
-    return (True, "which GPUs have units for") if device.type == "cuda" else (False, "")
-
-
-def _compile(config: TrainConfig, device: torch.device) -> tuple[bool, str]:
-    """By docs/experiments/training.md, "torch.compile in its place"; the precision is chosen already."""
-    kind, precision = config.model.kind, config.trainer.precision
-    if device.type == "cuda":
-        return False, "for it has not been measured on GPUs yet; try trainer.compile=true"
-    if kind == "dcn" and precision == "bf16":
-        return True, "which takes the sums of DCNv2's cross layers in bf16 together"
-    return False, f"for {kind} in {precision} is as fast without it on CPU"
 
 
 def set_step_seed(seed: int, step: int, rank: int) -> None:

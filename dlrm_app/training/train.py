@@ -41,7 +41,6 @@ from dlrm_app.training.setup import (
     build_trainable,
     open_dataset,
     set_deterministic,
-    with_choices,
 )
 from dlrm_app.training.state import Instruments, RunState, TrainingRun
 from dlrm_app.training.step_parts import StepParts
@@ -98,7 +97,6 @@ def prepare(
         former = runtime.together(lambda: check_warm_start(config, manifest, tables))
     if former is not None:
         tables = in_order(tables, former.order)
-    config = with_choices(config, before, runtime)
     log_start(config, manifest, tables, runtime)
     torch.manual_seed(config.trainer.seed)
     set_deterministic(config.trainer.deterministic)

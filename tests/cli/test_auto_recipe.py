@@ -62,7 +62,7 @@ def test_the_rows_decide(
 def test_linear_decay_is_the_defaults_for_one_epoch_with_rates_that_fall_to_0() -> None:
     words = [
         "trainer.epochs=1",
-        "trainer.tf32=auto",
+        "trainer.tf32=true",
         "schedule=polynomial",
         "schedule.sparse.power=1",
         "schedule.dense.power=1",

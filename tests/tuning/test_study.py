@@ -145,7 +145,7 @@ def test_trials_below_the_others_curves_are_given_up(tmp_path: Path, train: list
 def test_the_first_trial_has_the_values_that_dlrm_train_takes(tmp_path: Path, train: list[str]) -> None:
     """Those that the space can draw are typed, for the search to learn from; the others are left as they are."""
     space = "{key: optimizer.sparse.lr, low: 0.01, high: 0.5}, {key: model.dropout, low: 0.1, high: 0.2}"
-    keys = "{key: model.top_mlp, choices: [[64], [32, 16]]}, {key: trainer.compile, choices: [auto, true]}"
+    keys = "{key: model.top_mlp, choices: [[64], [32, 16]]}, {key: checkpoint.keep_last, choices: [5, 6]}"
     more = [f"tune.space=[{space}, {keys}]", "optimizer.sparse.lr=0.07", "model.top_mlp=[32,16]"]
     config = config_of(tmp_path, *more, "tune.trials=3")
     tune(config, more[1:], train)
