@@ -34,11 +34,8 @@ def estimate_text(config: PlanConfig, plan: EstimatedPlan, tables: list[Table], 
     except ConfigError as error:
         return f"no estimate of a whole step: {error}"
     machine = described_machine(config.topology, plan.cluster)
-    precision = trainer.precision
-    if precision == "auto":  # it is not known if a described CPU has units for bf16
-        precision = "bf16" if machine.device == "cuda" else "fp32"
     shape = step_shape(plan, model, config.model, trainer.global_batch_size, dense.kind)
-    by_part = machine.estimate_ms(step_work(shape), precision)
+    by_part = machine.estimate_ms(step_work(shape), trainer.precision)
     times = {part: by_part[part] for part in PARTS if part in by_part}
     total = sum(times.values())
     rows = [[TITLES[part], f"{ms:,.2f}", f"{ms / total:.0%}"] for part, ms in times.items()]
