@@ -207,10 +207,7 @@ def find_checkpoint(resume: str, output: str | None, runtime: Runtime) -> Checkp
         if folders:
             logger.warning("no checkpoint of %s is whole: starting afresh", output)
         return None
-    folder = Path(resume)
-    if checkpoints := list_checkpoints(folder / "checkpoints"):
-        folder = checkpoints[0]
-    return open_checkpoint(folder, runtime)
+    return open_checkpoint(choose_checkpoint(Path(resume), "newest"), runtime)
 
 
 NO_OPTIMIZER = SparseSettings(kind="sgd", lr=1.0)

@@ -146,47 +146,18 @@ def _room(folder: Path) -> str:
     return f"\n  {free:,.1f} GiB are free there{limited}; make room, then: {resume_hint(folder.parent)}"
 
 
-class Writer:
-    """Does one piece of work after another; its ``group`` of all ranks is for messages that training never sends."""
+def in_background(work: Callable[[], None]) -> Future[None]:
+    """Does ``work`` in a daemon thread: a process that must end does not wait for its disk."""
+    future: Future[None] = Future()
 
-    def __init__(self, in_background: bool) -> None:
-        self.in_background = in_background
-        self.group = new_group()
-        self._pending: Future[None] | None = None
+    def fulfil() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # raised where the run can see it
+            future.set_exception(error)
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Does ``work`` now, or begins it. The one before must have been waited for."""
-        if not self.in_background:
-            work()
-            return
-        self._pending = Future()
-        # a daemon: a process that must end does not wait for its disk
-        Thread(target=_fulfil, args=(self._pending, work), name="checkpoint", daemon=True).start()
-
-    def has_failed(self) -> bool:
-        """True if ``finish`` would raise, as far as this rank knows by now."""
-        done = self._pending
-        return done is not None and done.done() and done.exception() is not None
-
-    def finish(self) -> None:
-        """Waits for the work under way and raises what it raised. Every rank must call it."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def abandon(self, seconds: float) -> None:
-        """Gives the work under way so many seconds to end; for a process that ends because of another error."""
-        if self._pending is not None:
-            wait([self._pending], seconds)
-
-
-def _fulfil(future: Future[None], work: Callable[[], None]) -> None:
-    try:
-        work()
-    except BaseException as error:  # finish() raises it where the run can see it
-        future.set_exception(error)
-    else:
-        future.set_result(None)
+    Thread(target=fulfil, name="checkpoint", daemon=True).start()
+    return future
 
 
 LAST_SECONDS = 60.0
@@ -194,13 +165,17 @@ LAST_SECONDS = 60.0
 
 
 class Checkpoints:
-    """Saves into ``folder`` as ``config`` says; leaving the block waits for the save under way. Every rank makes one."""
+    """Saves into ``folder`` as ``config`` says; leaving the block waits for the save under way. Every rank makes one.
+
+    ``group``: all ranks, for messages that training never sends.
+    """
 
     def __init__(self, folder: Path, config: CheckpointConfig, runtime: Runtime) -> None:
         self._folder = folder
         self._config = config
         self._runtime = runtime
-        self._writer = Writer(config.asynchronous)
+        self.group = new_group()
+        self._pending: Future[None] | None = None
         self._saved_at = time.monotonic()
 
     def __enter__(self) -> "Checkpoints":
@@ -209,13 +184,14 @@ class Checkpoints:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         all_leave_together = error is None or isinstance(error, SharedError)
         if all_leave_together or self._runtime.world_size == 1:
-            self._writer.finish()
-        else:
-            self._writer.abandon(LAST_SECONDS)
+            self.wait()
+        elif self._pending is not None:
+            wait([self._pending], LAST_SECONDS)
 
     def have_failed(self) -> bool:
         """True if this rank knows that a save in the background failed: ``wait`` raises it on every rank."""
-        return self._writer.has_failed()
+        done = self._pending
+        return done is not None and done.done() and done.exception() is not None
 
     def agree_that_none(self) -> bool:
         """True if there is nothing to resume from. Every rank must call it."""
@@ -228,19 +204,24 @@ class Checkpoints:
 
     def save(self, tensors: Tensors, marker: Marker) -> None:
         """Saves now, or begins to, once the save under way has ended. Raises SharedError for one that failed."""
-        self._writer.finish()
+        self.wait()
         folder = self._folder / checkpoint_name(marker.progress.step)
-        pieces = copy_pieces(tensors) if self._writer.in_background else local_pieces(tensors)
+        pieces = copy_pieces(tensors) if self._config.asynchronous else local_pieces(tensors)
 
         def write() -> None:
             self._runtime.use_device()  # torch's writer looks for the current stream, which makes a context
-            save_checkpoint(folder, tensors, pieces, marker, self._runtime, self._writer.group)
+            save_checkpoint(folder, tensors, pieces, marker, self._runtime, self.group)
             if self._runtime.is_first:
                 remove_old(self._folder, self._config.keep_last, self._config.keep_best)
 
         self._saved_at = time.monotonic()
-        self._writer.start(write)
+        if self._config.asynchronous:
+            self._pending = in_background(write)
+        else:
+            write()
 
     def wait(self) -> None:
         """Waits for the save under way. Raises SharedError if it failed. Every rank must call it."""
-        self._writer.finish()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import filesystem
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from dlrm_app.config.compose import compose_config
-from dlrm_app.config.train import TrainConfig
+from dlrm_app.config.train import CheckpointConfig, TrainConfig
 from dlrm_app.distributed.collectives import new_group
 from dlrm_app.distributed.rendezvous import TIMEOUT
 from dlrm_app.distributed.runtime import Runtime, start_runtime
@@ -21,7 +21,7 @@ from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
 from dlrm_app.runs.checkpoint.names import list_checkpoints
-from dlrm_app.runs.checkpoint.save import Writer, copy_pieces, not_finite, save_checkpoint
+from dlrm_app.runs.checkpoint.save import Checkpoints, copy_pieces, not_finite, save_checkpoint
 from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
@@ -140,7 +140,7 @@ def save_one_tensor(folder: Path, runtime: Runtime) -> None:
 
 
 def messages_wait_for(runtime: Runtime) -> timedelta:
-    group = Writer(in_background=False).group
+    group = Checkpoints(Path(), CheckpointConfig(), runtime).group
     assert group is not None
     return group._get_backend(torch.device("cpu")).options._timeout
 
@@ -160,36 +160,25 @@ def test_messages_of_a_save_wait_as_long_as_those_of_training(tmp_path: Path) ->
     assert on_ranks(messages_wait_for, 2) == [TIMEOUT, TIMEOUT]
 
 
-def test_work_in_the_background_lets_the_caller_go_on() -> None:
-    may_end, ended = threading.Event(), []
-    background = Writer(in_background=True)
-    background.start(lambda: ended.append(may_end.wait(60)))
-    assert ended == []
-    may_end.set()
-    background.finish()
-    assert ended == [True]
+def test_a_save_in_the_background_lets_training_go_on_and_a_failure_is_raised_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
 
-
-def test_work_at_once_is_done_when_start_returns() -> None:
-    done: list[int] = []
-    Writer(in_background=False).start(lambda: done.append(threading.get_ident()))
-    assert done == [threading.get_ident()]
-
-
-def test_a_failure_in_the_background_is_seen_and_raised_once() -> None:
-    background = Writer(in_background=True)
-    assert not background.has_failed()
-
-    def fail() -> None:
+    def fail(*_: object) -> None:
+        may_end.wait(60)
         raise OSError("no space left")
 
-    background.start(fail)
-    background.abandon(60)  # waits, without raising
-    assert background.has_failed()
-    with pytest.raises(OSError, match="no space left"):
-        background.finish()
-    assert not background.has_failed()
-    background.finish()
+    monkeypatch.setattr(pieces, "save_checkpoint", fail)
+    with start_runtime(1) as runtime:
+        saves = Checkpoints(tmp_path, CheckpointConfig(asynchronous=True), runtime)
+        saves.save({}, Marker(Progress(), LossSums([], 0, 0, 0), "", "", {}, {}, 1, {}, 0))
+        assert not saves.have_failed()
+        may_end.set()
+        with pytest.raises(OSError, match="no space left"):
+            saves.wait()
+        assert not saves.have_failed()
+        saves.wait()
 
 
 def test_copies_keep_the_values_that_training_changes() -> None:
