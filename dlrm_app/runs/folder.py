@@ -26,7 +26,6 @@ import torch
 import yaml
 
 from dlrm_app.config.saved import changed_keys
-from dlrm_app.config.train import TrainConfig
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime
@@ -66,13 +65,13 @@ class RunFolder:
         self._writes = runtime.is_first
         self._tensorboard: TensorBoard | None = None
 
-    def write_start(self, config: TrainConfig, manifest: Manifest, runtime: Runtime, step: int) -> None:
+    def write_start(self, config: Mapping[str, Any], manifest: Manifest, runtime: Runtime, step: int) -> None:
         """Writes config.yaml, environment.json and dataset.json; TensorBoard begins after ``step``."""
         if self._writes:
-            if config.logging.tensorboard:
+            if config["logging"]["tensorboard"]:
                 self._tensorboard = TensorBoard(self.path / "tensorboard", step)
             write_json(self.path / "dataset.json", describe_dataset(manifest))
-            write_text(self.path / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
+            write_text(self.path / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
             write_json(self.path / "environment.json", describe_environment(runtime))
 
     def tell(self, event: Event) -> None:
@@ -122,12 +121,12 @@ class RunFolder:
             with written_whole(self.path / "metrics.jsonl") as temporary:
                 temporary.write_bytes(kept)
 
-    def note_changes(self, before: TrainConfig, config: TrainConfig, step: int) -> None:
+    def note_changes(self, before: Mapping[str, Any], config: Mapping[str, Any], step: int) -> None:
         """Logs what is changed from ``step`` on, and keeps the configuration of the steps before."""
-        if self._writes and (changes := changed_keys(asdict(before), asdict(config))):
+        if self._writes and (changes := changed_keys(before, config)):
             logger.warning("changed from step %s on: %s", f"{step:,}", "; ".join(changes))
             path = self.path / f"config-until-{checkpoint_name(step)}.yaml"
-            write_text(path, yaml.safe_dump(asdict(before), sort_keys=False))
+            write_text(path, yaml.safe_dump(dict(before), sort_keys=False))
 
     def result_at(self, checkpoint: Checkpoint | None) -> RunResult | None:
         """The result of the run that ended at ``checkpoint`` of this folder, the same on every rank; None if none did."""

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 
@@ -152,10 +153,10 @@ def set_initial_weights(trainable: Trainable, config: TrainConfig, manifest: Man
 
 def begin(run: TrainingRun, checkpoints: Checkpoints) -> None:
     """Writes the run's description; a run that continues another run's checkpoint first gets one of its own."""
-    folder, config, step = run.folder, run.config, run.progress.step
+    folder, config, step = run.folder, asdict(run.config), run.progress.step
     folder.continue_from(run.checkpoint)
     if run.before is not None:
-        folder.note_changes(run.before, config, step)
+        folder.note_changes(asdict(run.before), config, step)
     if checkpoints.agree_that_none() and step:  # resume=auto would start afresh until the first save
         run.save(checkpoints)
         checkpoints.wait()

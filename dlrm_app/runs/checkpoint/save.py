@@ -152,9 +152,11 @@ def in_background(work: Callable[[], None]) -> Future[None]:
 
     def fulfil() -> None:
         try:
-            future.set_result(work())
+            work()
         except BaseException as error:  # raised where the run can see it
             future.set_exception(error)
+        else:
+            future.set_result(None)
 
     Thread(target=fulfil, name="checkpoint", daemon=True).start()
     return future
