@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from dlrm_app.config.optimizer import OptimizerConfig, ScheduleConfig
 from dlrm_app.config.schema import (
@@ -20,9 +20,6 @@ from dlrm_app.config.schema import (
 from dlrm_app.config.sharding import ShardingConfig, TopologyConfig
 from dlrm_app.errors import Problem
 from dlrm_app.text import install_command
-
-InitialBias = Literal["base_rate", "random"]
-INITIAL_BIASES: tuple[str, ...] = get_args(InitialBias)
 
 
 @dataclass(slots=True)
@@ -63,7 +60,7 @@ class ModelConfig(Section):
     stride: Count | None = None
     ensemble_size: Count = 1
     dense_embedding_dim: Count | None = None
-    initial_bias: InitialBias = "base_rate"
+    initial_bias: Literal["base_rate", "random"] = "base_rate"
     batch_norm: bool = False
     dropout: BelowOne = 0.0
     bottom_dropout: BelowOne | None = None

@@ -1,6 +1,6 @@
 """The training loop: step, decide, evaluate, save, until nothing is left to train."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NoReturn
@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 from dlrm_app.distributed.signals import Stopped, StopRequest
 from dlrm_app.loader.batch import Batch, TrainBatches
 from dlrm_app.progress import progress_bar
-from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.runs.checkpoint.save import Checkpoints
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import setting
 from dlrm_app.training.decisions import is_val_due
 from dlrm_app.training.evaluation import evaluate_split, fit_final_bias
-from dlrm_app.training.nonfinite import raise_nonfinite
+from dlrm_app.training.nonfinite import check_finite
 from dlrm_app.training.setup import epoch_batches, set_step_seed
 from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.summary import epoch_title, log_step
@@ -60,7 +59,7 @@ def train_epoch(run: TrainingRun, checkpoints: Checkpoints, stop_request: StopRe
     """
     run.trainable.model.train()
     if is_val_due(run.config.evaluation, run.progress, run.batches_per_epoch):  # the run stopped before it
-        without_pipeline(run, lambda: evaluate_split(run, "val"))
+        evaluate_in_epoch(run)
     batches, throughput = train_batches(run), run.instruments.throughput
     num_steps = steps_left(run, len(batches))
     throughput.restart()
@@ -129,7 +128,7 @@ def act_after_step(
     every_steps = run.config.checkpoint.every_steps
     saves = stops or agreed.save or (every_steps is not None and run.progress.step % every_steps == 0)
     if evaluates:
-        without_pipeline(run, lambda: evaluate_split(run, "val"))
+        evaluate_in_epoch(run)
         if run.why_done is not None:
             return True
     # evaluating may have taken long
@@ -142,22 +141,14 @@ def act_after_step(
     return False
 
 
-def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
-    """Raises SharedError if the loss of any rank was NaN or inf. Every rank must call it."""
-    step = run.state.meter.first_bad_step()
-    if step is not None:
-        hint = resume_hint(run.folder.path / "checkpoints")
-        raise_nonfinite(step, run.trainable.model, batches, run.progress, run.config.optimizer, hint)
-
-
-def without_pipeline(run: TrainingRun, work: Callable[[], None]) -> None:
-    """Does ``work``, which runs the plain forward, in the middle of an epoch.
+def evaluate_in_epoch(run: TrainingRun) -> None:
+    """Evaluates on val, which runs the plain forward.
 
     The pipeline keeps the batches under way, whose ids are at their ranks already: training continues as without.
     """
     pipeline = run.trainable.pipeline
     pipeline.detach()
-    work()
+    evaluate_split(run, "val")
     pipeline.attach(sparse_dist=False)  # the ids of the first batch under way are not sent again
 
 

@@ -1,34 +1,29 @@
 """A step whose loss is NaN or inf ends the run, which says which rows and tensors are bad."""
 
 import torch
-from torch import nn
 
-from dlrm_app.config.optimizer import OptimizerConfig
 from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.errors import SharedError
 from dlrm_app.loader.batch import TrainBatches
-from dlrm_app.runs.checkpoint.marker import Progress
+from dlrm_app.runs.checkpoint.names import resume_hint
 from dlrm_app.text import listed
+from dlrm_app.training.state import TrainingRun
 
 
-def raise_nonfinite(
-    step: int,
-    model: nn.Module,
-    batches: TrainBatches,
-    progress: Progress,
-    optimizer: OptimizerConfig,
-    hint: str,
-) -> None:
-    """Raises SharedError for ``step`` of the current epoch, whose loss was NaN or inf. Every rank must call it.
+def check_finite(run: TrainingRun, batches: TrainBatches) -> None:
+    """Raises SharedError if a loss of the current epoch, whose ``batches`` these are, was NaN or inf on any rank.
 
-    ``batches``: the current epoch's, to say which rows they were. ``hint``: how to resume, the message's last line.
+    Every rank must call it.
     """
+    step, progress = run.state.meter.first_bad_step(), run.progress
+    if step is None:
+        return
     batch = step - 1 - (progress.step - progress.batch)
     is_bad = ~torch.isfinite(batches.read(batch).dense_features).all(dim=0)
     columns = [name for name, bad in zip(batches.dense_columns, is_bad.tolist(), strict=True) if bad]
     weights = [
         name.removeprefix("model.").removeprefix("sparse_arch.embedding_bag_collection.")
-        for name, weight in model.named_parameters()
+        for name, weight in run.trainable.model.named_parameters()
         if not torch.isfinite(weight).all()
     ]
     by_rank = all_gather_objects((batches.describe(batch), columns, weights))
@@ -38,6 +33,7 @@ def raise_nonfinite(
     if columns:
         cause = f"dense column {listed(sorted({*columns}))} of its rows is not finite: preprocess them again"
     else:
+        optimizer = run.config.optimizer
         cause = (
             f"its inputs are finite, so the weights diverged (not finite now: {listed(sorted({*weights})) or 'none'}): lower "
             f"optimizer.sparse.lr ({optimizer.sparse.lr}) or optimizer.dense.lr ({optimizer.dense.lr}), "
@@ -45,5 +41,5 @@ def raise_nonfinite(
         )
     raise SharedError(
         f"the loss was no finite number at step {step:,} (epoch {progress.epoch + 1}), on rows of {listed(rows)}\n"
-        f"  {cause}\n  {hint}"
+        f"  {cause}\n  {resume_hint(run.folder.path / 'checkpoints')}"
     )

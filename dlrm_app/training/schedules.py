@@ -34,12 +34,8 @@ def lr_factor(step: int, schedule: ScheduleSettings) -> float:
     return schedule.end_factor + (1 - schedule.end_factor) * rest
 
 
-def fit_to_run(schedule: ScheduleConfig, num_steps: int) -> ScheduleConfig:
-    """``schedule`` with each open end of a decay at the run's last step."""
-    return ScheduleConfig(_fit(schedule.sparse, num_steps), _fit(schedule.dense, num_steps))
-
-
-def _fit(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
+def fit_to_run(schedule: ScheduleSettings, num_steps: int) -> ScheduleSettings:
+    """``schedule`` with the open end of a decay at the run's last step."""
     if schedule.decay_steps is not None:
         return schedule
     return replace(schedule, decay_steps=max(1, num_steps - schedule.first_decay_step))
@@ -60,23 +56,20 @@ class LearningRates:
         schedule: ScheduleConfig,
         num_steps: int,
     ) -> None:
-        self._schedule = fit_to_run(schedule, num_steps)
+        parts = {"sparse": schedule.sparse, "dense": schedule.dense}
+        self._schedules = {part: fit_to_run(each, num_steps) for part, each in parts.items()}
         self._lr = {"sparse": config.sparse.lr, "dense": config.dense.lr}
         self._groups = list(_find_groups(optimizer, tables, config))
 
     def apply(self, step: int) -> None:
         """Sets the rates of ``step``, of which the first is 1."""
-        factors = self._factors(step)
+        factors = {part: lr_factor(step, schedule) for part, schedule in self._schedules.items()}
         for group, lr, part in self._groups:
             group["lr"] = lr * factors[part]
 
     def at(self, step: int) -> dict[str, float]:
         """The rates of ``optimizer.sparse`` and ``optimizer.dense`` in ``step``; a table's own keeps its ratio."""
-        return {part: self._lr[part] * factor for part, factor in self._factors(step).items()}
-
-    def _factors(self, step: int) -> dict[str, float]:
-        schedule = self._schedule
-        return {"sparse": lr_factor(step, schedule.sparse), "dense": lr_factor(step, schedule.dense)}
+        return {part: self._lr[part] * lr_factor(step, each) for part, each in self._schedules.items()}
 
 
 def _find_groups(

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 class Trainable:
     """A model ready to train: ``model`` is sharded, ``features`` are the sparse features in the order it reads."""
 
+    spec: ModelSpec
     tables: Sequence[Table]
     features: list[str]
     model: DistributedModelParallel
@@ -100,7 +101,7 @@ def build_trainable(
     optimizer = combine_optimizers(sharded, tables, config.optimizer)
     pipeline = make_pipeline(trainer.pipeline, sharded, optimizer, device)
     features = [name for table in tables for name in table.features]
-    return Trainable(tables, features, sharded, optimizer, pipeline, plan)
+    return Trainable(spec, tables, features, sharded, optimizer, pipeline, plan)
 
 
 def begin_at_base_rate(model: nn.Module, config: TrainConfig, manifest: Manifest) -> None:

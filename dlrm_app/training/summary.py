@@ -24,18 +24,10 @@ DECIMALS = {"auc": 5, "logloss": 5, "ne": 4, "calibration": 4}
 
 def log_start(config: TrainConfig, manifest: Manifest, tables: list[Table], runtime: Runtime) -> None:
     """Logs device, data, model, and how many rows are left out, before the first step."""
-    rows = manifest.splits["train"].rows
-    batch_size = config.trainer.global_batch_size
+    rows, batch_size = manifest.splits["train"].rows, config.trainer.global_batch_size
     logger.info(
-        "%d rank(s) on %s, %d thread(s) each; %s rows in %s, %s steps of %s an epoch (%s rows left out of each)",
-        runtime.world_size,
-        runtime.device.type,
-        runtime.num_threads,
-        f"{rows:,}",
-        manifest.path,
-        f"{rows // batch_size:,}",
-        f"{batch_size:,}",
-        f"{rows % batch_size:,}",
+        f"{runtime.world_size} rank(s) on {runtime.device.type}, {runtime.num_threads} thread(s) each; {rows:,} rows in "
+        f"{manifest.path}, {rows // batch_size:,} steps of {batch_size:,} an epoch ({rows % batch_size:,} rows left out of each)"
     )
     weights = sum(table.rows * table.dim for table in tables)
     kind = config.model.kind

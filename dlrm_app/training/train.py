@@ -16,7 +16,6 @@ from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.distributed.signals import stop_on_signals
 from dlrm_app.errors import DlrmError
 from dlrm_app.loader.soft_labels import read_soft_labels
-from dlrm_app.model.architectures import ModelSpec
 from dlrm_app.runs.checkpoint.inherit import Described
 from dlrm_app.runs.checkpoint.load import find_checkpoint
 from dlrm_app.runs.checkpoint.marker import Evaluation
@@ -114,8 +113,7 @@ def prepare(
     if checkpoint is not None:
         state.restore(checkpoint)
     elif former is not None:
-        spec = ModelSpec(config.model, tables, num_dense, config.trainer.seed, numbers)
-        now = Described(spec, [column.name for column in manifest.dense])
+        now = Described(trainable.spec, [column.name for column in manifest.dense])
         since = runtime.together(lambda: rows_given_since(former.columns, tables, manifest))
         state.begin_with(former, now, since, config.warm_start)
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)

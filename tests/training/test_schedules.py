@@ -89,10 +89,10 @@ def test_decays_are_torchs(schedule: ScheduleSettings, make: Any) -> None:
 
 def test_an_open_decay_ends_with_the_run() -> None:
     schedule = ScheduleConfig(ScheduleSettings("cosine", warmup_steps=10), ScheduleSettings("constant"))
-    fitted = fit_to_run(schedule, 110)
-    assert fitted.sparse.decay_steps == 100
-    assert lr_factor(60, fitted.sparse) == pytest.approx(0.5)
-    assert lr_factor(110, fitted.sparse) == 0.0
+    fitted = fit_to_run(schedule.sparse, 110)
+    assert fitted.decay_steps == 100
+    assert lr_factor(60, fitted) == pytest.approx(0.5)
+    assert lr_factor(110, fitted) == 0.0
     assert schedule_problems(schedule, 11) == []
     (problem,) = schedule_problems(schedule, 10)
     assert "schedule.sparse.warmup_steps must be less than the run's 10 steps" in problem

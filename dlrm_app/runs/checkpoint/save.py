@@ -97,7 +97,14 @@ def save_checkpoint(
     partial = partial_path(folder)
 
     def together(work: Callable[[], T]) -> T:
-        return runtime.together(lambda: _or_refuse(folder, work), group)
+        def explained() -> T:
+            try:
+                return work()
+            except OSError as error:
+                reason = f"checkpoint {folder} could not be written: {error}{_room(folder)}"
+                raise DataError(reason) from error
+
+        return runtime.together(explained, group)
 
     try:
         together(lambda: check_pieces(folder, pieces))
@@ -129,13 +136,6 @@ def check_pieces(folder: Path, pieces: Pieces) -> None:
             f"{folder.name} is not saved, for what is not finite in it: {listed(bad)}. The weights diverged: lower the learning "
             f"rates or set optimizer.dense.clip_norm; {resume_hint(folder.parent)}"
         )
-
-
-def _or_refuse(folder: Path, work: Callable[[], T]) -> T:
-    try:
-        return work()
-    except OSError as error:
-        raise DataError(f"checkpoint {folder} could not be written: {error}{_room(folder)}") from error
 
 
 def _room(folder: Path) -> str:

@@ -19,7 +19,7 @@ from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharded_tensor.shard import Shard
-from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer
+from torchrec.optim.keyed import CombinedOptimizer
 
 from dlrm_app.runs.checkpoint.marker import MODEL
 from dlrm_app.tables.sparse_optimizers import ROW, SPARSE_OPTIMIZERS
@@ -137,10 +137,6 @@ def set_step(optimizer: CombinedOptimizer, step: int) -> None:
     """Sets every optimizer's count of steps, on which Adam's bias correction depends."""
     optimizer.set_optimizer_step(step)
     for _, part in optimizer.optimizers:
-        _set_torch_step(part, step)
-
-
-def _set_torch_step(part: KeyedOptimizer, step: int) -> None:
-    for states in part.state.values():
-        if isinstance(count := states.get("step"), torch.Tensor):
-            count.fill_(step)
+        for states in part.state.values():
+            if isinstance(count := states.get("step"), torch.Tensor):
+                count.fill_(step)
