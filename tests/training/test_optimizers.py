@@ -75,26 +75,23 @@ def test_l2_of_whole_tables_is_torchs(kind: str, mode: str | None, reference: st
     assert (ours.weight[20:].norm(dim=1) < never_read.norm(dim=1)).all()
 
 
-def test_weight_decay_changes_the_run() -> None:
-    plain, decayed = (
-        train_both(compose_train(f"optimizer.sparse.weight_decay={decay}"))[2]["bags.long.weight"]
-        for decay in (0, 0.3)
-    )
-    assert not torch.allclose(plain, decayed, atol=1e-4)
-
-
-def test_tables_may_differ_in_kind_rate_and_decay() -> None:
-    tables = [
-        replace(TABLES[0], optimizer={"kind": "adagrad", "lr": 0.5}),
-        replace(TABLES[1], optimizer={"kind": "adam", "lr": 0.01, "weight_decay": 0.1}),
-        replace(TABLES[2], optimizer={"lr": 0.3, "eps": 0.001}),
-    ]
-    assert_trains_like_plain(compose_train(), tables)
-
-
-def test_two_tables_of_one_kind_keep_their_own_rates() -> None:
-    tables = [replace(TABLES[0], optimizer={"lr": 1.0}), TABLES[1], replace(TABLES[2], optimizer={"lr": 2.0})]
-    assert_trains_like_plain(compose_train("optimizer=sgd"), tables)
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        (
+            "rowwise_adagrad",
+            [
+                {"kind": "adagrad", "lr": 0.5},
+                {"kind": "adam", "lr": 0.01, "weight_decay": 0.1},
+                {"lr": 0.3, "eps": 0.001},
+            ],
+        ),
+        ("sgd", [{"lr": 1.0}, {}, {"lr": 2.0}]),
+    ],
+)
+def test_tables_may_differ_in_kind_rate_and_decay(kind: str, own: list[dict[str, object]]) -> None:
+    tables = [replace(table, optimizer=settings) for table, settings in zip(TABLES, own, strict=True)]
+    assert_trains_like_plain(compose_train(f"optimizer={kind}"), tables)
 
 
 @pytest.mark.parametrize("kind", DENSE_STATES)
