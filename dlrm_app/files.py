@@ -84,15 +84,8 @@ def sync_folder(folder: Path) -> None:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.EIO,
-    errno.EFBIG,
-    errno.ENOTDIR,
-    errno.ENAMETOOLONG,
-    errno.EEXIST,
-    errno.EISDIR,
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.EFBIG),
+    *(errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR),
 )
 
 
@@ -153,25 +146,26 @@ def output_problems(key: str, path: Path, *, is_folder: bool = False, is_new: bo
         return [
             f"{key}={shown} is a URL, and output stays on a file system: give a folder, and copy it afterwards"
         ]
+    fault = ""
     try:
         nearest = _nearest_there(path.absolute())
     except OSError as error:  # a name that is too long, a link to itself
         return [f"{key}={path}: {error.strerror}: give another name"]
     if nearest == path.absolute():
         if is_new:
-            return [f"{key}={path} exists: give another name, or delete it"]
-        if is_folder and not nearest.is_dir():
-            return [f"{key}={path} is a file: give the name of a folder, which is made"]
-        if not is_folder and nearest.is_dir():
-            return [f"{key}={path} is a folder: give the name of a file"]
+            fault = " exists: give another name, or delete it"
+        elif is_folder != nearest.is_dir():
+            fault = (
+                " is a file: give the name of a folder"
+                if is_folder
+                else " is a folder: give the name of a file"
+            )
         nearest = nearest if is_folder else nearest.parent
-    if not nearest.is_dir():
-        return [f"{key}={path}: {nearest} is no folder: give another name"]
-    if not os.access(nearest, os.W_OK):
-        return [
-            f"{key}={path}: you may not write in {nearest}: give a name in another folder, or have it opened to you"
-        ]
-    return []
+    if not fault and not nearest.is_dir():
+        fault = f": {nearest} is no folder: give another name"
+    elif not fault and not os.access(nearest, os.W_OK):
+        fault = f": you may not write in {nearest}: give a name in another folder, or have it opened to you"
+    return [f"{key}={path}{fault}"] if fault else []
 
 
 def is_file(path: Path) -> bool:
@@ -249,13 +243,12 @@ def yaml_text(path: Path) -> str:
             count += sizes.get(str(event.anchor), MAX_ALIASED + 1)  # one that holds itself has no end
         elif isinstance(event, yaml.CollectionStartEvent):
             parents.append((event.anchor, count))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = parents.pop()
+        elif isinstance(event, yaml.ScalarEvent | yaml.CollectionEndEvent):
+            anchor, before = (
+                parents.pop() if isinstance(event, yaml.CollectionEndEvent) else (event.anchor, count)
+            )
             count += 1
             sizes |= {anchor: count - before} if anchor else {}
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            sizes |= {event.anchor: 1} if event.anchor else {}
         if sizes and count > MAX_ALIASED:
             raise ValueError(f"its aliases (*name) stand for more than {MAX_ALIASED:,} values: write fewer")
     return text

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, timedelta
 
 
@@ -113,10 +114,8 @@ def setting(key: str, value: object) -> str:
 def _is_number_written_otherwise(text: str) -> bool:
     """True if ``text``, such as 0E0 or 1_000, would be read as a number and written in another way."""
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return str(kind(text)) != text
-        except ValueError:
-            continue
     return False
 
 

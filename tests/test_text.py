@@ -70,21 +70,8 @@ def test_plain_values_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "a=b",
-        "my [1]",
-        "it's",
-        'a "b"',
-        "a,b",
-        "(1)",
-        "données",
-        "null",
-        "x\\",
-        "#1",
-        "a: b",
-        "0E0",
-        "007",
-        "1_000",
-        "NaN",
+        *("a=b", "my [1]", "it's", 'a "b"', "a,b", "(1)", "données", "null"),
+        *("x\\", "#1", "a: b", "0E0", "007", "1_000", "NaN"),
     ],
 )
 def test_a_name_is_read_back(name: str) -> None:

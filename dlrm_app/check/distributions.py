@@ -1,13 +1,11 @@
-"""Figures of a dataset in one pass: values of dense columns in fine bins, ids of sparse ones counted, repeated rows.
+"""Figures of a dataset in one pass: moments of dense columns, ids of sparse ones counted, repeated rows.
 
 A row's hash has 61 bits, so two different rows have the same one with a chance of 2^-61. Where memory does not hold the
 hashes of all rows, a share of them is kept: equal rows are all in this sample, or none is.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,49 +15,31 @@ from dlrm_app.dataset.manifest import SPLITS, SparseColumn
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.preprocess.encode.sparse import mix
 
-_NUM_BINS = 1 << 16
 _COUNT_BYTES = 8
-_CHUNK = 1 << 20
 _TAG_BITS = 3
 """The lowest bits of a row's hash, which give way to the number of its split."""
 
 
 class DenseValues:
-    """Exact moments, and a histogram whose bins are the highest 16 bits of a float32: less than 1% of the value wide."""
+    """Exact moments of finite values."""
 
     def __init__(self) -> None:
         self.count = 0
         self.zeros = 0
         self.low, self.high = np.inf, -np.inf
         self._sum = 0.0
-        self._bins = np.zeros(_NUM_BINS, np.int64)
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Adds finite values."""
         if not len(values):
             return
         self.count += len(values)
         self.zeros += int(np.count_nonzero(values == 0))
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self._sum += float(values.sum(dtype=np.float64))
-        self._bins += np.bincount(values.view(np.uint32) >> np.uint32(16), minlength=_NUM_BINS)
 
     @property
     def mean(self) -> float:
         return self._sum / self.count if self.count else float("nan")
-
-    def histogram(self, num_bars: int) -> tuple[list[float], list[int]]:
-        """(edges of bars of equal width, the number of values between each two); of a value its bin's middle counts."""
-        low, high = (self.low, self.high) if self.count else (0.0, 1.0)
-        if high <= low:
-            low, high = low - 0.5, low + 0.5
-        used = np.flatnonzero(self._bins)
-        middles = (used.astype(np.uint32) << 16 | 0x8000).view(np.float32).astype(np.float64)
-        middles[(used & 0x7FFF) == 0] = 0.0  # the bin of 0 itself
-        counts, edges = np.histogram(
-            np.clip(middles, low, high), num_bars, (low, high), weights=self._bins[used]
-        )
-        return edges.tolist(), counts.astype(np.int64).tolist()
 
 
 class Popularity:
@@ -89,35 +69,18 @@ class Popularity:
             return None
         return float(self._counts[self._rare_id] / max(self._counts.sum() - self.missing, 1))
 
-    @cached_property
-    def curve(self) -> list[tuple[int, int]]:
-        """(k, lookups of the k most frequent ids), for every k where the growth changes; missing values left out.
-
-        To be asked for once all ids are added, as all that follows.
-        """
-        ids_by_count: Counter[int] = Counter()
-        for start in range(0, len(self._counts), _CHUNK):
-            chunk = self._counts[start : start + _CHUNK]
-            occurrences, num_ids = np.unique(chunk[chunk > 0], return_counts=True)
-            ids_by_count.update(dict(zip(occurrences.tolist(), num_ids.tolist(), strict=True)))
-        if self.missing:
-            ids_by_count[self.missing] -= 1
-        points, ids, lookups = [(0, 0)], 0, 0
-        for count in sorted(ids_by_count, reverse=True):
-            ids += ids_by_count[count]
-            lookups += count * ids_by_count[count]
-            points.append((ids, lookups))
-        return points
-
     @property
     def ids_used(self) -> int:
-        return self.curve[-1][0]
+        return int(np.count_nonzero(self._counts)) - (self.missing > 0)
 
-    def covered(self, k: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-        """The share of lookups that go to the ``k`` most frequent ids."""
-        ids, lookups = zip(*self.curve, strict=True)  # between two points ids are equally frequent
-        share: NDArray[np.float64] = np.interp(k, ids, lookups) / max(lookups[-1], 1)
-        return share
+    def top(self, k: int) -> float:
+        """The share of lookups that go to the ``k`` most frequent ids, missing values left out."""
+        counts = self._counts.copy()
+        if self._missing_id is not None:
+            counts[self._missing_id] = 0
+        k = min(k, len(counts))
+        counts.partition(-k)
+        return float(counts[-k:].sum() / max(counts.sum(), 1))
 
 
 def fitting(columns: Sequence[SparseColumn], memory_bytes: int) -> list[SparseColumn]:

@@ -9,6 +9,7 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from dlrm_app.preprocess.units.parquet_units import ParquetFeed, footer_of, unit
 from dlrm_app.preprocess.units.source import Source, find_files
 from dlrm_app.preprocess.units.unit_text import TextFeed
 from dlrm_app.table import Cell, share, text_table
-from dlrm_app.text import NONE, listed, next_line, percent, setting
+from dlrm_app.text import listed, next_line, percent, setting
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ _FEW_ROWS = 100
 _ID_DIGITS, _LARGE_ID = 4, 1e5
 _LIST_SHARE = 0.05
 """The share of values that hold a separator from which they are taken for lists."""
-_HEADS = ("column", "type", "missing", "distinct", "most frequent", "which is")
+_HEADS = ("column", "type", "missing", "distinct", "most frequent")
 
 
 class Sample(NamedTuple):
@@ -90,12 +91,12 @@ def check_raw(given: Any, output: str | None) -> None:
         if output
         else f"save this as {name}.yaml, look at its guesses, then"
     )
-    files = given if isinstance(given, str) else shlex.quote(f"[{','.join(given)}]")
-    train = setting("input.train", files) if isinstance(given, str) else f"input.train={files}"
+    files = given if isinstance(given, str) else f"[{','.join(given)}]"
+    train = setting("input.train", files) if isinstance(given, str) else shlex.quote(f"input.train={files}")
     has_label = any(each.role == "label" for each in proposed)
-    words = [train, "split.val=0.1", "split.test=0.1"] if has_label else [train, "'input.unlabelled=[train]'"]
+    words = ["split.val=0.1", "split.test=0.1"] if has_label else ["'input.unlabelled=[train]'"]
     dataset = {"dataset": output or f"{name}.yaml"}
-    logger.info(next_line("dlrm-preprocess", dataset, *words, setting("output", f"{name}_dataset")))
+    logger.info(next_line("dlrm-preprocess", dataset, train, *words, setting("output", f"{name}_dataset")))
 
 
 def sample_rows(sources: Sequence[Source]) -> Sample:
@@ -105,8 +106,9 @@ def sample_rows(sources: Sequence[Source]) -> Sample:
     chosen = _spread(sources, _FILES)
     look = _look_at_parquet if sources[0].format == "parquet" else _look_at_text
     sample = look(chosen, max(_PIECES // len(chosen), 1))
-    if not any(map(len, sample.columns.values())):
-        raise ConfigError([f"input: there are no rows in {listed([source.path for source in chosen])}"])
+    refuse_if(
+        [] if any(map(len, sample.columns.values())) else [f"input: there are no rows in {chosen[0].path}"]
+    )
     return sample
 
 
@@ -177,14 +179,11 @@ def _read(source: Source, number: int) -> list[str]:
 
 
 def _fields(lines: Sequence[str], delimiter: str, quote: str | None) -> Iterator[list[str]]:
-    """The fields of each record, as far as quotes can be understood."""
+    """The fields of each record, up to a quote that nothing closes."""
     kind: Any = csv.QUOTE_NONE if quote is None else csv.QUOTE_MINIMAL
-    try:
-        yield from csv.reader(
-            (f"{line}\n" for line in lines), delimiter=delimiter, quotechar=quote, quoting=kind
-        )
-    except csv.Error:  # a quote that nothing closes
-        return
+    ended = (f"{line}\n" for line in lines)
+    with suppress(csv.Error):
+        yield from csv.reader(ended, delimiter=delimiter, quotechar=quote, quoting=kind)
 
 
 def _marks(lines: Sequence[str], path: str) -> tuple[str, str | None, list[list[str]]]:
@@ -248,12 +247,12 @@ class Studied:
 
     def cells(self) -> list[str | Cell]:
         """What the table shows."""
-        cells: list[str | Cell] = [self.name, str(self.stored), share(self.missing), f"{len(self.values):,}"]
-        if len(self.values):
-            most = pc.max(self.counts)
-            often = self.values[pc.index(self.counts, most).as_py()].as_py()
-            return [*cells, share(most.as_py() / self.present), repr(often[:24])]
-        return [*cells, NONE, NONE]
+        often = (
+            self.values[pc.index(self.counts, pc.max(self.counts)).as_py()].as_py()
+            if len(self.values)
+            else ""
+        )
+        return [self.name, str(self.stored), share(self.missing), f"{len(self.values):,}", repr(often[:24])]
 
 
 def study(sample: Sample) -> tuple[list[Studied], list[str]]:

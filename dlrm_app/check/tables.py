@@ -82,9 +82,9 @@ def sparse_table(findings: Findings) -> Table:
     )
     rows: list[list[str | Cell]] = []
     for column in findings.manifest.sparse:
-        used, unknown, top = None, None, [None, None]
+        used, unknown, top = None, None, list[float | None]([None, None])
         if counted := findings.sparse.get(column.name):
-            used, unknown, top = counted.ids_used, counted.unknown_share, counted.covered([1, 10]).tolist()
+            used, unknown, top = counted.ids_used, counted.unknown_share, [counted.top(1), counted.top(10)]
         values = [
             NONE if number is None else f"{'≈' * column.estimated}{number:,}"
             for number in (column.distinct, column.collisions)

@@ -91,7 +91,6 @@ class Frame:
 
 
 WIDE = Frame(1150.0, 220.0, bottom=24.0)
-SMALL = Frame(165.0, 96.0, left=2.0, right=2.0, top=4.0, bottom=20.0)
 
 
 class Chart:
@@ -206,7 +205,7 @@ class Chart:
 
 
 def charts_html(charts: Sequence[Chart], name: str, size: str = "") -> str:
-    """A grid of charts of ``size`` ``small``, ``wide`` or between; as many in a row as fit, two or four in pairs.
+    """A grid of charts of ``size`` ``wide`` or less; as many in a row as fit, two or four in pairs.
 
     ``name`` must be unique on the page.
     """

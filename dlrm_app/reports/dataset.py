@@ -1,7 +1,6 @@
 """dataset.html: the contents of a dataset on one page that needs nothing from elsewhere."""
 
 import logging
-import math
 from collections.abc import Sequence
 from html import escape
 from itertools import accumulate, pairwise
@@ -9,21 +8,17 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from dlrm_app.check.check_dataset import Findings
-from dlrm_app.check.distributions import DenseValues, Popularity
 from dlrm_app.check.tables import dense_table, overlap_note, recipe, sparse_table, split_table
 from dlrm_app.dataset.lineage import growth_table
-from dlrm_app.dataset.manifest import DenseColumn, Manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.files import write_text
-from dlrm_app.reports.chart import SMALL, SPLIT_STYLES, WIDE, Axis, Chart, charts_html, linear_axis
+from dlrm_app.reports.chart import SPLIT_STYLES, WIDE, Axis, Chart, charts_html, linear_axis
 from dlrm_app.reports.page import Tile, configuration, page, tiles
 from dlrm_app.table import Cell, Column, Columns, Rows, html_table, integer
 from dlrm_app.text import bytes_text, percent, percent_tick, short
 
 PAGE = "dataset.html"
 _MOST_BUCKETS = 80
-_NUM_POINTS = 80
-_NUM_BARS = 40
-_COVERED = 0.9
 _SHOWN_DAYS = 7
 """Days before that are named."""
 logger = logging.getLogger(__name__)
@@ -138,31 +133,13 @@ def _sparse(findings: Findings) -> str:
         [*columns, Column("encoding", is_words=True)],
         [[*row, encoding] for row, encoding in zip(rows, encodings, strict=True)],
     )
-    found = {column.name: findings.sparse.get(column.name) for column in sparse}
-    shown = {name: popularity for name, popularity in found.items() if popularity and popularity.ids_used}
-    if not shown:
-        return f"<h2>Sparse features</h2>{table}"
-    most = max(2, *(popularity.ids_used for popularity in shown.values()))
-    charts = [popularity_chart(name, popularity, most) for name, popularity in shown.items()]
-    return (
-        f"<h2>Sparse features</h2>{table}"
-        "<h2>Popularity of ids</h2><p>The share of a feature's lookups that go to its k most frequent ids, "
-        "k on a logarithmic axis, the same for all features; missing values left out. A curve that starts high "
-        f"means that a small cache serves most lookups.</p>{charts_html(charts, 'popularity', 'small')}"
-    )
+    return f"<h2>Sparse features</h2>{table}"
 
 
 def _dense(findings: Findings) -> str:
     if not findings.manifest.dense:
         return ""
-    found = [(column, findings.dense[column.name]) for column in findings.manifest.dense]
-    charts = [dense_chart(column, values) for column, values in found if values.count]
-    return (
-        f"<h2>Dense features</h2>{html_table(*dense_table(findings))}"
-        "<h2>Distributions of dense values</h2>"
-        "<p>Values after the transform; the numbers below are the raw values.</p>"
-        f"{charts_html(charts, 'dense', 'small')}"
-    )
+    return f"<h2>Dense features</h2>{html_table(*dense_table(findings))}"
 
 
 def _origin(manifest: Manifest) -> str:
@@ -173,47 +150,3 @@ def _origin(manifest: Manifest) -> str:
     ]
     sources = html_table(columns, rows) if rows else ""
     return f"<h2>Origin</h2>{sources}{configuration(manifest.config) if manifest.config else ''}"
-
-
-def popularity_chart(name: str, popularity: Popularity, most_ids: int) -> Chart:
-    """The share of lookups that go to the k most frequent ids, over k from 1 to ``most_ids``, logarithmic."""
-    lookups = popularity.curve[-1][1]
-    ids = next(ids for ids, covered in popularity.curve if covered >= _COVERED * lookups)
-    words = f"{percent(_COVERED)}: {short(ids)} of {short(popularity.ids_used)} ids"
-    end = math.log(most_ids)
-    across = Axis(0, end, [(0, "1"), (end, f"{short(most_ids)} ids")])
-    chart = Chart(name, across, Axis(0, 1, [(1, "")]), note=words, frame=SMALL)
-    chart.guide((0, _COVERED), (end, _COVERED))
-    num_points = max(round(_NUM_POINTS * math.log(popularity.ids_used + 1) / math.log(most_ids + 1)), 2)
-    k = np.geomspace(1, popularity.ids_used, num_points)
-    points = list(zip(np.log(k).tolist(), popularity.covered(k).tolist(), strict=True))
-    chart.line(points, "first")
-    return chart
-
-
-def dense_chart(column: DenseColumn, values: DenseValues) -> Chart:
-    """A histogram of the values as a model sees them; below are the raw values at its ends."""
-    edges, counts = values.histogram(_NUM_BARS)
-    most = max(*counts, 1)
-    ends = (edges[0], (edges[0] + edges[-1]) / 2, edges[-1])
-    across = Axis(edges[0], edges[-1], [(value, short(raw(value, column))) for value in ends])
-    note = f"{percent(column.missing_rate)} missing; peak {percent(most / values.count)}"
-    chart = Chart(column.name, across, Axis(0, most, []), note=note, frame=SMALL)
-    tips = [
-        f"{short(raw(low, column))} to {short(raw(high, column))}: {count:,} rows, {percent(count / values.count)}"
-        for (low, high), count in zip(pairwise(edges), counts, strict=True)
-    ]
-    chart.steps(edges, counts, "first", tips)
-    return chart
-
-
-def raw(value: float, column: DenseColumn) -> float:
-    """The raw value behind a transformed one."""
-    transform = column.transform
-    if transform["kind"] == "log1p":
-        return math.expm1(value)
-    if transform["kind"] == "log3":
-        return math.exp(value) - 3
-    if transform["kind"] == "standardize":
-        return float(value * transform["deviation"] + transform["mean"])
-    return value

@@ -84,7 +84,7 @@ def parse_lines(  # type: ignore[no-untyped-def]  # compiled
         if fault == _FINE and end - at <= MAX_LINE:
             row += 1
         else:
-            end = _line_end(text, end)
+            end = line_end(text, end)
             why = _explain(text, at, end, fault, marks, len(columns))
             rejects[num_rejects, 0], rejects[num_rejects, 1], rejects[num_rejects, 2] = lines, at, end
             for place in range(4):
@@ -256,16 +256,10 @@ def _explain(text, start, end, fault, marks, num_columns):  # type: ignore[no-un
 
 
 @njit_uncounted
-def _line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
+def line_end(text, at):  # type: ignore[no-untyped-def]  # compiled
     while text[at] != NEWLINE:
         at += 1
     return at
-
-
-@njit_uncounted
-def line_length(text, start):  # type: ignore[no-untyped-def]  # compiled
-    """Length of the line at ``start``, its end included."""
-    return _line_end(text, start) + 1 - start
 
 
 @njit_uncounted

@@ -294,7 +294,7 @@ def body(text: UnitText, spec: Spec) -> Iterator[Block]:
     """The unit's blocks of lines, the file's header left out."""
     for block in text.blocks():
         if spec.header and text.unit == 0 and block.start < block.stop:
-            yield block._replace(start=block.start + lines.line_length(block.text, block.start))
+            yield block._replace(start=lines.line_end(block.text, block.start) + 1)
             break
         yield block
     yield from text.blocks()

@@ -7,10 +7,10 @@ It gives back records as they come, in any order; what ``work`` must leave behin
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from dlrm_app.preprocess.units.journal import Journal, R
 
@@ -55,33 +55,11 @@ class Executor(Protocol):
         """
 
 
-class _Stream:
-    """A feed that threads read in turn."""
+class _Stream(NamedTuple):
+    """A feed that threads read in turn: an item is read while it is worked on."""
 
-    def __init__(self, feed: Feed) -> None:
-        self.lock = threading.Lock()
-        self._items = feed.items()
-
-    @contextmanager
-    def next_item(self, others_wait: bool) -> Iterator[Any]:
-        """The next item, None at the end. The caller holds the lock, which this releases.
-
-        Items are read while they are worked on: nobody else may read on until that is done, unless the item, as
-        ``others_wait``, is detached: then one thread decompresses a file while the others work.
-        """
-        is_held = True
-        try:
-            item = next(self._items, None)
-            if others_wait and item is not None and getattr(item, "detach", bool)():
-                self.lock.release()
-                is_held = False
-            yield item
-        finally:
-            if is_held:
-                self.lock.release()
-
-    def close(self) -> None:
-        self._items.close()  # type: ignore[attr-defined]  # a generator
+    lock: threading.Lock
+    items: Any
 
 
 class LocalExecutor:
@@ -91,20 +69,24 @@ class LocalExecutor:
         self.num_threads = num_threads or num_cores()
 
     def run(self, work: Work[R], feeds: Sequence[Feed]) -> Generator[R, None, None]:
-        streams = [_Stream(feed) for feed in feeds]
+        streams = [_Stream(threading.Lock(), feed.items()) for feed in feeds]
         guard, stop = threading.Lock(), threading.Event()
         done: SimpleQueue[Finish[R] | BaseException | None] = SimpleQueue()
 
         def work_on() -> None:
             try:
                 while not stop.is_set() and (stream := _lock_stream(streams, guard)) is not None:
-                    with stream.next_item(len(streams) < self.num_threads) as item:
-                        if item is not None:
-                            done.put(work(item))
+                    with ExitStack() as held:
+                        held.callback(stream.lock.release)
+                        item = next(stream.items, None)
+                        if item is None:
+                            with guard:
+                                if stream in streams:
+                                    streams.remove(stream)
                             continue
-                    with guard:
-                        if stream in streams:
-                            streams.remove(stream)
+                        if len(streams) < self.num_threads and getattr(item, "detach", bool)():
+                            held.close()  # one thread decompresses the rest of a file while others work
+                        done.put(work(item))
                 done.put(None)
             except BaseException as error:  # handed to the caller's thread, which raises it
                 stop.set()
@@ -114,25 +96,21 @@ class LocalExecutor:
         for thread in threads:
             thread.start()
         try:
-            yield from _finish(done, len(threads))
+            running = len(threads)
+            while running:
+                finish = done.get()
+                if isinstance(finish, BaseException):
+                    raise finish
+                if finish is None:
+                    running -= 1
+                else:
+                    yield finish()
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
             for stream in streams:
-                stream.close()
-
-
-def _finish(done: "SimpleQueue[Finish[R] | BaseException | None]", running: int) -> Iterator[R]:
-    """Finishes what threads have done, in the thread of the caller, which waits anyway."""
-    while running:
-        finish = done.get()
-        if finish is None:
-            running -= 1
-        elif isinstance(finish, BaseException):
-            raise finish
-        else:
-            yield finish()
+                stream.items.close()
 
 
 def _lock_stream(streams: list[_Stream], guard: threading.Lock) -> _Stream | None:

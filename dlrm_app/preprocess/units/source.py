@@ -119,12 +119,9 @@ def _named_twice(sources: Sequence[Source]) -> list[str]:
         else:
             status = Path(source.path).stat()
             identity = status.st_dev, status.st_ino
-        known = first.setdefault(identity, source)
-        if known is not source:
-            problems.append(
-                f"input.{known.split}={known.path} and input.{source.split}={source.path} are the same file: "
-                "its rows would count twice, so name it once (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
-            )
+        if (known := first.setdefault(identity, source)) is not source:
+            what = "are the same file (a glob such as 'day_[0-9]' names fewer files than 'day_*')"
+            problems.append(_counts_twice(known, source, what))
     return problems
 
 
@@ -136,12 +133,15 @@ def _copies(sources: Sequence[Source]) -> list[str]:
     for source, (text, size) in zip(sources, looks, strict=True):
         alike = seen.setdefault(text, []) if len(text) == _LOOK else []
         if known := next((other for its, other in alike if None in (its, size) or its == size), None):
-            problems.append(
-                f"input.{known.split}={known.path} and input.{source.split}={source.path} hold the same text "
-                f"(the same first {_LOOK:,} bytes, and no other size): its rows would count twice, so name one of them"
-            )
+            what = f"hold the same text (the same first {_LOOK:,} bytes, and no other size)"
+            problems.append(_counts_twice(known, source, what))
         alike.append((size, source))
     return problems
+
+
+def _counts_twice(first: Source, second: Source, what: str) -> str:
+    names = f"input.{first.split}={first.path} and input.{second.split}={second.path}"
+    return f"{names} {what}: its rows would count twice, so name it once"
 
 
 def _first_text(source: Source) -> bytes:

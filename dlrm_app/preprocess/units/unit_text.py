@@ -7,7 +7,7 @@ files are read at any unit; gzip files from their start on, unit after unit.
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
@@ -84,11 +84,10 @@ class UnitText:
     def load(self) -> Block:
         """All lines in one block, good until the same thread reads another unit; ``blocks`` then gives it too.
 
-        Raises RuntimeError if blocks were asked for already, DataError if the file is damaged.
+        To be called before ``blocks``. Raises DataError if the file is damaged.
         """
         if self._loaded is None:
-            if self._blocks is not None:
-                raise RuntimeError(f"unit {self.unit} is being read in blocks: load it before that")
+            assert self._blocks is None, "the unit is being read in blocks"
             self._loaded = Block(np.zeros(PADDING, np.uint8), 0, 0)
             for block in self._read(self._unit_bytes):
                 self._loaded = block
@@ -155,18 +154,13 @@ class UnitText:
         return filled
 
 
-class _File(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int: ...
-    def read(self, size: int, /) -> bytes: ...
-
-
 class _Rest:
     """The text of a source from some position on; ``before`` is the byte before that.
 
     ``position`` tells how far the file has been read.
     """
 
-    def __init__(self, source: Source, file: _File, before: bytes, position: Callable[[], int]) -> None:
+    def __init__(self, source: Source, file: Any, before: bytes, position: Callable[[], int]) -> None:
         self.source = source
         self.before = before
         self.position = position
@@ -214,19 +208,16 @@ class TextFeed:
 
         Raises DataError if the file is damaged.
         """
-        begin = 0 if self.source.is_compressed else max(self.first * self.unit_bytes - 1, 0)
+        first = 0 if self.source.is_compressed else self.first
+        begin = max(first * self.unit_bytes - 1, 0)
         end = self.source.bytes
         if self.last is not None and not self.source.is_compressed:
             end = min(end, self.last * self.unit_bytes + _BEGINNING)  # with the rest of the last line
-        with self.source.open((begin, end)) as raw:
-            if self.source.is_compressed:
-                with open_text(raw, self.source.format) as file:
-                    yield from self.cut(_Rest(self.source, file, _NEWLINE, raw.tell), 0)
-            elif self.first:
-                raw.seek(self.first * self.unit_bytes - 1)
-                yield from self.cut(_Rest(self.source, raw, raw.read(1), raw.tell), self.first)
-            else:
-                yield from self.cut(_Rest(self.source, raw, _NEWLINE, raw.tell), 0)
+        with self.source.open((begin, end)) as raw, open_text(raw, self.source.format) as file:
+            if first:
+                raw.seek(begin)
+            before = raw.read(1) if first else _NEWLINE
+            yield from self.cut(_Rest(self.source, file, before, raw.tell), first)
 
     def cut(self, rest: _Rest, unit: int) -> Iterator[UnitText]:
         """The units of ``rest``, which begins with number ``unit``."""

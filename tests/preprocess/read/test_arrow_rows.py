@@ -66,26 +66,24 @@ def test_an_integer_is_its_decimal_text(column: tuple[pa.DataType, list[int | No
     ):
         form = spec(Column("x", role, text_kind))
         rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
-        lines = ["" if value is None else str(value) for value in values]
-        expected, bad = [], []
-        for number, line in enumerate(lines):
-            try:
-                value = reference.parse_value(form.columns[0], line.encode(), ())
-                row = (
-                    reference.Row(None, [value], []) if role == "dense" else reference.Row(None, [], [value])
-                )
-                expected.append(with_keys(row))
-            except reference.Bad:
-                bad.append(number)
-        if role == "sparse" and text_kind == "string":
-            assert not bad
+        expected, bad = expected_of(["" if value is None else str(value) for value in values], form)
         assert rejected == bad
-        if role == "sparse":
-            assert rows == expected
-        else:
-            assert [row.dense[0] for row in rows] == [
-                None if r.dense[0] is None else float(r.dense[0]) for r in expected
-            ]
+        assert not (bad and text_kind == "string")
+        assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
+
+
+def expected_of(texts: list[str], form: Spec) -> tuple[list[reference.Row], list[int]]:
+    """(the rows that the reference makes of the texts of the one column of ``form``, the numbers of bad ones)."""
+    expected, bad = [], []
+    for number, text in enumerate(texts):
+        try:
+            value = reference.parse_value(form.columns[0], text.encode(), form.null_values)
+        except reference.Bad:
+            bad.append(number)
+            continue
+        is_dense = form.columns[0].role == "dense"
+        expected.append(with_keys(reference.Row(None, [value] * is_dense, [value] * (not is_dense))))
+    return expected, bad
 
 
 @settings(deadline=None, max_examples=60)
@@ -111,16 +109,7 @@ def test_a_string_is_a_field_of_text(
     values = [None if value is None else value.encode("utf-8", "ignore").decode() for value in values]
     form = Spec("of a test", "\t", None, False, (Column("x", *role),), null_values=("NULL",))
     rows, rejected, _ = read(unit_of(x=pa.array(values, kind)), form)
-    expected, bad = [], []
-    for number, value in enumerate(values):
-        try:
-            parsed = reference.parse_value(form.columns[0], (value or "").encode(), ("NULL",))
-            row = (
-                reference.Row(None, [parsed], []) if role[0] == "dense" else reference.Row(None, [], [parsed])
-            )
-            expected.append(with_keys(row))
-        except reference.Bad:
-            bad.append(number)
+    expected, bad = expected_of([value or "" for value in values], form)
     assert rejected == bad
     assert len(rows) == len(expected)
     assert all(same(found, right) for found, right in zip(rows, expected, strict=True))
