@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,13 +19,13 @@ from dlrm_app.preprocess.passes import encode_pass
 from tests.pages import blocks_of, type_commands
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import PLAIN, content, run
+from tests.preprocess.test_parquet_input import as_table
 from tests.test_docs import link_clone
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
 server = pytest.importorskip("moto.server", reason="no S3 server: pip install 'moto[s3]' flask flask-cors")
 FORMS = ["tsv", "gz", "zst", "parquet"]
-NAMES = ["label", *(f"int_{n}" for n in range(13)), *(f"cat_{n}" for n in range(26))]
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +50,6 @@ def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
         store.rm("clicks", recursive=True)
     store.mkdir("clicks")
     return store
-
-
-def as_table(text: bytes) -> pa.Table:
-    types = {name: pa.string() if name.startswith("cat") else pa.int64() for name in NAMES}
-    return pc.read_csv(
-        pa.BufferReader(text),
-        pc.ReadOptions(column_names=NAMES),
-        pc.ParseOptions(delimiter="\t"),
-        pc.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""]),
-    )
 
 
 def write(folder: Path, form: str, text: bytes) -> Path:

@@ -40,6 +40,7 @@ from dlrm_app.preprocess.read.parquet_columns import TEXTS
 from dlrm_app.preprocess.read.parser import (
     EXCERPT_BYTES,
     Cursor,
+    Position,
     RawColumns,
     RejectedLine,
     bad_value,
@@ -83,19 +84,15 @@ class _Lists(NamedTuple):
         return _Lists(_ends_of(sizes[rows]), self.items.take(np.flatnonzero(np.repeat(is_taken, sizes))))
 
 
-class ArrowCursor:
-    """A position in the rows of a unit: ``line`` rows behind the first.
+class ArrowCursor(Position):
+    """A position in the rows of a unit.
 
     ``keeps_spans``: positions of strings in ``texts()`` are wanted.
     """
 
     def __init__(self, unit: ParquetUnit, spec: Spec, *, keeps_spans: bool = False) -> None:
-        self.text = unit
-        self.line = 0
-        self.nulls_in_lists = 0
-        """Left out so far."""
-        self._spec, self._keeps_spans, self._nulls = spec, keeps_spans, column_codes(spec)[0]
-        self._rejects: list[RejectedLine] = []
+        super().__init__(spec, keeps_spans)
+        self.text, self._nulls = unit, column_codes(spec)[0]
         self._distinct: dict[tuple[str, int], tuple[Any, _Values]] = {}
         """(column, address) → dictionary of Arrow, its values: row groups share one, and it is read once."""
         self._texts: dict[int, tuple[NDArray[np.uint8], int]] = {}
@@ -115,11 +112,6 @@ class ArrowCursor:
         while self.line < stop:
             start, self.line = self.line, min(self.line + capacity, stop)
             yield self._read(start, self.text.table.slice(start, self.line - start))
-
-    def take_rejects(self) -> list[RejectedLine]:
-        """The rows rejected since the last call."""
-        rejects, self._rejects = self._rejects, []
-        return rejects
 
     def _read(self, start: int, table: pa.Table) -> RawColumns:
         """The rows of ``table``, the first of which is number ``start`` of the unit."""

@@ -148,31 +148,14 @@ def parse_float(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
     if num_digits == 0:
         return np.nan, BAD
     if at < stop:
-        written, state = _parse_exponent(text, at, stop)
-        if state == BAD:
+        written, state = parse_integer(text, at + 1, stop)
+        if (text[at] | 32) != _LOWER_E or state != PRESENT:
             return np.nan, BAD
-        exponent += written
+        exponent += min(max(written, -_MAX_EXPONENT), _MAX_EXPONENT)
     value = _scaled(np.float64(mantissa), exponent)
     if value >= FLOAT32_LIMIT:
         return np.nan, BAD
     return -value if negative else value, PRESENT
-
-
-@njit_uncounted
-def _parse_exponent(text, start, stop):  # type: ignore[no-untyped-def]  # compiled
-    if (text[start] | 32) != _LOWER_E or start + 1 == stop:
-        return 0, BAD
-    negative = text[start + 1] == _MINUS
-    first = start + 2 if negative or text[start + 1] == _PLUS else start + 1
-    if first == stop:
-        return 0, BAD
-    exponent = 0
-    for at in range(first, stop):
-        digit = np.int64(text[at]) - _ZERO
-        if digit < 0 or digit > 9:
-            return 0, BAD
-        exponent = exponent * 10 + int(digit) if exponent < _MAX_EXPONENT else exponent
-    return -exponent if negative else exponent, PRESENT
 
 
 @njit_uncounted

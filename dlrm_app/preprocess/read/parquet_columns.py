@@ -123,21 +123,19 @@ def _fault(column: Column, kind: Any) -> str | None:
     """Why ``column`` cannot be read from values of Arrow type ``kind``, and what to do; None if it can."""
     if column.role == "ignore":
         return None
-    content = content_of(kind)
-    items, fitting = (
-        content.removeprefix(LISTS),
-        _FITTING["label" if column.role == "label" else column.kind or ""],
-    )
-    is_such, is_many = items == NULL or items in fitting, items != content
-    if column.separator is None and is_such and not is_many:
-        return None
-    if column.separator is not None and (
-        items in (TEXT, NULL) or (is_such and is_many and items not in (TIME, FLAG))
-    ):
+    content, fitting = content_of(kind), _FITTING["label" if column.role == "label" else column.kind or ""]
+    items, is_list = content.removeprefix(LISTS), content.startswith(LISTS)
+    fits = items == NULL or items in fitting
+    if column.separator is None:
+        fits, cure = (
+            fits and not is_list,
+            ", or add a separator to it in dataset.columns, which makes it a list",
+        )
+    else:
+        fits, cure = items in (TEXT, NULL) or (fits and is_list and items not in (TIME, FLAG)), ""
+    if fits:
         return None
     what = "label" if column.role == "label" else f"{column.role} column of kind {column.kind}"
     lists = " in lists" * (column.separator is not None)
-    cure = "cast it" + ", or add a separator to it in dataset.columns, which makes it a list" * (
-        is_many and not lists
-    )
-    return f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}; {cure}"
+    takes = f"which a {what} cannot be read from: it takes {' or '.join(fitting)}{lists}"
+    return f"{takes}; cast it{cure * is_list}"

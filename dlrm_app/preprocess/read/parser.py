@@ -242,23 +242,36 @@ def _separator_code(column: Column) -> int:
     return ord(column.separator) if column.separator else -1
 
 
-class Cursor:
-    """A position in the lines of a unit, the file's header left out: ``line`` lines behind the first.
+class Position:
+    """A position in the lines, or rows, of a unit: ``line`` of them behind the first."""
+
+    nulls_in_lists = 0
+    """Left out so far; an empty element of text is a missing value."""
+
+    def __init__(self, spec: Spec, keeps_spans: bool) -> None:
+        self.line = 0
+        self._spec, self._keeps_spans = spec, keeps_spans
+        self._rejects: list[RejectedLine] = []
+
+    def take_rejects(self) -> list[RejectedLine]:
+        """The lines rejected since the last call."""
+        rejects, self._rejects = self._rejects, []
+        return rejects
+
+
+class Cursor(Position):
+    """A position in the lines of a unit, the file's header left out.
 
     ``keeps_spans``: positions of strings in ``texts()`` are wanted.
     """
 
-    nulls_in_lists = 0  # an empty element of text is a missing value
-
     def __init__(self, text: UnitText, spec: Spec, *, keeps_spans: bool = False) -> None:
+        super().__init__(spec, keeps_spans)
         if keeps_spans:
             text.load()
         self.text = text
-        self._spec, self._keeps_spans = spec, keeps_spans
-        self.line = 0
         self._blocks = body(text, spec)
         self._block = Block(np.empty(0, np.uint8), 0, 0)
-        self._rejects: list[RejectedLine] = []
 
     def rows(self, capacity: int, until: int | None) -> Iterator[RawColumns]:
         """The rows of the lines before number ``until``, up to ``capacity`` at a time, good until the next are asked for."""
@@ -283,11 +296,6 @@ class Cursor:
     def texts(self) -> NDArray[np.uint8]:
         """The text in which spans are positions."""
         return self.text.load().text
-
-    def take_rejects(self) -> list[RejectedLine]:
-        """The lines rejected since the last call."""
-        rejects, self._rejects = self._rejects, []
-        return rejects
 
 
 def body(text: UnitText, spec: Spec) -> Iterator[Block]:

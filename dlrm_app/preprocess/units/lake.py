@@ -98,25 +98,17 @@ def table_files(key: str, name: str, natural: Callable[[str], Any]) -> list[Name
     with _explained(key, name):
         found = sorted(_open(table)[1], key=order)
     files = [file for file in found if _is_wanted(file.partition, table.filters)]
-    asked, keys = (
-        dict.fromkeys(each for each, _, _ in table.filters),
-        {k: None for f in found for k in f.partition},
-    )
-    faults = [
-        f"{each} is no key of its partitions, which are by {listed([*keys], 12) or 'none'}"
-        for each in asked
-        if each not in keys
-    ]
+    asked, old = [each for each, _, _ in table.filters], "is older than these keys: run rewrite_data_files"
+    keys = [*dict.fromkeys(each for file in found for each in file.partition)]
+    has = f"which are by {listed(keys, 12) or 'none'}"
+    faults = [f"{each} is no key of its partitions, {has}" for each in asked if each not in keys]
     if not files:
         texts = dict.fromkeys("/".join(f"{k}={v or ''}" for k, v in file.partition.items()) for file in found)
-        faults.append(
-            f"it has no rows of these keys, only {listed([*texts], 5)}" if found else "it has no rows"
-        )
-    faults += [f"{file.path} {file.fault}" for file in files if file.fault]
+        only = f" of these keys, only {listed([*texts], 5)}" if found else ""
+        faults.append(f"it has no rows{only}")
+    lacking = [not file.partition.keys() >= {*asked} for file in files]
     faults += [
-        f"{file.path} is older than these keys: run rewrite_data_files"
-        for file in files
-        if not file.partition.keys() >= asked.keys()
+        f"{f.path} {f.fault or old}" for f, lacks in zip(files, lacking, strict=True) if f.fault or lacks
     ]
     refuse_if([f"{key}={name}: {fault}" for fault in faults[:1]])
     return files
