@@ -142,12 +142,8 @@ def read_run(output: Path) -> RunRecord | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if value.get("code") != own_code():
-            raise ConfigError(
-                [
-                    f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in "
-                    f"another way: delete {output} and start again, or finish it with that version"
-                ]
-            )
+            what = f"{output} holds an unfinished dataset of another version of dlrm-preprocess, which may encode in another way"
+            raise ConfigError([f"{what}: delete {output} and start again, or finish it with that version"])
         return from_json(RunRecord, value)
     except (ValueError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error}): delete {output} and start again") from error
@@ -174,10 +170,8 @@ def open_keys(output: Path, before: RunRecord) -> list[str]:
     if begun <= {"lines", "study", "vocab"}:
         keys += ["dense.target_columns"]
         if before.config["encoding"]["kind"] == "vocab":
-            keys += [
-                f"encoding.{name}"
-                for name in ("kind", "num_embeddings", "min_count", "top_k", "shared", "capacity")
-            ]
+            words = ("kind", "num_embeddings", "min_count", "top_k", "shared", "capacity")
+            keys += [f"encoding.{word}" for word in words]
     return keys
 
 
