@@ -3,8 +3,7 @@
     python benchmarks/estimates.py                           # measures the machine and four models, on 1, 2 and 4 ranks
     python benchmarks/estimates.py --ranks 2 --models multi-hot --folder FOLDER
 
-dlrm-bench output=machine.yaml, dlrm-plan for each model with that file, and dlrm-bench's whole step from disk, of more row
-groups than the reader has lanes, so that it decodes beside the steps; means, for it reads in bursts.
+dlrm-bench output=machine.yaml, dlrm-plan for each model with that file, and dlrm-bench's steps on batches in memory; means.
 """
 
 import argparse
@@ -74,7 +73,7 @@ def measured(ranks: int, names: list[str], data: Path, folder: Path) -> None:
         keys.append(f"topology={topology}")  # of both: other bandwidths make another plan
         planned = estimated_ms(call("plan", [*keys, "smallest=false"]))
         rows = f"data.path={data / name}-dataset"
-        call("bench", [*keys, rows, "measure=[step]", "steps=40", f"output={folder / name}"], ranks)
+        call("bench", [*keys, rows, "measure=[model]", "steps=40", f"output={folder / name}"], ranks)
         bench = json.loads((folder / name / "bench.json").read_text())
         taken = bench["sections"][0]["all"]["mean"]
         cells = [f"{1000 * batch / each:,.0f}" for each in (planned, taken)]
