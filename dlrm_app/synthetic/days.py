@@ -48,11 +48,8 @@ def drifted(signal: Signal, lives: Lives, day: int, drift: float, seed: int) -> 
     """The truth on ``day``: ``signal`` is the first day's, number 0."""
     keys = np.random.Generator(np.random.Philox(key=[seed, 3])).integers(2**63, size=4)
     spread, paired = signal.effect_spread, list(PAIRED_COLUMNS)
-    effects, latent, curves = (
-        signal.effects[..., None].copy(),
-        signal.latent.copy(),
-        signal.curves[:, None].copy(),
-    )
+    effects, latent = signal.effects[..., None].copy(), signal.latent.copy()
+    curves = signal.curves[:, None].copy()
     lasting = Lives(*np.array([[1], [0], [1]]).repeat(NUM_SPARSE, axis=1))  # of one value that never dies
     pairs = Lives(*(values[paired] for values in lives))
     for key, weights, deviations, ids in (
