@@ -6,6 +6,8 @@ import random
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
 from html import escape
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 
 from dlrm_app.cli.commands import run_words
 from dlrm_app.dataset.manifest import read_manifest
+from dlrm_app.days.words import preprocess_words
 from dlrm_app.reports.days import write_days
 from tests.commands import command, succeed
 from tests.days.days_here import NAMES, configured, days_words, learn, lines, results, write_log
@@ -130,6 +133,9 @@ def test_files_that_change_are_reported_and_what_follows_is_marked(
     assert marks[2] == f"made from {NAMES[1]}, which has changed"
     assert f"delete {output}/days/{NAMES[1]} {output}/days/{NAMES[2]}" in caplog.text
     assert "which has changed" in write_days(output).read_text()
+    shutil.rmtree(output / "days" / NAMES[1])  # without those that follow it
+    learn(words, nothing)
+    assert lines(output)[NAMES[2]]["mark"] == f"made from another {NAMES[1]} than the one that is there now"
 
 
 def test_a_day_without_files_is_named_and_left_out_also_once_it_comes(
@@ -195,6 +201,21 @@ def test_the_page_of_one_day_and_of_three(log: Path, three: Path, tmp_path: Path
     assert "Nothing can be said yet" in write_days(output).read_text()
 
 
+def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) -> None:
+    words = ["input.days={day}", "dataset=d", "output=o", "days.from=2026-11-01"]
+    typed = ["preprocess.encoding=hash", "preprocess.encoding.num_embeddings=9", "preprocess.seed=1"]
+    grown = read_manifest(three / "days" / NAMES[0] / "dataset")
+    hashed = replace(grown, sparse=[replace(each, encoding={"kind": "hash"}) for each in grown.sparse])
+    of_day = {
+        parent: preprocess_words(configured([*words, *typed]), date(2026, 11, 2), found, Path("o"))[3:-1]
+        for parent, found in (("none", None), ("hashed", hashed), ("grown", grown))
+    }
+    assert of_day["none"] == ["encoding=hash", "encoding.num_embeddings=9", "seed=1"]
+    assert of_day["hashed"] == ["seed=1", "encoding=from_dataset", f'encoding.path="{grown.folder}"']
+    assert of_day["grown"][1:3] == ["encoding=vocab", f'encoding.grow_from="{grown.folder}"']
+
+
+@pytest.mark.long
 def test_hashed_columns_stay_as_the_first_day_had_them(log: Path, tmp_path: Path) -> None:
     words = [word for word in days_words(log, tmp_path / "out", NAMES[1]) if "expire_days" not in word]
     learn([*words, "preprocess.encoding=hash", "preprocess.encoding.num_embeddings=500"])
