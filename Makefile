@@ -26,7 +26,7 @@ demo: setup ## from raw click logs to an AUC per epoch, in a few minutes
 	$(BIN)/dlrm-train experiment=small_clicks data.path=demo/dataset output=demo/run
 
 test: setup ## the quick tests, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: setup ## all tests, the long ones too
 	$(BIN)/python -m pytest -m "not gpu"
@@ -35,9 +35,9 @@ test-slurm: setup ## jobs on a Slurm of two nodes, started here, and two machine
 	@tests/install.sh "slurmctld slurmd munged" "slurm-wlm munge"
 	$(BIN)/python -m pytest -m long tests/slurm tests/integration/test_multinode.py
 
-test-cpp: setup ## the C++ program that scores exports: built, compared with Python (Debian installs cmake and g++)
+test-cpp: setup ## compiled exports, and the C++ program that scores them, compared with Python (Debian installs cmake and g++)
 	@tests/install.sh "cmake g++" "cmake g++"
-	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py
+	$(BIN)/python -m pytest -m long tests/inference/test_cpp.py tests/inference/test_package.py
 
 gpu-check: setup ## on a machine with GPUs: trainings on them against its CPU, packed into gpu-check.tar.gz; DEVICE=cpu tries it without
 	DEVICE=$(DEVICE) $(BIN)/python scripts/gpu_check.py

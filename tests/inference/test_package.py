@@ -24,6 +24,7 @@ from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
 
 
+@pytest.mark.long
 def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path, trained: Path) -> None:
     """TorchScript runs torch's own kernels, none of the compiled ones."""
     model = open_export(package_export)
@@ -36,6 +37,7 @@ def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path
         torch.testing.assert_close(model.score(inputs)[0], script(inputs)[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_both_files_are_verified(package_export: Path) -> None:
     record = read_record(package_export)
     assert [found.file for found in record.proofs] == ["model.pt2", "model.ts"]
@@ -43,6 +45,7 @@ def test_both_files_are_verified(package_export: Path) -> None:
     assert record.cpu == sorted(cpu_instructions())
 
 
+@pytest.mark.long
 def test_a_cpu_without_an_instruction_is_refused_by_its_name(
     package_export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

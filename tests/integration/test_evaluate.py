@@ -1,8 +1,8 @@
 """Evaluations during a run, and of its checkpoints by dlrm-evaluate."""
 
-import json
 import shutil
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,11 @@ from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.dataset.manifest import Source, read_manifest, write_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset
-from tests.ranks import train_on_ranks
+from tests.ranks import start_ranks, train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
 
 METRICS = ("auc", "pr_auc", "gauc", "logloss", "ne", "calibration", "accuracy", "num_samples", "positives")
-
-
-def train(folder: Path, *overrides: str, ranks: int = 1) -> None:
-    succeed(command("train", *SMALL, "report.enabled=false", *overrides, ranks=ranks), folder)
 
 
 def evals(run: Path, split: str = "val") -> dict[int, dict[str, Any]]:
@@ -61,10 +56,9 @@ def test_evaluating_on_the_way_leaves_training_as_it_is(folder: Path) -> None:
 
 def test_on_the_way_it_sees_the_rows_of_its_split_and_no_others(folder: Path) -> None:
     """What a run says in full flight is what dlrm-evaluate finds for that step's checkpoint, to the bit."""
-    settings = ["checkpoint=watched/checkpoints/step-000000020", "split=val", "group_by=c0"]
-    settings += ["sharding.types=[row_wise]", "output=found.json"]
-    succeed(command("evaluate", *settings, ranks=2), folder)
-    found = json.loads((folder / "found.json").read_text())["models"][0]["metrics"]
+    settings = [f"checkpoint={folder}/watched/checkpoints/step-000000020", "split=val", "group_by=c0"]
+    first, _ = start_ranks(partial(evaluated, *settings, "sharding.types=[row_wise]"), 2, 2)
+    found = first["models"][0]["metrics"]
     del found["seconds"]
     assert found == evals(folder / "watched")[20]
     assert found["num_samples"] == 1001

@@ -9,7 +9,7 @@ from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig, ExportConfig, PredictConfig
 from dlrm_app.dataset.columns import column_problems, describe_columns
 from dlrm_app.dataset.lineage import relate
-from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.inference.export import export_model
@@ -132,7 +132,3 @@ def test_ids_given_again_and_other_lineages_are_refused_by_name(
     ]
     with pytest.raises(DataError, match="was trained on another dataset"):
         train_here(models["day1"], *resumed)
-
-
-def test_the_manifest_comes_back_as_it_was_written(days: dict[str, Manifest]) -> None:
-    assert read_manifest(days["day3"].folder) == days["day3"]

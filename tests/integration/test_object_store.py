@@ -79,7 +79,7 @@ def without_places(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_object_gives_the_dataset_of_a_file(s3: Any, tmp_path: Path, form: str) -> None:
-    path = write(tmp_path, form, make_clicks(20_000))
+    path = write(tmp_path, form, make_clicks(8_000))
     s3.put(str(path), f"clicks/day=1/log.{form}")
     s3.pipe_file("clicks/day=1/_SUCCESS", b"")
     options = ["layout.unit_mib=1", "split.val=0.1", "encoding=vocab", "encoding.min_count=2"]
@@ -110,7 +110,7 @@ def test_credentials_are_in_no_file_and_no_line(s3: Any, tmp_path: Path, capfd: 
     url = f"{endpoint.replace('http://', 'http://me:SECRET@')}/clicks/log.tsv?X-Amz-Signature=SECRET"
     given = [f'input.train="{url}"', "rejects.max_fraction=0.1", f"output={tmp_path}/made"]
     command = [str(Path(sys.executable).with_name("dlrm-preprocess")), *given]
-    for arguments in ([], ["split.val=0.2"], ["--cfg", "job"], ["layout.unit_mib=nothing"]):
+    for arguments in ([], ["--cfg", "job"], ["layout.unit_mib=nothing"]):
         done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
         assert "SECRET" not in done.stdout + done.stderr
         assert done.returncode == (2 if arguments and arguments[0] != "--cfg" else 0), done.stderr

@@ -39,14 +39,6 @@ def test_it_plans_prints_and_writes_from_any_folder(tmp_path: Path) -> None:
     assert {rank for entry in written["tables"].values() for rank in entry["ranks"]} == set(range(8))
 
 
-def test_the_same_plan_is_written_twice(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        plan_cluster(
-            compose_config("plan", PlanConfig, [*TINY, f"output={tmp_path / name}", "smallest=false"])
-        )
-    assert (tmp_path / "one/plan.yaml").read_bytes() == (tmp_path / "two/plan.yaml").read_bytes()
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clicks") / "dataset"

@@ -1,15 +1,11 @@
 """The installed command: what a user sees when all is well, and for everything that can be wrong with input."""
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.preprocess.clicks import make_clicks
-from tests.preprocess.running import CRITEO, NO_CRITEO
 
 COMMAND = Path(sys.executable).with_name("dlrm-preprocess")
 
@@ -59,24 +55,3 @@ def test_every_fault_of_the_configuration_comes_at_once(tmp_path: Path) -> None:
     ):
         assert part in done.stderr
     assert not (tmp_path / "k").exists()
-
-
-@pytest.mark.skipif(not CRITEO.is_dir(), reason=NO_CRITEO)
-def test_the_real_kaggle_rows_make_a_dataset(tmp_path: Path) -> None:
-    done = preprocess(
-        tmp_path,
-        "dataset=criteo_kaggle",
-        f"input.train={CRITEO}/kaggle_other_42708.tsv",
-        "split.val=0.1",
-        "split.test=0.1",
-        "encoding=vocab",
-        "encoding.min_count=2",
-        "output=k",
-    )
-    assert done.returncode == 0, done.stderr
-    splits = json.loads((tmp_path / "k/manifest.json").read_text())["splits"]
-    assert {name: split["rows"] for name, split in splits.items()} == {
-        "train": 34168,
-        "val": 4270,
-        "test": 4270,
-    }

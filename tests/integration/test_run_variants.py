@@ -1,5 +1,5 @@
-"""Runs whose settings touch every rank and the checkpoint: batch norm and dropout, a compiled dense part, and what recipes for
-full data ask for all at once. They learn the same on any number of ranks, and when stopped and resumed."""
+"""Runs whose settings touch every rank and the checkpoint: batch norm and dropout, a compiled dense part, an ensemble, and
+what recipes for full data ask for all at once. They learn the same on any number of ranks, and when stopped and resumed."""
 
 from pathlib import Path
 
@@ -33,6 +33,7 @@ VARIANTS = {
         "schedule.dense.warmup_steps=4",
         "evaluation.every_steps=3",
     ],
+    "ensemble": ["model.ensemble_size=4", "tables.embedding_dim=16", *GENTLE],
 }
 LONG = pytest.mark.long
 
@@ -88,6 +89,7 @@ def assert_close(run: Path, expected: Path) -> None:
         ("recipe", 2),
         pytest.param("normed", 4, marks=LONG),
         pytest.param("recipe", 4, marks=LONG),
+        pytest.param("ensemble", 2, marks=LONG),
         pytest.param("compiled", 2, marks=LONG),
         pytest.param("compiled-normed", 2, marks=LONG),  # over ranks batch norm's part is not compiled
     ],
@@ -103,7 +105,9 @@ def test_ranks_do_not_change_what_is_learnt(runs: Runs, variant: str, num_ranks:
     torch.testing.assert_close(scores(run), scores(whole), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["normed", pytest.param("recipe", marks=LONG)])
+@pytest.mark.parametrize(
+    "variant", ["normed", *(pytest.param(name, marks=LONG) for name in ("recipe", "ensemble"))]
+)
 def test_a_stop_of_two_ranks_changes_nothing(runs: Runs, variant: str, tmp_path: Path) -> None:
     """To the bit, though DistributedDataParallel begins again."""
     keys = [*SMALL, *runs.keys(variant), "report.enabled=false"]

@@ -85,17 +85,12 @@ def test_the_same_seed_gives_the_same_losses_to_the_bit(
     ]
 
 
-def test_two_ranks_see_the_same_batches_and_repeat_themselves(
-    dataset: Path, one_rank: Path, tmp_path: Path
-) -> None:
-    """Two ranks follow one rank's losses to float tolerance, and a second run of two to the bit."""
-    keys = [f"data.path={dataset}", "trainer.epochs=3", "trainer.threads=1"]
-    done = start(tmp_path, *keys, "output=first", ranks=2)
-    assert done.returncode == 0, done.stderr[-3000:]
-    train_on_ranks(2, *SMALL, *RATES, *keys, f"output={tmp_path}/again")
-    assert losses(tmp_path / "first") == losses(tmp_path / "again")
-    assert losses(tmp_path / "first") == pytest.approx(losses(one_rank), abs=1e-4)
-    for found, expected in zip(events(tmp_path / "first", "eval"), events(one_rank, "eval"), strict=True):
+def test_two_ranks_see_the_same_batches(dataset: Path, one_rank: Path, tmp_path: Path) -> None:
+    """Losses are one rank's to float tolerance."""
+    keys = [f"data.path={dataset}", "trainer.epochs=3", f"output={tmp_path}/run"]
+    train_on_ranks(2, *SMALL, *RATES, *keys)
+    assert losses(tmp_path / "run") == pytest.approx(losses(one_rank), abs=1e-4)
+    for found, expected in zip(events(tmp_path / "run", "eval"), events(one_rank, "eval"), strict=True):
         assert found["num_samples"] == expected["num_samples"]
         assert found["auc"] == pytest.approx(expected["auc"], abs=1e-3)
 

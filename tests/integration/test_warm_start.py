@@ -15,8 +15,7 @@ from dlrm_app.errors import ConfigError, DataError
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.runs.checkpoint.marker import read_marker
 from tests.loader.dataset_fixture import write_dataset
-from tests.ranks import train_on_ranks
-from tests.small_run import SMALL, events, final_bytes, losses, train_here
+from tests.small_run import events, final_bytes, losses, train_here
 
 STEPS = 15
 IN_ORDER = "data.shuffle=false"
@@ -67,19 +66,6 @@ def test_a_run_of_its_own_that_stops_and_goes_on(former: Path, dataset: Path, tm
     begin_with(tmp_path / "third", tmp_path / "run", dataset)
     progress = read_marker(max((tmp_path / "third/checkpoints").glob("step-*"))).progress
     assert (progress.step, progress.counted_updates) == (STEPS, 3 * STEPS)
-
-
-def test_two_ranks_begin_with_the_weights_of_one(former: Path, dataset: Path, tmp_path: Path) -> None:
-    begin_with(tmp_path / "one", former, dataset)
-    keys = [
-        *SMALL,
-        f"data.path={dataset}",
-        IN_ORDER,
-        f"warm_start.checkpoint={former}",
-        "report.enabled=false",
-    ]
-    train_on_ranks(2, *keys, f"output={tmp_path}/two")
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
 
 
 def test_optimizers_begin_anew_where_their_states_are_not_wanted(
