@@ -7,13 +7,11 @@ values; without one, bytes split and compressed (ids by LZ4, which reads twice a
 file depends on its rows alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from isal import isal_zlib
 from numpy.typing import NDArray
 
@@ -42,10 +40,6 @@ SAMPLE_BYTES = 1 << 11
 """Compressed to find that out."""
 IDENTITY = np.arange(1 << 16, dtype=np.uint16)
 
-_TOLD_BY_NAME = {"RLE_DICTIONARY": RLE_DICTIONARY, "BYTE_STREAM_SPLIT": BYTE_STREAM_SPLIT}
-_CODECS_BY_NAME = {"UNCOMPRESSED": CODECS["none"], "ZSTD": CODECS["zstd"], "LZ4": CODECS["lz4"]}
-"""As pyarrow calls encodings and codecs of a file."""
-
 Piece = bytes | memoryview
 """A part of a page."""
 
@@ -66,8 +60,8 @@ class ParquetWriter:
         self.num_bytes = 0
         self._append([MAGIC])
 
-    def write(self, rows: IndexedRows, copied: "Mapping[int, Chunk] | None" = None) -> None:
-        """Writes ``rows`` as one row group, with the chunks ``copied`` in the place of columns, by their numbers."""
+    def write(self, rows: IndexedRows) -> None:
+        """Writes ``rows`` as one row group."""
         columns, num_rows = rows.columns, len(rows)
         values = [_Values.of(column, num_rows) for column in columns]
         plain = self._indexer.index(Columns.joined([value.words for value in values]))
@@ -75,12 +69,11 @@ class ParquetWriter:
         given_pages = [] if rows.indexed is None else _joined_pages(rows.indexed)
         pieces: list[Piece] = []
         metadata, start = [], self.num_bytes
-        for number, (value, column, pages) in enumerate(zip(values, columns, plain_pages, strict=True)):
-            pages = given_pages[column] if isinstance(column, int) else pages
-            chunk = copied.get(number) if copied else None
-            chunk = chunk or self._columns[number].encode(value, pages)
+        parts = zip(self._columns, self._format.metadata, values, columns, plain_pages, strict=True)
+        for writer, forms, value, column, pages in parts:
+            chunk = writer.encode(value, given_pages[column] if isinstance(column, int) else pages)
             pieces += chunk.pieces
-            metadata.append(chunk.metadata(self._format.metadata[number], start))
+            metadata.append(chunk.metadata(forms, start))
             start += chunk.size
         self._groups.append(row_group(metadata, start - self.num_bytes, num_rows))
         self._append(pieces)
@@ -137,7 +130,7 @@ _Codec = tuple[int, Callable[..., bytes]]
 """A codec's number in Parquet, and what compresses."""
 
 
-class Chunk:
+class _Chunk:
     """A column of a row group as it stands in the file: its pages with their headers, the one with the data last."""
 
     def __init__(self, encoding: int, codec: _Codec | None) -> None:
@@ -145,23 +138,8 @@ class Chunk:
         self.size = 0
         self._encoding = encoding
         self._codec = codec
-        self._codec_number = CODECS["none"] if codec is None else codec[0]
         self._raw_size = self._count = 0
         self._offsets: list[int] = []
-
-    @classmethod
-    def copied(cls, file: BinaryIO, metadata: pq.ColumnChunkMetaData) -> "Chunk":
-        """The chunk of a file that a ``ParquetWriter`` wrote."""
-        encoding = next((e for e in _TOLD_BY_NAME if e in metadata.encodings), "PLAIN")
-        chunk = cls(_TOLD_BY_NAME.get(encoding, PLAIN), None)
-        first, data = metadata.dictionary_page_offset, metadata.data_page_offset
-        start = data if first is None else first
-        file.seek(start)
-        chunk.pieces = [file.read(metadata.total_compressed_size)]
-        chunk.size, chunk._raw_size = metadata.total_compressed_size, metadata.total_uncompressed_size
-        chunk._count, chunk._offsets = metadata.num_values, sorted({0, data - start})
-        chunk._codec_number = _CODECS_BY_NAME[metadata.compression]
-        return chunk
 
     def add(self, header: Value, body: tuple[Piece, ...], count: int) -> None:
         """Adds a page of ``count`` values."""
@@ -182,7 +160,8 @@ class Chunk:
     def metadata(self, forms: dict[int, Value], start: int) -> bytes:
         """The footer's entry for the chunk, which stands at ``start``."""
         offsets = [start + offset for offset in reversed(self._offsets)]
-        numbers = (start, self._codec_number, self._count, self._raw_size, self.size, *offsets)
+        codec = CODECS["none"] if self._codec is None else self._codec[0]
+        numbers = (start, codec, self._count, self._raw_size, self.size, *offsets)
         return filled(forms[self._encoding], numbers)
 
 
@@ -193,13 +172,13 @@ class _ColumnWriter:
         self._codecs = {RLE_DICTIONARY: dictionary_codec, BYTE_STREAM_SPLIT: split_codec}
         self._settled: set[int] = set()
 
-    def encode(self, values: _Values, coded: "_DictionaryPages | None") -> Chunk:
+    def encode(self, values: _Values, coded: "_DictionaryPages | None") -> _Chunk:
         """The chunk of a row group."""
         body: tuple[Piece, ...]
         if coded is not None:
             distinct, body = coded
             encoding = RLE_DICTIONARY
-            chunk = Chunk(encoding, self._paying_codec(encoding, body))
+            chunk = _Chunk(encoding, self._paying_codec(encoding, body))
             chunk.add(DICTIONARY_HEADER, (distinct.view(np.uint8).data,), len(distinct))
         else:
             body, encoding, codec = (values.words.view(np.uint8).data,), PLAIN, None
@@ -210,7 +189,7 @@ class _ColumnWriter:
                 codec = self._paying_codec(BYTE_STREAM_SPLIT, planes)
                 if codec is not None:
                     body, encoding = planes, BYTE_STREAM_SPLIT
-            chunk = Chunk(encoding, codec)
+            chunk = _Chunk(encoding, codec)
         chunk.add(HEADERS[encoding], (values.levels, *body) if values.levels else body, values.count)
         return chunk
 

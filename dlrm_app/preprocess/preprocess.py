@@ -263,7 +263,7 @@ def _open_work(
     logger.info(f"{output} is unfinished: continuing where it stopped")
     remove_temporary_files(output)
     if before.config["encoding"] != now.config["encoding"]:
-        forget_passes(output, "vocab")  # the counts of values, which they are made of, are kept
+        forget_passes(output, "vocab", "waiting")  # the counts of values, which they are made of, are kept
     write_run(output, now)
     return now, True
 

@@ -32,8 +32,6 @@ from dlrm_app.preprocess.finish import RejectLimit, finish
 from dlrm_app.preprocess.passes.counting import count_distinct
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit, EncodeUnits
 from dlrm_app.preprocess.passes.growth import Rule
-from dlrm_app.preprocess.passes.new_ids import PlacedUnit, PlaceIds
-from dlrm_app.preprocess.passes.parent import Parent, parent_of
 from dlrm_app.preprocess.passes.plan import (
     CountedUnit,
     CountLines,
@@ -44,21 +42,14 @@ from dlrm_app.preprocess.passes.plan import (
     unit_feeds,
 )
 from dlrm_app.preprocess.passes.shuffle import Gather
+from dlrm_app.preprocess.passes.study import StudiedUnit, Study, standardized
 from dlrm_app.preprocess.passes.targets import (
     AddUpClicks,
     CountClicks,
     grow_target,
     refuse_if_clicks_are_too_many,
 )
-from dlrm_app.preprocess.passes.vocabulary import (
-    BYTES_PER_VALUE,
-    AddedUp,
-    AddUp,
-    StudiedUnit,
-    Study,
-    refuse_if_too_large,
-    standardized,
-)
+from dlrm_app.preprocess.passes.vocabulary import BYTES_PER_VALUE, AddedUp, AddUp, refuse_if_too_large
 from dlrm_app.preprocess.units.executor import Executor, Single, Work
 from dlrm_app.preprocess.units.journal import WORK, Journal, R, passes_over
 from dlrm_app.preprocess.units.parquet_units import ParquetFeed
@@ -95,17 +86,12 @@ class Stages:
         cuts = self.cut()
         columns = self.make_columns(cuts)
         journal, units = self.encode(cuts, columns)
-        placed = None
-        if self.encoding.grows_from is not None:
-            before = columns
-            columns = self.grow_columns(self.encoding.grows_from, before, journal, units)
-            placed = self.place_new_ids(before, columns, journal, units)
         if self.encoding.hashed:
             files = [journal.path(unit.text.source, unit.text.unit, ".sketch") for unit in units]
             num_raw = len(self.plan.spec.sparse)
             distinct = count_distinct(files, columns.sparse[:num_raw])
             columns = replace(columns, sparse=distinct + columns.sparse[num_raw:])
-        shards = self.collect_shards(journal, units, placed)
+        shards = self.collect_shards(journal, units)
         return finish(self.plan, journal, units, shards, columns, identity)
 
     def cut(self) -> Cuts | None:
@@ -126,33 +112,25 @@ class Stages:
 
     def make_columns(self, cuts: Cuts | None) -> MadeColumns:
         """The columns that rows are encoded as, their vocabularies, moments and targets included."""
-        config, spec = self.config, self.plan.spec
-        if self.encoding.grows_from is not None:
-            self._parent_folder.mkdir(exist_ok=True)
-            copy_encoding_files(self.encoding.grows_from, self._parent_folder)
-            return columns_of(self.encoding.grows_from)
+        config, spec, parent = self.config, self.plan.spec, self.encoding.grows_from
+        if parent is not None:
+            return self._grow(parent, self._study(cuts, wants_counts=True))
         if self.encoding.known is not None:
-            known = replace(self.encoding.known, lineage=self.encoding.known.encoding_lineage)
-            copy_encoding_files(known, self.plan.output)
-            return columns_of(known)
+            copy_encoding_files(self.encoding.known, self.plan.output)
+            return columns_of(self.encoding.known)
         dense = dense_columns(config.dense.transform, spec)
-        wants_counts = self.encoding.has_vocabularies
-        wants_moments = any(column.transform == {"kind": "standardize"} for column in dense)
-        if wants_counts or wants_moments:
-            study = Study(self.plan, cuts, wants_counts, self._journal("study", StudiedUnit))
-            units = self._over_units(study, self.plan.sources_of(self.plan.studied))
-            dense = standardized(dense, units) if wants_moments else dense
         sparse = hash_columns(config.encoding.num_embeddings, spec)
         growth: list[Growth] = []
+        wants_counts = self.encoding.has_vocabularies
+        wants_moments = any(column.transform == {"kind": "standardize"} for column in dense)
+        units = self._study(cuts, wants_counts) if wants_counts or wants_moments else []
+        if wants_moments:
+            dense = standardized(dense, units)
         if wants_counts:
-            files = [study.journal.path(u.text.source, u.text.unit, ".counts") for u in units]
             names = [column.name for column in spec.sparse]
-            groups = [
-                group
-                for group in sharing_groups(config.encoding.shared, names)
-                if names[group[0]] not in self.encoding.hashed
-            ]
-            by_name, growth = self._make_vocabularies(files, [u.entries for u in units], groups)
+            sharing = sharing_groups(config.encoding.shared, names)
+            groups = [group for group in sharing if names[group[0]] not in self.encoding.hashed]
+            by_name, growth = self._make_vocabularies(units, groups)
             sparse = sorted([*sparse, *by_name.values()], key=lambda column: names.index(column.name))
         dense, sparse = with_derivations(dense, sparse, spec)
         sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
@@ -160,23 +138,25 @@ class Stages:
         lineage = Lineage(day, growth=growth) if day is not None else None
         return MadeColumns(dense + self._make_targets(cuts, dense, sparse), sparse, lineage)
 
+    def _study(self, cuts: Cuts | None, wants_counts: bool) -> list[StudiedUnit]:
+        sees_others = self.encoding.grows_from is not None
+        study = Study(self.plan, cuts, wants_counts, sees_others, self._journal("study", StudiedUnit))
+        sources = self.plan.sources if sees_others else self.plan.sources_of(self.plan.studied)
+        return self._over_units(study, sources)
+
     def _make_vocabularies(
-        self,
-        files: Sequence[Path],
-        entries: Sequence[Sequence[int]],
-        groups: Sequence[tuple[int, ...]],
-        parent: Parent | None = None,
+        self, units: Sequence[StudiedUnit], groups: Sequence[tuple[int, ...]]
     ) -> tuple[dict[str, SparseColumn], list[Growth]]:
-        """(the columns of ``groups`` by name, what the day did to each); ``files``: counts with so many ``entries`` by feature."""
-        raw = self.plan.spec.sparse
+        """(the columns of ``groups`` by name, what the day did to each)."""
+        raw, counted = self.plan.spec.sparse, self._journal("study", StudiedUnit)
         add_up = AddUp(
             self.plan,
-            tuple(files),
-            tuple(map(sum, zip(*entries, strict=True))),
+            tuple(counted.path(u.text.source, u.text.unit, ".counts") for u in units),
+            tuple(map(sum, zip(*(u.entries for u in units), strict=True))),
             tuple(groups),
             tuple(self._rules()),
             self.encoding.day is not None,
-            parent,
+            self.encoding.grows_from,
             self._memory_bytes,
             self._journal("vocab", AddedUp),
         )
@@ -209,19 +189,15 @@ class Stages:
             for least, top_k, capacity in zip(*columns, strict=True)
         ]
 
-    def grow_columns(
-        self,
-        known: Manifest,
-        columns: MadeColumns,
-        journal: Journal[EncodedUnit],
-        units: Sequence[EncodedUnit],
-    ) -> MadeColumns:
-        """The columns of ``known``, ``columns``, once the values that ``units`` have counted are added."""
-        spec, day = self.plan.spec, self.encoding.day or ""
-        files = [journal.path(u.text.source, u.text.unit, ".counts") for u in units]
-        groups = known_groups(known, [column.name for column in spec.sparse])
-        parent = parent_of(known, self._parent_folder, day)
-        grown, growth = self._make_vocabularies(files, [u.newcomers for u in units], groups, parent)
+    def _grow(self, parent: Manifest, units: Sequence[StudiedUnit]) -> MadeColumns:
+        """The columns of ``parent`` once the values of ``units`` are added."""
+        if not (parent.lineage and parent.lineage.growth):
+            logger.info(
+                f"{parent.path} keeps no values that wait for an id: those that it saw too seldom are counted from today on"
+            )
+        columns, day = columns_of(parent), self.encoding.day or ""
+        groups = known_groups(parent, [column.name for column in self.plan.spec.sparse])
+        grown, growth = self._make_vocabularies(units, groups)
         sparse = [
             replace(grown[c.name], encoding={**c.encoding, **grown[c.name].encoding})
             if c.name in grown
@@ -229,24 +205,12 @@ class Stages:
             for c in columns.sparse
         ]
         dense = [
-            grow_target(column, self._parent_folder, self.plan.output, sparse, day_number(day))
+            grow_target(column, parent.folder, self.plan.output, sparse, day_number(day))
             if is_target(column)
             else column
             for column in columns.dense
         ]
-        return MadeColumns(dense, sparse, lineage_after(known, day, growth))
-
-    def place_new_ids(
-        self,
-        before: MadeColumns,
-        after: MadeColumns,
-        journal: Journal[EncodedUnit],
-        units: Sequence[EncodedUnit],
-    ) -> list[PlacedUnit]:
-        """Puts the ids that were given into the rows of all units, which were encoded as columns ``before``."""
-        placed = self._journal("place", PlacedUnit)
-        work = PlaceIds(self.plan, journal, tuple(units), tuple(before.sparse), tuple(after.sparse), placed)
-        return self._over_numbers(work, len(units))
+        return MadeColumns(dense, sparse, lineage_after(parent, day, growth))
 
     def _make_targets(
         self, cuts: Cuts | None, dense: Sequence[DenseColumn], sparse: Sequence[SparseColumn]
@@ -271,9 +235,8 @@ class Stages:
         has_targets = self.encoding.known is None and self.config.dense.target_columns is not None
         folded = self._journal("targets", DenseColumn).folder if has_targets else None
         wants_sketch = bool(self.encoding.hashed)
-        grown = self._parent_folder if self.encoding.grows_from is not None else None
         dense, sparse = tuple(columns.dense), tuple(columns.sparse)
-        work = EncodeUnits(self.plan, cuts, dense, sparse, wants_sketch, journal, folded, grown)
+        work = EncodeUnits(self.plan, cuts, dense, sparse, wants_sketch, journal, folded)
         limit = RejectLimit(self.plan, journal, self.config.rejects.max_fraction)
         units = self._over_units(work, self.plan.sources, limit.check)
         in_threads(Source.check_unchanged, self.plan.sources)
@@ -281,43 +244,27 @@ class Stages:
         return journal, units
 
     def collect_shards(
-        self,
-        encoded: Journal[EncodedUnit],
-        units: Sequence[EncodedUnit],
-        placed: Sequence[PlacedUnit] | None,
+        self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit]
     ) -> dict[str, list[tuple[Path, Shard]]]:
-        """The shards of each split that have rows, in order, and where they lie; rows of a full shuffle are gathered into theirs.
-
-        ``placed``: of each unit what has other ids than were encoded.
-        """
-        shards: dict[str, list[tuple[Path, Shard]]] = {split: [] for split in self.plan.splits}
-        moved = self._journal("place", PlacedUnit).folder
-        for number, unit in enumerate(units):
-            others = placed[number].shards if placed else {}
-            for name, part in unit.splits.items():
-                if part.shard is not None and part.rows:
-                    folder, shard = (moved, others[name]) if name in others else (encoded.folder, part.shard)
-                    shards[name].append((folder / shard.path, shard))
+        """The shards of each split that have rows, in order, and where they lie; rows of a full shuffle are gathered into theirs."""
+        shards = {
+            split: [
+                (encoded.folder / shard.path, shard)
+                for unit in units
+                if split in unit.splits and (shard := unit.splits[split].shard) is not None and shard.rows
+            ]
+            for split in self.plan.splits
+        }
         if self.plan.shuffle == "full" and "train" in self.plan.splits:
-            rows = sum(unit.splits["train"].rows for unit in units if "train" in unit.splits)
+            training = [unit for unit in units if "train" in unit.splits]
+            rows = sum(unit.splits["train"].rows for unit in training)
             num_parts = -(-rows // self.config.layout.shuffled_shard_rows)
-            runs = []
-            for number, unit in enumerate(units):
-                if "train" in unit.splits:
-                    run = placed[number].run if placed else None
-                    usual = encoded.path(unit.text.source, unit.text.unit, ".run")
-                    runs.append(usual if run is None else moved / run)
+            runs = tuple(encoded.path(unit.text.source, unit.text.unit, ".run") for unit in training)
             journal = self._journal("gather", Shard)
-            gathered = self._over_numbers(
-                Gather(tuple(runs), num_parts, self.plan.row_group_rows, journal), num_parts
-            )
+            gather = Gather(runs, num_parts, self.plan.row_group_rows, journal)
+            gathered = self._over_numbers(gather, num_parts)
             shards["train"] = [(journal.folder / shard.path, shard) for shard in gathered if shard.rows]
         return shards
-
-    @property
-    def _parent_folder(self) -> Path:
-        """Where the files of the vocabularies lie that are to grow: all workers see it, and nothing there changes."""
-        return self.plan.output / WORK / "parent"
 
     @property
     def _memory_bytes(self) -> int:

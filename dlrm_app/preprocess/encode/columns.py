@@ -345,7 +345,7 @@ def columns_of(known: Manifest) -> MadeColumns:
     """The columns of an existing dataset, to encode other rows the same way; nothing is known of those rows yet."""
     dense = [DenseColumn(column.name, column.transform) for column in known.dense]
     sparse = [SparseColumn(c.name, c.num_embeddings, c.encoding, c.multi_hot) for c in known.sparse]
-    return MadeColumns(dense, sparse, known.lineage)
+    return MadeColumns(dense, sparse, known.encoding_lineage)
 
 
 def known_groups(known: Manifest, names: Sequence[str]) -> list[tuple[int, ...]]:

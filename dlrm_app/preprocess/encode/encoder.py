@@ -13,8 +13,7 @@ from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer
 from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
 from dlrm_app.preprocess.encode.dense import DenseTransforms, is_target, target_values
-from dlrm_app.preprocess.encode.sparse import RARE_ID, LookUp, SparseEncoder, expand
-from dlrm_app.preprocess.encode.unit_values import CountedUnitValues, Occurrences
+from dlrm_app.preprocess.encode.sparse import SparseEncoder, expand
 from dlrm_app.preprocess.read.fields import MISSING_KEY
 from dlrm_app.preprocess.read.parser import RawColumns
 from dlrm_app.preprocess.read.spec import Spec, list_slots
@@ -116,47 +115,31 @@ class Encoder:
         fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
         self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
-    def encode(
-        self,
-        raw: RawColumns,
-        folds: NDArray[np.uint8] | None = None,
-        counted: CountedUnitValues | None = None,
-    ) -> Encoded:
-        """The rows of ``raw``, which may be used again afterwards; ``folds`` of training rows of target columns.
-
-        ``counted``: counts the values, and gives ids for now to those that vocabularies lack.
-        """
+    def encode(self, raw: RawColumns, folds: NDArray[np.uint8] | None = None) -> Encoded:
+        """The rows of ``raw``, which may be used again afterwards; ``folds`` of training rows of target columns."""
         raw_indexed = self._indexer.index(raw.one_hot)
         keys = [(raw_indexed.distinct.part(self._num_dense, len(raw_indexed.distinct)), self._features)]
-        of_distinct = of_plain = None
-        if counted is not None:
-            of_distinct = counted.look_up(
-                self._features, Occurrences.of_distinct(raw_indexed, self._num_dense, raw.spans)
-            )
-            of_plain = counted.look_up(self._features, Occurrences(list(raw.spans)))
-        indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct, of_distinct))
-        plain = self._encode_plain(raw.one_hot, indexed, of_plain)
+        indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct))
+        plain = self._encode_plain(raw.one_hot, indexed)
         columns = [array_of(raw.labels.copy())] if self._label else []
         columns += [column for column, _ in plain[: self._num_dense]]
         missing = [count for _, count in plain[: self._num_dense]]
-        sparse = [self._sparse_column(source, raw, indexed, plain, keys, counted) for source in self._sources]
+        sparse = [self._sparse_column(source, raw, indexed, plain, keys) for source in self._sources]
         for number, values in self._targets:
             ids = _plain_ids(sparse[number][0], indexed)
-            if counted is not None:  # a new value says what an unknown one does
-                ids = np.where(ids < len(values), ids, RARE_ID)
             columns.append(array_of(np.asarray(values[ids, folds] if self._is_folded else values[ids])))
             missing.append(0)
         columns += [column for column, _ in sparse]
         missing += [count for _, count in sparse]
         return Encoded(self.schema, columns, indexed, len(raw.labels), np.array(missing, np.int64), keys)
 
-    def _encode_distinct(self, distinct: Columns, look_up: LookUp | None) -> Columns:
+    def _encode_distinct(self, distinct: Columns) -> Columns:
         """The bits of what distinct raw values become."""
         dense, _ = self._transforms.apply(distinct.part(0, self._num_dense).view(np.float64))
-        ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)), look_up)
+        ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)))
         return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
 
-    def _encode_plain(self, raw: Columns, indexed: Indexed, look_up: LookUp | None) -> list[_Part]:
+    def _encode_plain(self, raw: Columns, indexed: Indexed) -> list[_Part]:
         """Encodes the ``raw`` columns: (values, or its own number if it is numbered; the number of missing values).
 
         All columns in one compiled call each for dense and sparse: for a few rows, calls are what takes time.
@@ -164,7 +147,7 @@ class Encoder:
         is_plain = indexed.distinct.begins == indexed.distinct.ends
         rest = raw.where(is_plain)
         dense, missing_dense = self._transforms.apply(rest.part(0, self._num_dense).view(np.float64))
-        ids, missing_ids = self._ids.apply(rest.part(self._num_dense, len(rest)), look_up)
+        ids, missing_ids = self._ids.apply(rest.part(self._num_dense, len(rest)))
         missing = np.where(is_plain, np.concatenate([missing_dense, missing_ids]), indexed.num_missing)
         ends = (rest.ends - rest.begins).cumsum()
         behind_dense = ends[self._num_dense - 1] if self._num_dense else 0
@@ -179,13 +162,7 @@ class Encoder:
         return list(zip(columns, missing.tolist(), strict=True))
 
     def _sparse_column(
-        self,
-        source: _Source,
-        raw: RawColumns,
-        indexed: Indexed,
-        plain: list[_Part],
-        keys: list[Any],
-        counted: CountedUnitValues | None,
+        self, source: _Source, raw: RawColumns, indexed: Indexed, plain: list[_Part], keys: list[Any]
     ) -> _Part:
         """(ids or lists of ids, how many are missing); adds the column's keys to ``keys``, if they are not there."""
         if isinstance(source, _Bucket):
@@ -194,9 +171,7 @@ class Encoder:
             ends = raw.list_ends[source.slot]
             column_keys = Columns.joined([raw.list_keys[source.slot, : ends[-1]]])
             keys.append((column_keys, [source.feature]))
-            spans = raw.list_spans[source.slot, : ends[-1]]
-            look_up = None if counted is None else counted.look_up([source.feature], Occurrences([spans]))
-            ids, _ = source.encoder.apply(column_keys, look_up)
+            ids, _ = source.encoder.apply(column_keys)
             return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
         number = self._num_dense + source.slot
         column, count = plain[number]

@@ -9,7 +9,7 @@ Either may be made multi-hot: ``expand``.
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -87,13 +87,6 @@ def _looked_up(keys, table_keys, table_ids, ids):  # type: ignore[no-untyped-def
     return count
 
 
-class LookUp(Protocol):
-    """Gives the ids of one column in the place of its vocabulary, and counts its values."""
-
-    def __call__(self, column: int, keys: NDArray[np.uint64], out: NDArray[np.int32], /) -> int:
-        """Writes the id of each key of ``column`` into ``out``; gives how many are missing."""
-
-
 class SparseEncoder:
     """Columns as the manifest states them, ready to apply. ``folder`` is the dataset's, with its vocabularies."""
 
@@ -107,13 +100,8 @@ class SparseEncoder:
             for column in columns
         ]
 
-    def apply(
-        self, keys: Columns, look_up: LookUp | None = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(the id of every one of ``keys`` [C], one column behind the other, how many of each column are missing).
-
-        ``look_up`` is asked in the place of vocabularies.
-        """
+    def apply(self, keys: Columns) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """(the id of every one of ``keys`` [C], one column behind the other, how many of each column are missing)."""
         ids = np.empty(int((keys.ends - keys.begins).sum()), np.int32)
         missing = np.zeros(len(keys), np.int64)
         if not any(self._tables):
@@ -124,8 +112,6 @@ class SparseEncoder:
             out = ids[at : at + len(keys[c])]
             if table is None:
                 missing[c] = _hashed(keys[c], self._sizes[c], out)
-            elif look_up is not None:
-                missing[c] = look_up(c, keys[c], out)
             else:
                 missing[c] = _looked_up(keys[c], *table, out)
             at += len(out)
@@ -141,15 +127,6 @@ def once_per_file(path: Path, rule: dict[str, Any], num_ids: int, load: Callable
             _loaded[version] = load()
         loaded: T = _loaded[version]
         return loaded
-
-
-def look_up(
-    keys: NDArray[np.uint64], vocabulary: tuple[NDArray[np.uint64], NDArray[np.int32]]
-) -> NDArray[np.int32]:
-    """The ids of ``keys``, none of them missing, in a vocabulary of ``load_vocabulary``."""
-    ids = np.empty(len(keys), np.int32)
-    _looked_up(keys, *vocabulary, ids)
-    return ids
 
 
 def load_vocabulary(folder: Path, column: SparseColumn) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +36,13 @@ class Counts:
         self._used = 0
         self._keys, self._counts, self._spans = _empty(1 << 10)
 
-    def add(self, keys: NDArray[np.uint64], spans: NDArray[np.int64] | None = None) -> None:
-        """Counts ``keys`` [n], missing ones left out; ``spans`` [n, 2] where wanted, or [0, 2]."""
+    def add(self, keys: NDArray[np.uint64], spans: NDArray[np.int64] | None = None, weight: int = 1) -> None:
+        """Counts ``keys`` [n], missing ones left out, each ``weight`` times; ``spans`` [n, 2] where wanted, or [0, 2]."""
         spans = np.empty((0, 2), np.int64) if spans is None else spans
         at = 0
         while at < len(keys):
-            at, self._used = _count(keys, spans, at, self._keys, self._counts, self._spans, self._used)
+            table = self._keys, self._counts, self._spans
+            at, self._used = _count(keys, spans, weight, at, *table, self._used)
             if at < len(keys):
                 self._grow()
 
@@ -54,7 +54,7 @@ class Counts:
     def sorted(self) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.int64]]:
         """(the columns of the counts' record batch, the spans [n, 2] of its keys)."""
         taken = self._counts > 0
-        keys, counts, spans = self._keys[taken], self._counts[taken], self._spans[taken]
+        keys, counts, spans = self._keys[taken], self._counts[taken] - 1, self._spans[taken]
         order, buckets = in_buckets(keys)
         return {"bucket": buckets[order], "key": keys[order], "count": counts[order]}, spans[order]
 
@@ -78,8 +78,11 @@ def _buckets_of(keys):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _count(keys, spans, start, table_keys, table_counts, table_spans, used):  # type: ignore[no-untyped-def]  # compiled
-    """Counts from ``start`` until the table is half full: (how far it came, keys in the table)."""
+def _count(keys, spans, weight, start, table_keys, table_counts, table_spans, used):  # type: ignore[no-untyped-def]  # compiled
+    """Counts from ``start`` until the table is half full: (how far it came, keys in the table).
+
+    The counts of the table are higher by one, for 0 is a free slot.
+    """
     size = len(table_keys)
     for i in range(start, len(keys)):
         key = keys[i]
@@ -92,11 +95,12 @@ def _count(keys, spans, start, table_keys, table_counts, table_spans, used):  # 
             if 2 * used >= size:
                 return i, used
             table_keys[slot] = key
+            table_counts[slot] = 1
             if len(spans) > 0:
                 table_spans[slot, 0] = spans[i, 0]
                 table_spans[slot, 1] = spans[i, 1]
             used += 1
-        table_counts[slot] += 1
+        table_counts[slot] += weight
     return len(keys), used
 
 
@@ -136,13 +140,6 @@ def read_counts(
         start, stop = np.searchsorted(numbers_of(batch["bucket"]), [first, last])
         keys, counts = (numbers_of(batch[name])[start:stop].copy() for name in ("key", "count"))
     return keys, counts
-
-
-def read_columns(path: Path, feature: int, *names: str) -> list[NDArray[Any]]:
-    """Columns of the record batch of ``feature``."""
-    with pa.memory_map(str(path)) as file:
-        batch = pa.ipc.open_file(file).get_batch(feature)
-        return [numbers_of(batch[name]).copy() for name in names]
 
 
 def read_texts(path: Path, feature: int) -> tuple[NDArray[np.uint64], pa.Array]:

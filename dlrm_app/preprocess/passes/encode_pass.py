@@ -1,6 +1,6 @@
 """The pass that encodes: each unit's lines become a shard per split, or a run of rows for a full shuffle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,13 +11,10 @@ import pyarrow as pa
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import DenseColumn, Shard, SparseColumn
 from dlrm_app.preprocess.encode.encoder import Encoded, Encoder
-from dlrm_app.preprocess.encode.sparse import load_vocabulary
-from dlrm_app.preprocess.encode.unit_values import CountedUnitValues, UnitValues
 from dlrm_app.preprocess.passes.counting import TOTAL_KEYS, UNIT_KEYS, Sketches
 from dlrm_app.preprocess.passes.plan import Cuts, Plan, Segment, segments
 from dlrm_app.preprocess.passes.shuffle import open_shard, row_keys, write_run
 from dlrm_app.preprocess.passes.targets import folds_of
-from dlrm_app.preprocess.passes.unit_counts import write_unit_counts
 from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
 from dlrm_app.preprocess.read.parser import Cursor, RejectedLine, write_rejects
 from dlrm_app.preprocess.units.executor import Finish
@@ -42,16 +39,12 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class EncodedUnit:
-    """``lines``: of the unit, rejected ones too; ``splits`` by name; ``nulls_in_lists`` are left out.
-
-    ``newcomers``: of each sparse column of the format, how many values a vocabulary that is to grow lacks.
-    """
+    """``lines``: of the unit, rejected ones too; ``splits`` by name; ``nulls_in_lists`` are left out."""
 
     text: TextRange
     lines: int
     splits: dict[str, EncodedSplit]
     nulls_in_lists: int = 0
-    newcomers: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -67,8 +60,7 @@ class EncodeUnits:
     """Encodes units into the journal's folder.
 
     ``<unit>.<split>.parquet``: a shard; ``<unit>.run``: rows for ``shuffle.Gather``; ``<unit>.sketch``: distinct
-    values of the studied rows, where ``wants_sketch``; ``<unit>.rejects``: lines left out. With a ``grown`` vocabulary also
-    ``passes/unit_counts``' files, and ids that it lacks are ids for now.
+    values of the studied rows, where ``wants_sketch``; ``<unit>.rejects``: lines left out.
     """
 
     title: ClassVar[str] = "encoding"
@@ -80,23 +72,17 @@ class EncodeUnits:
     journal: Journal[EncodedUnit]
     folded: Path | None = None
     """Where the values of target columns by fold lie."""
-    grown: Path | None = None
-    """Where the vocabularies lie, if these are to grow; otherwise in the output."""
 
     def __call__(self, text: UnitText | ParquetUnit) -> Finish[EncodedUnit]:
         unit = self.journal.unit(text.source, text.unit)
-        counts = self._unit_values()
-        wants_texts = any(values.keeps_spans for values in counts.values())
-        cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
+        cursor = open_cursor(text, self.plan.file_specs[text.source])
         max_keys = TOTAL_KEYS if text.unit == 0 and text.may_be_last else UNIT_KEYS
         sketches = Sketches(len(self.plan.spec.sparse) if self.wants_sketch else 0, max_keys)
         rejects: list[RejectedLine] = []
         splits = {}
         for segment in segments(self.plan, self.cuts, text):
-            splits[segment.split] = self._encode(unit, segment, cursor, sketches, rejects, counts)
+            splits[segment.split] = self._encode(unit, segment, cursor, sketches, rejects)
         text_range = text.finish()
-        if counts:
-            write_unit_counts(unit, self.plan.spec, counts, cursor.texts() if wants_texts else None)
         if text.unit or not text_range.is_last:
             sketches.keep(UNIT_KEYS)
         if rejects:
@@ -105,29 +91,7 @@ class EncodeUnits:
         if self.wants_sketch:
             with unit.write(".sketch") as temporary:
                 sketches.write(temporary)
-        newcomers = tuple(
-            counts[f].num_newcomers if f in counts else 0 for f in range(len(self.plan.spec.sparse))
-        )
-        return unit.finish(
-            EncodedUnit(text_range, cursor.line, splits, cursor.nulls_in_lists, newcomers * bool(counts))
-        )
-
-    def _unit_values(self) -> dict[int, UnitValues]:
-        """Counts for each feature whose vocabulary is to grow, by its number."""
-        if self.grown is None:
-            return {}
-        grown = {column.name: column for column in self.sparse if column.encoding["kind"] == "vocab"}
-        spec = self.plan.spec.sparse
-        keeps_spans = any(column.kind == "string" and column.name in grown for column in spec)
-        return {
-            number: UnitValues(
-                load_vocabulary(self.grown, grown[column.name]),
-                grown[column.name].num_embeddings,
-                keeps_spans=keeps_spans,
-            )
-            for number, column in enumerate(spec)
-            if column.name in grown
-        }
+        return unit.finish(EncodedUnit(text_range, cursor.line, splits, cursor.nulls_in_lists))
 
     def _encode(
         self,
@@ -136,14 +100,12 @@ class EncodeUnits:
         cursor: Cursor | ArrowCursor,
         sketches: Sketches,
         rejects: list[RejectedLine],
-        counts: Mapping[int, UnitValues],
     ) -> EncodedSplit:
         """Encodes the segment; adds the lines left out to ``rejects``."""
         spec = self.plan.file_specs[cursor.text.source]
         folded = self.folded if segment.split == "train" else None
-        encoder = Encoder(spec, self.dense, self.sparse, self.grown or self.plan.output, folded)
+        encoder = Encoder(spec, self.dense, self.sparse, self.plan.output, folded)
         is_studied = segment.split in self.plan.studied
-        counted = CountedUnitValues(counts, is_studied) if counts else None
         missing = np.zeros(len(self.dense) + len(self.sparse), np.int64)
         rows = positives = 0
 
@@ -153,7 +115,7 @@ class EncodeUnits:
             for raw in cursor.rows(self.plan.row_group_rows, segment.stop):
                 first, rows = rows, rows + len(raw.labels)
                 folds = None if folded is None else folds_of(self.plan.seed, cursor.text, first, rows - first)
-                encoded = encoder.encode(raw, folds, counted)
+                encoded = encoder.encode(raw, folds)
                 positives += int(raw.labels.sum())
                 missing[:] += encoded.missing
                 for keys, features in encoded.keys if is_studied and self.wants_sketch else ():

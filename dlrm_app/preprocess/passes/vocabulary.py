@@ -1,49 +1,34 @@
-"""The passes over the training split before it can be encoded: vocabularies, and moments of dense columns.
+"""Vocabularies: the counts of all units, added up feature by feature, as many buckets at a time as memory allows.
 
-``Study`` counts the values of each unit into a file, in buckets by hash. ``AddUp`` adds them up feature by feature, as
-many buckets at a time as memory allows. Ids go by falling count, equal counts by key.
+Ids go by falling count, equal counts by key. A vocabulary that grows goes on from its parent's, by the rules of ``growth``.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dlrm_app.dataset.arrow import array_of
+from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.encoding_files import BEFORE_ALL_DAYS, read_rows, read_vocabulary, read_waiting
 from dlrm_app.dataset.lineage import Growth
-from dlrm_app.dataset.manifest import DenseColumn, SparseColumn
+from dlrm_app.dataset.manifest import Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
-from dlrm_app.files import checksum
-from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL
-from dlrm_app.preprocess.passes.counting import (
-    NUM_BUCKETS,
-    Counts,
-    gather_texts,
-    in_buckets,
-    read_counts,
-    read_texts,
-    write_counts,
-)
+from dlrm_app.files import checksum, written_whole
+from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL, keys_of
+from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, in_buckets, read_counts, read_texts
 from dlrm_app.preprocess.passes.growth import Grown, Rule, Values, Waiting, grow
-from dlrm_app.preprocess.passes.parent import Parent, write_vocabulary, write_waiting
-from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
-from dlrm_app.preprocess.passes.unit_counts import read_known
-from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
-from dlrm_app.preprocess.read.parser import Cursor
-from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
-from dlrm_app.preprocess.units.parquet_units import ParquetUnit
-from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
-from dlrm_app.text import memory_text
+from dlrm_app.text import day_number, memory_text
 
-_ROWS = 1 << 14
 _BYTES_PER_COUNT = 64
 """Memory that adding up takes for one key of one unit, sorting included."""
 _PART_BYTES = 1 << 27
@@ -52,108 +37,6 @@ BYTES_PER_KEPT = 48
 """Memory that one value of a feature takes while the feature's vocabulary is put in order."""
 BYTES_PER_VALUE = math.ceil(TABLE_BYTES / TABLE_FILL)
 """Memory that one value takes while rows are encoded."""
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Number of values of a column, their mean, and the sum of squared distances from it."""
-
-    count: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-
-    def joined(self, other: "Moments") -> "Moments":
-        """The moments of both sets of values together (Chan, Golub, LeVeque 1983)."""
-        count = self.count + other.count
-        if count == 0:
-            return self
-        apart = other.mean - self.mean
-        mean = self.mean + apart * other.count / count
-        squares = self.squares + other.squares + apart * apart * self.count * other.count / count
-        return Moments(count, mean, squares)
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation; 1 for a column that does not vary, which is then only shifted."""
-        return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
-
-
-def moments_of(values: NDArray[np.float64]) -> Moments:
-    """The moments of the values that are not missing."""
-    present = values[~np.isnan(values)]
-    if not len(present):
-        return Moments()
-    mean = float(present.mean())
-    return Moments(len(present), mean, float(((present - mean) ** 2).sum()))
-
-
-@dataclass(frozen=True)
-class StudiedUnit:
-    """``moments`` of each dense column; ``entries``: how many keys of each sparse one are in the unit's counts."""
-
-    text: TextRange
-    moments: tuple[Moments, ...]
-    entries: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Study:
-    """Counts the values and measures the dense columns of a unit's studied lines.
-
-    The counts go to ``<unit>.counts`` in the journal's folder, the moments into its record.
-    """
-
-    title: ClassVar[str] = "studying values"
-    plan: Plan
-    cuts: Cuts | None
-    wants_counts: bool
-    journal: Journal[StudiedUnit]
-
-    def __call__(self, text: UnitText | ParquetUnit) -> Finish[StudiedUnit]:
-        spec = self.plan.spec
-        counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
-        moments = [Moments()] * len(spec.dense)
-        wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
-        cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
-        for segment in segments(self.plan, self.cuts, text):
-            for raw in cursor.rows(_ROWS, segment.stop):
-                if segment.split in self.plan.studied:
-                    for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):
-                        count.add(keys, spans)
-                    moments = [
-                        m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)
-                    ]
-        text_range = text.finish()
-        unit = self.journal.unit(text.source, text.unit)
-        features = [count.sorted() for count in counts]
-        if self.wants_counts:
-            texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None
-            with unit.write(".counts") as temporary:
-                write_counts(temporary, [columns for columns, _ in features], texts)
-        entries = tuple(len(columns["key"]) for columns, _ in features)
-        return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
-
-
-def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:
-    """The text behind each key of string columns; other columns' keys are their values, and their texts empty."""
-    quote, text = ord(spec.quote) if spec.quote else -1, cursor.texts()
-    return [
-        gather_texts(text, part if column.kind == "string" else part * 0, quote)
-        for column, part in zip(spec.sparse, spans, strict=True)
-    ]
-
-
-def standardized(dense: Sequence[DenseColumn], units: Sequence[StudiedUnit]) -> list[DenseColumn]:
-    """``dense`` with the moments of columns that lack them, joined in the units' order so that rounding is the same in every run."""
-    totals = [Moments()] * len(dense)
-    for unit in units:
-        totals = [total.joined(other) for total, other in zip(totals, unit.moments, strict=True)]
-    return [
-        replace(column, transform={**column.transform, "mean": total.mean, "deviation": total.deviation})
-        if column.transform == {"kind": "standardize"}
-        else column
-        for column, total in zip(dense, totals, strict=True)
-    ]
 
 
 @dataclass(frozen=True)
@@ -169,7 +52,7 @@ class AddUp:
     """Makes the vocabulary of one group of features from all units' counts: vocab/<its first>.parquet, landed as its unit.
 
     files: the units' counts, with so many ``entries`` of each feature; ``rules`` by feature. Where it ``grows``, also
-    waiting/<its first>.parquet; ``parent`` is None on the first day.
+    waiting/<its first>.parquet; ``parent``, whose vocabularies are to grow, is None on the first day.
     """
 
     title: ClassVar[str] = "adding up"
@@ -179,26 +62,23 @@ class AddUp:
     groups: tuple[tuple[int, ...], ...]
     rules: tuple[Rule, ...]
     grows: bool
-    parent: Parent | None
+    parent: Manifest | None
     memory_bytes: int
     journal: Journal[AddedUp]
 
     def __call__(self, number: int) -> Finish[AddedUp]:
         features = self.groups[number]
         column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
-        old, old_raw = self.parent.read(column.name) if self.parent else (Values.none(), None)
-        today, is_seen = self._count_known(features, len(old))
-        waiting, distinct = self._add(features, rule, len(old))
-        grown = grow(old, today, is_seen, waiting, rule)
-        raw = _values(column.kind or "", grown.values.keys[grown.new], features, self.files)
-        places = np.full(len(grown.values), -1, np.int64)
-        places[grown.new] = np.arange(len(grown.new))
-        if old_raw is not None:
-            stays = grown.is_old[: len(old)]
-            places[: len(old)][stays] = (np.cumsum(old.is_living) - 1 + len(raw))[stays]
-            raw = pa.concat_arrays([raw, old_raw])
+        old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
+        day = self._add(features, rule, old, waiting)
+        grown = grow(old, day.known, day.is_seen, day.others, rule)
         file = f"vocab/{column.name}.parquet"
-        write_vocabulary(self.plan.output / file, grown, raw, places, days=self.grows)
+        raw = pa.concat_arrays(
+            [_values(column.kind or "", grown.values.keys[grown.new], features, self.files), *raw]
+        )
+        _write_vocabulary(
+            self.plan.output / file, grown, raw, np.flatnonzero(old.is_living), with_days=self.grows
+        )
         encoding = {
             "kind": "vocab",
             "file": file,
@@ -207,59 +87,48 @@ class AddUp:
             "rare_id": RARE_ID,
             "raw": column.kind,
         }
-        rare = distinct - len(grown.new)
+        rare = day.distinct - len(grown.new)
         made = SparseColumn(
             column.name,
             FIRST_ID + len(grown.values),
             encoding,
             multi_hot=column.separator is not None,
-            distinct=distinct + int(np.count_nonzero(today)),
+            distinct=day.distinct + int(np.count_nonzero(day.known)),
             collisions=rare if rare > 1 else 0,
         )
-        unseen = int(waiting.today.sum())
-        growth = (
-            self._write_growth(grown, features, int(today.sum()) + unseen, unseen) if self.grows else None
-        )
+        growth = self._write_growth(grown, features, day) if self.grows else None
         return self.journal.unit(0, number).finish(AddedUp(made, growth))
 
-    def _count_known(
-        self, features: Sequence[int], num_values: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(the rows of studied splits that have each of the parent's values, whether any row has)."""
-        counts, is_seen = np.zeros(num_values, np.int64), np.zeros(num_values, np.bool_)
-        for file, feature in product(self.files if self.parent else (), features):
-            ids, numbers = read_known(file, feature, len(self.plan.spec.sparse))
-            counts[ids - FIRST_ID] += numbers
-            is_seen[ids - FIRST_ID] = True
-        return counts, is_seen
+    def _add(self, features: Sequence[int], rule: Rule, old: Values, waiting: Waiting) -> "_Day":
+        """The day's counts, a few buckets at a time.
 
-    def _add(self, features: Sequence[int], rule: Rule, num_values: int) -> tuple[Waiting, int]:
-        """(the values that the parent lacks, how many distinct ones of them this day has), a few buckets at a time.
-
-        Where nothing grows those that are not seen often enough are left out.
+        Where nothing grows values that are not seen often enough are left out.
         """
-        before = (
-            self.parent.waiting(self.plan.spec.sparse[features[0]].name) if self.parent else Waiting.none()
-        )
-        _, buckets = in_buckets(before.keys)
-        total = len(before.keys) + sum(self.entries[feature] for feature in features)
+        living = np.flatnonzero(old.is_living)
+        order, old_buckets = in_buckets(old.keys[living])
+        living, old_buckets = living[order], old_buckets[order]
+        _, waiting_buckets = in_buckets(waiting.keys)
+        total = len(living) + len(waiting.keys) + sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
+        known, is_seen = np.zeros(len(old), np.int64), np.zeros(len(old), np.bool_)
         distinct, all_parts = 0, [Waiting.none()]
         for first, last in pairwise(part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)):
             parts = [read_counts(file, feature, first, last) for file in self.files for feature in features]
-            start, stop = np.searchsorted(buckets, [first, last])
-            part = _joined(before.take(slice(start, stop)), parts, rule.day)
+            places = living[slice(*np.searchsorted(old_buckets, [first, last]))]
+            before = waiting.take(slice(*np.searchsorted(waiting_buckets, [first, last])))
+            known[places], is_seen[places], part = _joined(old.keys[places], before, parts, rule.day)
             distinct += int(np.count_nonzero(part.today))
             all_parts.append(part if self.grows else part.take(part.count >= rule.min_count))
-            kept = num_values + sum(len(part.keys) for part in all_parts)
+            kept = len(old) + sum(len(part.keys) for part in all_parts)
             refuse_if_too_large(kept, BYTES_PER_KEPT, self.memory_bytes)
-        return Waiting.joined(all_parts), distinct
+        return _Day(known, is_seen, Waiting.joined(all_parts), distinct)
 
-    def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
+    def _write_growth(self, grown: Grown, features: Sequence[int], day: "_Day") -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
         file = f"waiting/{names[0]}.parquet" if len(grown.waiting.keys) else ""
         if file:
-            write_waiting(self.plan.output / file, grown.waiting)
+            _write_waiting(self.plan.output / file, grown.waiting)
+        unseen = int(day.others.today.sum())
         return Growth(
             names,
             values=int(np.count_nonzero(grown.values.is_living)),
@@ -267,30 +136,54 @@ class AddUp:
             given_again=grown.num_given_again,
             expired=grown.num_expired,
             waiting=len(grown.waiting.keys),
-            lookups=lookups,
+            lookups=int(day.known.sum()) + unseen,
             unseen=unseen,
             waiting_file=file,
             waiting_checksum=checksum(self.plan.output / file) if file else "",
         )
 
 
-def _joined(
-    before: Waiting, parts: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]], day: int
-) -> Waiting:
-    """The values that wait ``before`` and those of ``parts`` of the day, (keys, counts), in the order of keys.
+@dataclass(frozen=True)
+class _Day:
+    """A day's counts of a vocabulary of V values.
 
-    A value of none of the day's studied rows that does not wait either is left out.
+    known [V]: rows of studied splits, ``is_seen`` [V] in any row; ``others``: the values that it lacks, ``distinct`` of them
+    in rows of studied splits.
     """
-    num_before = len(before.keys)
-    keys, places = np.unique(np.concatenate([before.keys, *(keys for keys, _ in parts)]), return_inverse=True)
-    today, count = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
-    np.add.at(today, places[num_before:], np.concatenate([counts for _, counts in parts]))
-    count[places[:num_before]] = before.count
+
+    known: NDArray[np.int64]
+    is_seen: NDArray[np.bool_]
+    others: Waiting
+    distinct: int
+
+
+def _joined(
+    old: NDArray[np.uint64],
+    before: Waiting,
+    parts: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
+    day: int,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], Waiting]:
+    """(the day's counts of the keys ``old``, whether it has them; the other values, of ``parts`` and those that wait ``before``).
+
+    parts: of the day, (keys, counts). A value of none of its studied rows that does not wait either is left out.
+    """
+    everything = np.concatenate([old, before.keys, *(keys for keys, _ in parts)])
+    keys, places = np.unique(everything, return_inverse=True)
+    olds, befores, todays = np.split(places, [len(old), len(old) + len(before.keys)])
+    today, count, is_seen = (
+        np.zeros(len(keys), np.int64),
+        np.zeros(len(keys), np.int64),
+        np.zeros(len(keys), np.bool_),
+    )
+    np.add.at(today, todays, np.concatenate([counts for _, counts in parts]))
+    is_seen[todays] = True
+    count[befores] = before.count
     last_seen = np.full(len(keys), day, np.int32)
-    last_seen[places[:num_before]] = before.last_seen
-    last_seen[places[num_before:]] = day
-    joined = Waiting(keys, today, count + today, last_seen)
-    return joined.take(joined.count > 0)
+    last_seen[befores] = np.where(is_seen[befores], np.int32(day), before.last_seen)
+    others = Waiting(keys, today, count + today, last_seen)
+    is_other = others.count > 0
+    is_other[olds] = False
+    return today[olds], is_seen[olds], others.take(is_other)
 
 
 def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]) -> pa.Array:
@@ -312,6 +205,77 @@ def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files:
         num_found += int(is_new.sum())
         texts.append(unit_texts.take(array_of(at[is_new])))
     return pa.concat_arrays(texts).take(array_of(places))
+
+
+def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Values, list[pa.Array], Waiting]:
+    """(the values of feature ``name``, the raw ones of those that live, those that wait for an id) before ``day``."""
+    if parent is None:
+        return Values.none(), [], Waiting.none()
+    column = next(column for column in parent.sparse if column.name == name)
+    rows, vocabulary = read_rows(parent.folder, column), read_vocabulary(parent.folder, column)
+    raw = vocabulary.column("value").combine_chunks()
+    places = numbers_of(vocabulary.column("id")) - FIRST_ID
+    keys = np.zeros(column.num_embeddings - FIRST_ID, np.uint64)
+    is_living = np.zeros(len(keys), np.bool_)
+    keys[places], is_living[places] = keys_of(raw), True
+    last_day = day_number(parent.lineage.day) if parent.lineage else day - 1
+    days = (
+        np.where(each == BEFORE_ALL_DAYS, np.int32(last_day), each)[FIRST_ID:]
+        for each in (rows.given_day, rows.last_seen)
+    )
+    values = Values(keys, is_living, rows.count[FIRST_ID:], rows.generation[FIRST_ID:], *days)
+    waiting = Waiting.none()
+    for growth in parent.lineage.growth if parent.lineage else ():
+        if growth.features[0] == name and growth.waiting_file:
+            keys, counts, last_seen = read_waiting(parent.folder, growth)
+            waiting = Waiting(keys, np.zeros(len(keys), np.int64), counts, last_seen)
+    return values, [raw], waiting
+
+
+def _write_vocabulary(
+    path: Path, grown: Grown, raw: pa.Array, living: NDArray[np.int64], *, with_days: bool
+) -> None:
+    """Writes the vocabulary, a line for each id.
+
+    raw: the values of new ids, then of those that were ``living`` before; ``with_days``: also what growing on takes.
+    """
+    values, num_new = grown.values, len(grown.new)
+    places = np.full(len(values), -1, np.int64)
+    places[living] = np.arange(num_new, num_new + len(living))
+    places[: len(grown.is_old)][~grown.is_old] = -1
+    places[grown.new] = np.arange(num_new)
+    lines = pa.Array.from_buffers(
+        pa.int64(),
+        len(places),
+        [pa.py_buffer(np.packbits(places >= 0, bitorder="little")), pa.py_buffer(places)],
+    )
+    columns = {
+        "value": raw.take(lines if (places < 0).any() else array_of(places)),
+        "id": array_of(np.arange(FIRST_ID, FIRST_ID + len(values), dtype=np.int32)),
+        "count": array_of(values.count),
+    }
+    if with_days:
+        for name in ("generation", "given_day", "last_seen"):
+            columns[name] = array_of(getattr(values, name))
+    # values occur once and ids follow each other: less than half the bytes, and pages that stay as they were as it grows
+    _write(path, columns, use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"})
+
+
+def _write_waiting(path: Path, waiting: Waiting) -> None:
+    """Writes the values that wait, in the order of ``in_buckets``."""
+    order, _ = in_buckets(waiting.keys)
+    arrays: dict[str, NDArray[Any]] = {
+        "key": waiting.keys,
+        "count": waiting.count,
+        "last_seen": waiting.last_seen,
+    }
+    _write(path, {name: array_of(values[order]) for name, values in arrays.items()})
+
+
+def _write(path: Path, columns: dict[str, pa.Array], **layout: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with written_whole(path) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)
 
 
 def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -> None:

@@ -1,0 +1,129 @@
+"""The study of a unit before it can be encoded: counts of values for vocabularies, and moments of dense columns."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dlrm_app.dataset.manifest import DenseColumn
+from dlrm_app.preprocess.passes.counting import Counts, gather_texts, write_counts
+from dlrm_app.preprocess.passes.plan import Cuts, Plan, segments
+from dlrm_app.preprocess.read.arrow_rows import ArrowCursor, open_cursor
+from dlrm_app.preprocess.read.parser import Cursor
+from dlrm_app.preprocess.read.spec import Spec
+from dlrm_app.preprocess.units.executor import Finish
+from dlrm_app.preprocess.units.journal import Journal
+from dlrm_app.preprocess.units.parquet_units import ParquetUnit
+from dlrm_app.preprocess.units.unit_text import TextRange, UnitText
+
+_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Number of values of a column, their mean, and the sum of squared distances from it."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def joined(self, other: "Moments") -> "Moments":
+        """The moments of both sets of values together (Chan, Golub, LeVeque 1983)."""
+        count = self.count + other.count
+        if count == 0:
+            return self
+        apart = other.mean - self.mean
+        mean = self.mean + apart * other.count / count
+        squares = self.squares + other.squares + apart * apart * self.count * other.count / count
+        return Moments(count, mean, squares)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 for a column that does not vary, which is then only shifted."""
+        return math.sqrt(self.squares / self.count) if self.squares > 0 else 1.0
+
+
+def moments_of(values: NDArray[np.float64]) -> Moments:
+    """The moments of the values that are not missing."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return Moments()
+    mean = float(present.mean())
+    return Moments(len(present), mean, float(((present - mean) ** 2).sum()))
+
+
+@dataclass(frozen=True)
+class StudiedUnit:
+    """``moments`` of each dense column; ``entries``: how many keys of each sparse one are in the unit's counts."""
+
+    text: TextRange
+    moments: tuple[Moments, ...]
+    entries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Counts the values and measures the dense columns of a unit's studied lines.
+
+    The counts go to ``<unit>.counts`` in the journal's folder, the moments into its record. Where it ``sees_others``, the
+    counts have values of the other lines too; one that only these have counts 0.
+    """
+
+    title: ClassVar[str] = "studying values"
+    plan: Plan
+    cuts: Cuts | None
+    wants_counts: bool
+    sees_others: bool
+    journal: Journal[StudiedUnit]
+
+    def __call__(self, text: UnitText | ParquetUnit) -> Finish[StudiedUnit]:
+        spec = self.plan.spec
+        counts = [Counts() for _ in spec.sparse] if self.wants_counts else []
+        moments = [Moments()] * len(spec.dense)
+        wants_texts = self.wants_counts and any(column.kind == "string" for column in spec.sparse)
+        cursor = open_cursor(text, self.plan.file_specs[text.source], keeps_spans=wants_texts)
+        for segment in segments(self.plan, self.cuts, text):
+            for raw in cursor.rows(_ROWS, segment.stop):
+                is_studied = segment.split in self.plan.studied
+                if is_studied or self.sees_others:
+                    for count, (keys, spans) in zip(counts, raw.sparse_keys(spec), strict=False):
+                        count.add(keys, spans, weight=int(is_studied))
+                if is_studied:
+                    moments = [
+                        m.joined(moments_of(values)) for m, values in zip(moments, raw.dense, strict=True)
+                    ]
+        text_range = text.finish()
+        unit = self.journal.unit(text.source, text.unit)
+        features = [count.sorted() for count in counts]
+        if self.wants_counts:
+            texts = _texts(spec, cursor, [spans for _, spans in features]) if wants_texts else None
+            with unit.write(".counts") as temporary:
+                write_counts(temporary, [columns for columns, _ in features], texts)
+        entries = tuple(len(columns["key"]) for columns, _ in features)
+        return unit.finish(StudiedUnit(text_range, tuple(moments), entries))
+
+
+def _texts(spec: Spec, cursor: Cursor | ArrowCursor, spans: Sequence[NDArray[np.int64]]) -> list[pa.Array]:
+    """The text behind each key of string columns; other columns' keys are their values, and their texts empty."""
+    quote, text = ord(spec.quote) if spec.quote else -1, cursor.texts()
+    return [
+        gather_texts(text, part if column.kind == "string" else part * 0, quote)
+        for column, part in zip(spec.sparse, spans, strict=True)
+    ]
+
+
+def standardized(dense: Sequence[DenseColumn], units: Sequence[StudiedUnit]) -> list[DenseColumn]:
+    """``dense`` with the moments of columns that lack them, joined in the units' order so that rounding is the same in every run."""
+    totals = [Moments()] * len(dense)
+    for unit in units:
+        totals = [total.joined(other) for total, other in zip(totals, unit.moments, strict=True)]
+    return [
+        replace(column, transform={**column.transform, "mean": total.mean, "deviation": total.deviation})
+        if column.transform == {"kind": "standardize"}
+        else column
+        for column, total in zip(dense, totals, strict=True)
+    ]
