@@ -240,40 +240,24 @@ class LayoutConfig(Section):
 
 
 @dataclass(slots=True)
-class SlurmConfig(Section):
-    """Jobs that dask-jobqueue submits, each of them one worker; None leaves a choice to the Slurm cluster."""
-
-    workers: Count | None = None
-    queue: str | None = None
-    account: str | None = None
-    cores: Count = REQUIRED
-    memory: str = REQUIRED
-    walltime: str = REQUIRED
-
-
-@dataclass(slots=True)
 class DaskConfig(Section):
-    """A running scheduler's ``address``, or ``slurm.workers`` to start a cluster of its own."""
+    """A running scheduler's ``address``."""
 
     address: str | None = None
-    slurm: SlurmConfig = field(default_factory=SlurmConfig)
 
     def executor_rules(self, executor: str) -> list[Problem]:
-        """Problems with ``executor``, missing packages included."""
-        given = {"dask.address": self.address, "dask.slurm.workers": self.slurm.workers}
-        keys = [key for key, value in given.items() if value is not None]
+        """Problems with ``executor``, a missing package included."""
         if executor != "dask":
-            return [Problem(key, "is for executor=dask", "add that, or leave it out") for key in keys]
-        packages = ["distributed", *(["dask_jobqueue"] if self.slurm.workers is not None else [])]
-        problems = [
-            Problem("executor=dask", f"needs the package {name.replace('_', '-')}", install_command("dask"))
-            for name in packages
-            if find_spec(name) is None
-        ]
-        if len(keys) != 1:
-            rule = f"needs one cluster, got {'two' if keys else 'none'}"
-            cure = "give either dask.address=tcp://HOST:8786 of a running scheduler, or dask.slurm.workers=N"
-            problems.append(Problem("executor=dask", rule, cure))
+            rule = Problem("dask.address", "is for executor=dask", "add that, or leave it out")
+            return [rule] if self.address is not None else []
+        problems = []
+        if find_spec("distributed") is None:
+            problems.append(
+                Problem("executor=dask", "needs the package distributed", install_command("dask"))
+            )
+        if self.address is None:
+            cure = "give dask.address=tcp://HOST:8786 of a running scheduler"
+            problems.append(Problem("executor=dask", "needs dask.address", cure))
         return problems
 
 

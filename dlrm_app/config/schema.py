@@ -61,6 +61,10 @@ GONE: dict[str, str] = {
     "paired": "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs",
     "report": "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
+    **{
+        f"dask.slurm.{key}": "submit scripts/slurm/preprocess.sbatch, or give dask.address of a running scheduler"
+        for key in ("workers", "queue", "account", "cores", "memory", "walltime")
+    },
 }
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _types: dict[Any, dict[str, Any]] = {}

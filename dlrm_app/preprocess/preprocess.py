@@ -201,7 +201,7 @@ def _executor(config: PreprocessConfig) -> Iterator[Executor]:
         return
     from dlrm_app.preprocess.units.dask_executor import open_cluster  # Dask is an extra
 
-    with open_cluster(config.dask) as executor:
+    with open_cluster(config.dask.address or "") as executor:
         yield executor
 
 

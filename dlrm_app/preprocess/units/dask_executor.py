@@ -17,7 +17,6 @@ from distributed import Client, Future, as_completed, get_worker
 from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
-from dlrm_app.config.datasets import DaskConfig, SlurmConfig
 from dlrm_app.errors import DlrmError
 from dlrm_app.preprocess.units.executor import Executor, Feed, Work
 from dlrm_app.preprocess.units.journal import R, own_code
@@ -28,65 +27,31 @@ logger = logging.getLogger(__name__)
 _ANSWER_PATIENCE = 10
 """Seconds to wait for a scheduler to answer."""
 _PATIENCE = 60
-"""Seconds to wait for the first worker of a running cluster to join."""
-_QUEUE_PATIENCE = 24 * 3600
-"""Seconds that a job may wait in Slurm's queue."""
+"""Seconds to wait for the first worker to join."""
 
 
 @contextmanager
-def open_cluster(config: DaskConfig) -> Iterator[Executor]:
-    """An executor on the cluster that ``config`` names, or on one made of Slurm jobs that end with the block.
-
-    Raises DlrmError if there is no scheduler at the address, or no worker.
-    """
-    if config.slurm.workers is None:
-        with _connect(config.address) as client:
-            _await_worker(client, _PATIENCE)
-            yield DaskExecutor(client)
-        return
-    with slurm_cluster(config.slurm) as cluster, _connect(cluster) as client:
-        cluster.scale(jobs=config.slurm.workers)
-        _await_worker(client, _QUEUE_PATIENCE)
-        yield DaskExecutor(client)
-
-
-def slurm_cluster(config: SlurmConfig) -> Any:
-    """A dask_jobqueue.SLURMCluster without jobs so far; each job will be one worker of ``cores`` threads."""
-    from dask_jobqueue import SLURMCluster
-
-    return SLURMCluster(
-        queue=config.queue,
-        account=config.account,
-        cores=config.cores,
-        processes=1,
-        memory=config.memory,
-        walltime=config.walltime,
-    )
-
-
-def _connect(address: Any) -> Client:
-    if isinstance(address, str):
-        logger.info(f"asking the Dask scheduler at {address}, for {_ANSWER_PATIENCE} s at most")
+def open_cluster(address: str) -> Iterator[Executor]:
+    """An executor on the cluster of the scheduler at ``address``. Raises DlrmError if there is none, or no worker."""
+    logger.info(f"asking the Dask scheduler at {address}, for {_ANSWER_PATIENCE} s at most")
     try:
-        return Client(address, timeout=_ANSWER_PATIENCE)
+        client = Client(address, timeout=_ANSWER_PATIENCE)
     except (OSError, ValueError) as error:
         raise DlrmError(
             f"no Dask scheduler answers at dask.address={address} within {_ANSWER_PATIENCE} s: "
             "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
         ) from error
-
-
-def _await_worker(client: Client, patience: float) -> None:
-    address = client.scheduler.address
-    if not client.scheduler_info()["workers"]:
-        logger.info(f"no worker has joined {address} yet: waiting for the first, up to {patience:.0f} s")
-    try:
-        client.wait_for_workers(1, timeout=patience)
-    except TimeoutError as error:
-        raise DlrmError(
-            f"no worker has joined the scheduler at {address} for {patience:.0f} s: start some with "
-            f"`dask worker {address}`"
-        ) from error
+    with client:
+        if not client.scheduler_info()["workers"]:
+            logger.info(f"no worker has joined {address} yet: waiting for the first, up to {_PATIENCE} s")
+        try:
+            client.wait_for_workers(1, timeout=_PATIENCE)
+        except TimeoutError as error:
+            raise DlrmError(
+                f"no worker has joined the scheduler at {address} for {_PATIENCE} s: start some with "
+                f"`dask worker {address}`"
+            ) from error
+        yield DaskExecutor(client)
 
 
 class DaskExecutor:
