@@ -1,6 +1,6 @@
 """The encodings of a dataset's columns, as a checkpoint records them: a model reads no other ones."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -49,16 +49,13 @@ def refuse_other_columns(
     features: Collection[str],
     model: Path,
     encoding: str,
-    *,
-    takes_newer: bool = False,
-    takes_older: bool = False,
+    takes: Collection[str] = (),
 ) -> None:
     """Raises DataError naming every column that ``manifest`` encodes in another way than the dataset of ``model``.
 
     ``encoding``: what to preprocess with, so that it would not; the others as for ``column_problems``.
     """
-    takes = {"takes_newer": takes_newer, "takes_older": takes_older}
-    if problems := column_problems(known, manifest, features, **takes):
+    if problems := column_problems(known, manifest, features, takes):
         raise DataError(
             f"{manifest.path} is encoded in another way than what {model} was trained on:\n{bullets(problems, 8)}\n"
             f"preprocess with encoding=from_dataset {encoding}, so that ids mean the same"
@@ -72,35 +69,29 @@ def read_as_known(
 
     Raises DataError as ``refuse_other_columns`` does; an older or newer day of the model's vocabularies is no other way.
     """
-    refuse_other_columns(known, manifest, features, model, encoding, takes_newer=True, takes_older=True)
+    refuse_other_columns(known, manifest, features, model, encoding, takes=("newer", "older"))
     relation = relate(known, describe_columns(manifest))
     return replace(manifest, known_on=relation.day if relation.kind == "newer" else None)
 
 
 def column_problems(
-    known: dict[str, Any],
-    manifest: Manifest,
-    features: Collection[str],
-    *,
-    takes_newer: bool = False,
-    takes_older: bool = False,
+    known: dict[str, Any], manifest: Manifest, features: Collection[str], takes: Collection[str] = ()
 ) -> list[str]:
     """Reasons why rows of ``manifest`` do not mean the same as those of a model's own dataset, ``known``.
 
-    ``features``: the sparse columns that it reads. Where ``takes_newer``, a vocabulary that was grown from the model's is no
-    reason; nor, where ``takes_older``, one that the model's was grown from, as long as no id was given again since.
+    ``features``: the sparse columns that it reads. A vocabulary of another day is no reason if its ``Relation`` to the model's
+    is among ``takes``: "newer", or "older" as long as no id was given again since.
     """
     given = describe_columns(manifest)
     relation = relate(known, given)
-    is_taken = {"newer": takes_newer, "older": takes_older}.get(relation.kind, False)
+    is_taken = relation.kind in takes
     names = [[column["name"] for column in columns["dense"]] for columns in (known, given)]
     if names[0] != names[1]:
         problems = [f"its dense columns are {', '.join(names[1])}, the model's {', '.join(names[0])}"]
     else:
-        pairs = zip(known["dense"], given["dense"], strict=True)
         problems = [
             problem
-            for old, new in pairs
+            for old, new in zip(known["dense"], given["dense"], strict=True)
             if not (is_taken and _is_same_but_for_bytes(old["transform"], new["transform"]))
             for problem in _differences(old, new, ["transform"])
         ]
@@ -114,7 +105,10 @@ def column_problems(
         elif relation.day is None or not _is_same_but_for_bytes(column["encoding"], there[name]["encoding"]):
             problems += _differences(column, there[name], ["num_embeddings", "multi_hot", "encoding"])
         elif not is_taken:
-            problems.append(f"{name}: its vocabulary is of {_day_of(given)}, the model's of {_day_of(known)}")
+            days = [
+                f"day {c['lineage']['day']}" if "lineage" in c else "an earlier day" for c in (given, known)
+            ]
+            problems.append(f"{name}: its vocabulary is of {days[0]}, the model's of {days[1]}")
         elif relation.kind == "older":
             again = known["lineage"]["given_again"].get(name)
             if again is not None and day_number(again) > relation.day:
@@ -122,10 +116,6 @@ def column_problems(
                     f"{name}: ids of its vocabulary were given to other values since, on day {again}"
                 )
     return problems
-
-
-def _day_of(columns: Mapping[str, Any]) -> str:
-    return f"day {columns['lineage']['day']}" if "lineage" in columns else "an earlier day"
 
 
 def sharing_problems(tables: Sequence[Table], manifest: Manifest) -> list[str]:

@@ -5,6 +5,7 @@ The rules, and what was measured for each: docs/experiments/quality.md.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 from dlrm_app.config.datasets import AUTO, DenseConfig, EncodingConfig
@@ -46,16 +47,13 @@ def choose(
     if encoding.crosses == AUTO:
         _choose_crosses(summary, spec, choice)
     if encoding.kind == AUTO:
-        names = [column.name for column in spec.sparse]
-        _choose_ids(
-            summary, names + [cross_name(parts) for parts in choice.encoding["crosses"] or []], choice
-        )
+        crosses = [cross_name(parts) for parts in choice.encoding["crosses"] or []]
+        _choose_ids(summary, [column.name for column in spec.sparse] + crosses, choice)
     if dense.transform == AUTO:
         _choose_transforms(summary, choice)
     _choose_buckets(summary, choice)
     if dense.target_columns == AUTO:
-        one_hot = [column for column in spec.sparse if column.separator is None]
-        has_columns = bool(one_hot or choice.dense["bucket_columns"])
+        has_columns = choice.dense["bucket_columns"] or any(c.separator is None for c in spec.sparse)
         pays = has_clicks and has_columns and summary.rows <= STUDIED_ROWS
         choice.dense["target_columns"] = "all" if pays else None
         if pays:
@@ -66,15 +64,13 @@ def choose(
 
 def _choose_crosses(summary: Summary, spec: Spec, choice: Choice) -> None:
     """The pairs that tell most beyond their parts; none where settings are listed by column, of which a cross has none."""
-    known = {*(frozenset(column.of) for column in spec.derived)}
-    listed_settings = [choice.encoding[key] for key in ("num_embeddings", "min_count", "top_k")]
-    telling = [each for each in summary.pairs if each.gain >= CROSS_GAIN and {*each.names} not in known]
-    if any(isinstance(value, list) for value in listed_settings):
-        telling = []
-    choice.encoding["crosses"] = [[*each.names] for each in telling[:MOST_CROSSES]] or None
-    for each in telling[:MOST_CROSSES]:
-        why = "together they tell more of a click than each by itself"
-        choice.reasons.append(("cross", cross_name(each.names), why))
+    given, known = choice.encoding, {frozenset(column.of) for column in spec.derived}
+    is_listed = any(isinstance(given[key], list) for key in ("num_embeddings", "min_count", "top_k"))
+    telling = [pair for pair in summary.pairs if pair.gain >= CROSS_GAIN and {*pair.names} not in known]
+    taken = [] if is_listed else telling[:MOST_CROSSES]
+    given["crosses"] = [[*pair.names] for pair in taken] or None
+    why = "together they tell more of a click than each by itself"
+    choice.reasons.extend(("cross", cross_name(pair.names), why) for pair in taken)
 
 
 def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
@@ -82,40 +78,36 @@ def _choose_ids(summary: Summary, names: Sequence[str], choice: Choice) -> None:
     given = choice.encoding
     sizes = dict(zip(names, per_column(given["num_embeddings"], names), strict=True))
     needs_vocabulary = any(given[key] is not None for key in ("min_count", "top_k", "shared"))
-    is_small = summary.rows <= STUDIED_ROWS
-    hashed, why = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
-    if is_small or needs_vocabulary:
-        least = given["min_count"] or MIN_COUNT
+    hashed, about = f"hash, {HASHED_ROWS:,} rows", f"about {summary.rows:,} rows"
+    if summary.rows <= STUDIED_ROWS or needs_vocabulary:
         unsized = [name for name in summary.sparse if sizes[name] is None]  # crosses have few values
-        for name in [] if needs_vocabulary else _too_many(summary, unsized):
-            sizes[name] = HASHED_ROWS
-            choice.reasons.append((hashed, name, "its values are too many for a vocabulary"))
-        if kept := [name for name in names if sizes[name] is None]:
-            given |= {"kind": "vocab", "min_count": least}
-            given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
-            choice.reasons.extend(
-                (f"vocabulary, min_count {least}", name, f"{why}: values can be counted") for name in kept
-            )
-            return
-    elif given["num_embeddings"] is None or None in sizes.values():
-        unsized = [name for name in names if sizes[name] is None]
-        sizes |= dict.fromkeys(unsized, HASHED_ROWS)
-        choice.reasons.extend((hashed, name, f"{why}: no pass over all values") for name in unsized)
-    same = set(sizes.values())
-    given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
+        too_many, why = (
+            _too_many(summary, [] if needs_vocabulary else unsized),
+            "its values are too many for a vocabulary",
+        )
+    else:
+        too_many, why = [name for name in names if sizes[name] is None], f"{about}: no pass over all values"
+    sizes |= dict.fromkeys(too_many, HASHED_ROWS)
+    choice.reasons.extend((hashed, name, why) for name in too_many)
+    if kept := [name for name in names if sizes[name] is None]:
+        least = given["min_count"] or MIN_COUNT
+        given |= {"kind": "vocab", "min_count": least}
+        given["num_embeddings"] = {name: size for name, size in sizes.items() if size is not None} or None
+        why = f"{about}: values can be counted"
+        choice.reasons.extend((f"vocabulary, min_count {least}", name, why) for name in kept)
+    else:
+        same = set(sizes.values())
+        given |= {"kind": "hash", "num_embeddings": same.pop() if len(same) == 1 else sizes}
 
 
 def _too_many(summary: Summary, names: Sequence[str]) -> list[str]:
     """Those of ``names`` with most values, without which the vocabularies have no more than MOST_IDS together."""
     scale, values = summary.rows / max(summary.seen, 1), summary.sparse
     most = {name: int(scale * min(values[name].distinct, values[name].count / MIN_COUNT)) for name in names}
-    total, left_out = sum(most.values()), []
-    for name in sorted(most, key=lambda name: (-most[name], name)):
-        if total <= MOST_IDS:
-            break
-        total -= most[name]
-        left_out.append(name)
-    return left_out
+    order = sorted(most, key=lambda name: (-most[name], name))
+    behind = accumulate((most[name] for name in reversed(order)), initial=0)  # ids without the first ones
+    num_left = sum(ids <= MOST_IDS for ids in behind) - 1
+    return order[: len(order) - num_left]
 
 
 def _choose_transforms(summary: Summary, choice: Choice) -> None:
@@ -134,33 +126,26 @@ def is_count(numbers: Numbers) -> bool:
     """True for counts, amounts and the like, negative at most by exception, whose logarithms are easier to learn from."""
     points = numbers.quantiles or (0.0, 0.0)
     low, middle, high = points[1], points[len(points) // 2], points[-2]
-    if high < 10:
-        return low >= -1 and numbers.is_whole
-    return low >= -1 and high - middle > LONG_TAIL * (middle - low)
+    has_tail = numbers.is_whole if high < 10 else high - middle > LONG_TAIL * (middle - low)
+    return low >= -1 and has_tail
 
 
 def _choose_buckets(summary: Summary, choice: Choice) -> None:
     dense = choice.dense
+    # with few rows in each, vectors of more buckets are learnt worse, for more than they add
+    most = MORE_BUCKETS if summary.rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
     if dense["bucket_columns"] == AUTO:
-        is_small = summary.rows <= STUDIED_ROWS
         varied = [
             name
             for name, numbers in summary.dense.items()
-            if len(set(numbers.quantiles)) > 1 and (is_small or not is_count(numbers))
+            if len(set(numbers.quantiles)) > 1 and (summary.rows <= STUDIED_ROWS or not is_count(numbers))
         ]
         dense["bucket_columns"] = "all" if varied and len(varied) == len(summary.dense) else varied or None
         why = "an id for each part of the range: what need not rise or fall"
-        what = f"buckets by quantiles, up to {most_buckets(summary.rows)}"
-        choice.reasons.extend((what, name, why) for name in varied)
+        choice.reasons.extend((f"buckets by quantiles, up to {most}", name, why) for name in varied)
     if dense["bucket_boundaries"] == AUTO:
         wanted = chosen(dense["bucket_columns"], list(summary.dense))
-        most = most_buckets(summary.rows)
         dense["bucket_boundaries"] = {name: boundaries(summary.dense[name], most) for name in wanted}
-
-
-def most_buckets(rows: int) -> int:
-    """Buckets of a column: with few rows in each, vectors of more are learnt worse, for more than they add."""
-    return MORE_BUCKETS if rows >= MORE_BUCKETS * BUCKET_ROWS else BUCKETS
 
 
 def boundaries(numbers: Numbers, most: int) -> list[float]:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,19 @@ from isal import isal_zlib
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.manifest import Source as ManifestSource
+from dlrm_app.dataset.shard_files import ShardReader
 from dlrm_app.errors import DataError
 from dlrm_app.files import sync_folder, written_whole
 from dlrm_app.preprocess.encode.columns import MadeColumns
-from dlrm_app.preprocess.known_encoding import notes_on_rows
+from dlrm_app.preprocess.encode.dense import is_target
 from dlrm_app.preprocess.passes.encode_pass import EncodedUnit
 from dlrm_app.preprocess.passes.plan import Plan
+from dlrm_app.preprocess.passes.targets import OwnClicks
 from dlrm_app.preprocess.read.parser import OPENS_A_QUOTE, REJECTS, RejectedLine, read_rejects, write_rejects
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
 from dlrm_app.table import text_table
-from dlrm_app.text import NONE, bytes_text, next_line
+from dlrm_app.text import NONE, bytes_text, next_line, percent
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +45,6 @@ def finish(
     config: dict[str, Any],
 ) -> Manifest:
     """Completes the dataset of ``units``, in order; ``config`` is what the manifest keeps of the configuration."""
-    dense, sparse = columns.dense, columns.sparse
     splits = {split: _summarize(plan, units, split, shards[split]) for split in plan.splits}
     empty = [name for name, split in splits.items() if split.rows == 0]
     if empty:
@@ -54,15 +56,18 @@ def finish(
         _move(plan.output, [path for path, _ in shards[name]], split.shards)
     with written_whole(plan.output / REJECTS) as temporary:
         write_rejects(temporary, rejects_of(plan, journal, units))
-    rates = _missing_rates(plan, units, len(dense) + len(sparse))
-    labelled = any(split.positives is not None for split in splits.values())
+    studied = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
+    rows, missing = sum(part.rows for part in studied), zip(*(part.missing for part in studied), strict=True)
+    rates = [sum(counts) / max(rows, 1) for counts in missing]
     manifest = Manifest(
         dataset=plan.spec.name,
-        label=plan.spec.label if labelled else None,
-        dense=[replace(column, missing_rate=rate) for column, rate in zip(dense, rates, strict=False)],
+        label=plan.spec.label if any(split.positives is not None for split in splits.values()) else None,
+        dense=[
+            replace(column, missing_rate=rate) for column, rate in zip(columns.dense, rates, strict=False)
+        ],
         sparse=[
             replace(column, missing_rate=rate)
-            for column, rate in zip(sparse, rates[len(dense) :], strict=True)
+            for column, rate in zip(columns.sparse, rates[len(columns.dense) :], strict=True)
         ],
         splits=splits,
         sources=_sources(plan, units),
@@ -104,28 +109,15 @@ def _move(output: Path, paths: Sequence[Path], shards: Sequence[Shard]) -> None:
     sync_folder((output / shards[0].path).parent)
 
 
-def _missing_rates(plan: Plan, units: Sequence[EncodedUnit], num_columns: int) -> list[float]:
-    """The share of missing values of each dense and sparse column, over the studied splits."""
-    parts = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
-    rows = sum(part.rows for part in parts)
-    return [sum(part.missing[column] for part in parts) / max(rows, 1) for column in range(num_columns)]
-
-
 def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
     """``checksum`` is of the text, so the same for a file and its .gz; of Parquet that of the footer; ``bytes`` is the file's size."""
     sources = []
     for source in plan.sources:
-        crc, rows = 0, 0
-        for unit in units:
-            if unit.text.source == source.index:
-                crc = isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size)
-                rows += unit.rows
+        read = [unit for unit in units if unit.text.source == source.index]
+        crc = reduce(lambda crc, unit: isal_zlib.crc32_combine(crc, unit.text.crc, unit.text.size), read, 0)
         checksum = content_checksum(source) if source.format == "parquet" else f"crc32:{crc:08x}"
-        sources.append(
-            ManifestSource(
-                source.path, source.split, source.bytes, checksum, rows, source.modified_ns, source.tag
-            )
-        )
+        rows, version = sum(unit.rows for unit in read), (source.modified_ns, source.tag)
+        sources.append(ManifestSource(source.path, source.split, source.bytes, checksum, rows, *version))
     return sources
 
 
@@ -151,6 +143,8 @@ def _best(plan: Plan) -> dict[str, float] | None:
 
 _SHOWN = 5
 """Rejects that a refusal names."""
+_LOOK_ROWS = 1 << 20
+"""Rows that are looked for among the training rows, about, evenly spread."""
 
 
 @dataclass
@@ -216,11 +210,9 @@ def rejects_of(
         first_line += unit.lines
 
 
-def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool = False) -> None:
-    """Logs rows, positives, rejects and bytes of every split, and the next command.
-
-    ``seconds``: how long the run took, if it ran at all; ``is_resumed``: it had only to finish what another had begun.
-    """
+def report(manifest: Manifest, seconds: float | None = None) -> None:
+    """Logs rows, positives, rejects and bytes of every split, and the next command; ``seconds``: how long the run took, if it ran."""
+    splits, rejected = manifest.splits, f"{manifest.path}/{REJECTS}"
     table = [
         [
             name,
@@ -229,19 +221,22 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
             f"{split.rejects:,}",
             bytes_text(sum(shard.bytes for shard in split.shards)),
         ]
-        for name, split in manifest.splits.items()
+        for name, split in splits.items()
     ]
     lines = [text_table(["split", "rows", "positives", "rejects", "size"], table)]
-    rows = sum(split.rows for split in manifest.splits.values())
-    if seconds is not None and is_resumed:
-        lines.append(f"{rows:,} rows; the rest of them took {seconds:.1f} s")
-    elif seconds is not None:
+    if seconds is not None:
+        rows = sum(split.rows for split in splits.values())
         lines.append(f"{rows:,} rows in {seconds:.1f} s: {rows / seconds:,.0f} rows/s")
-    lines += _shortfalls(manifest)
-    if any(split.rejects for split in manifest.splits.values()):
-        lines.append(f"rejected lines: {manifest.path}/{REJECTS}")
-        opened = sum(OPENS_A_QUOTE in each.reason for each in read_rejects(manifest.folder / REJECTS))
-        if opened:
+    rejects = sum(split.rejects for split in splits.values())
+    published = manifest.config["dataset"].get("published_rows") or {}
+    lines += [
+        f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, or was its copy cut short?"
+        for source in manifest.sources
+        if (expected := published.get(Path(source.path).name.partition(".")[0], 0)) > source.rows + rejects
+    ]
+    if rejects:
+        lines.append(f"rejected lines: {rejected}")
+        if opened := sum(OPENS_A_QUOTE in each.reason for each in read_rejects(Path(rejected))):
             lines.append(
                 f"warning: {opened:,} of them {OPENS_A_QUOTE}: the next lines of such a value are taken for rows "
                 "where they look like some, so join the lines of values and preprocess again"
@@ -252,9 +247,32 @@ def report(manifest: Manifest, seconds: float | None = None, *, is_resumed: bool
         )
     if manifest.lineage and manifest.lineage.growth:
         lines += [f"vocabularies on day {manifest.lineage.day}:", text_table(*growth_table(manifest.lineage))]
-    lines += notes_on_rows(manifest)
-    lines.append(next_command(manifest))
-    logger.info("\n".join(lines))
+    logger.info("\n".join([*lines, *_own_clicks(manifest), next_command(manifest)]))
+
+
+def _own_clicks(manifest: Manifest) -> list[str]:
+    """A warning for each split whose target columns tell its rows their own clicks, by some of its rows.
+
+    The training rows of a dataset that makes its target columns are told the clicks of others.
+    """
+    encoding, lines = manifest.config["encoding"], []
+    known = encoding["path"] if encoding["kind"] == "from_dataset" else None
+    for name, split in manifest.splits.items() if any(is_target(c) for c in manifest.dense) else ():
+        if manifest.label is None or split.positives is None or (name == "train" and not known):
+            continue
+        own = OwnClicks(manifest)
+        reader = ShardReader(manifest.folder, [manifest.label, *(column.name for column in manifest.sparse)])
+        groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
+        for shard, index in groups[:: max(split.rows // _LOOK_ROWS, 1)]:
+            own.add(reader.read(shard, index))
+        if own.share:
+            rows = f"rows of {known}" if known else "training rows"
+            cure = f"train on {known}, or give" if name == "train" else "metrics of new rows are worse; give"
+            lines.append(
+                f"warning: about {percent(own.share)} of the {name} rows seem to be {rows}, whose target columns tell them "
+                f"their own clicks: {cure} other rows"
+            )
+    return lines
 
 
 def _shortfalls(manifest: Manifest) -> list[str]:

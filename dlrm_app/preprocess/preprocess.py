@@ -94,7 +94,7 @@ def preprocess(config: PreprocessConfig) -> Manifest:
         manifest = Stages(config, plan, encoding, executor).run(run.config)
         remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
-    report(manifest, time.perf_counter() - start, is_resumed=is_resumed)
+    report(manifest, None if is_resumed else time.perf_counter() - start)
     return manifest
 
 

@@ -78,7 +78,7 @@ def _check_columns(former: TrainedModel, manifest: Manifest, tables: Sequence[Ta
     both = replace(manifest, dense=[column for column in manifest.dense if column.name in known])
     features = [name for name in former.features if name in _features(tables)]
     encoding = setting("encoding.path", former.data_path)
-    refuse_other_columns(common, both, features, former.folder, encoding, takes_newer=True)
+    refuse_other_columns(common, both, features, former.folder, encoding, takes=("newer",))
 
 
 def _come_and_gone(

@@ -102,8 +102,8 @@ def test_each_pair_of_days_is_related_as_it_was_grown(days: dict[str, Manifest])
         "older",
         2,
     )
-    assert column_problems(columns["day2"], days["day1"], FEATURES, takes_older=True) == []
-    assert column_problems(columns["day1"], days["day3"], FEATURES, takes_newer=True) == []
+    assert column_problems(columns["day2"], days["day1"], FEATURES, takes=("older",)) == []
+    assert column_problems(columns["day1"], days["day3"], FEATURES, takes=("newer",)) == []
     assert column_problems(columns["day1"], days["day2"], FEATURES) == [
         "item: its vocabulary is of day 2, the model's of day 1",
         "basket: its vocabulary is of day 2, the model's of day 1",

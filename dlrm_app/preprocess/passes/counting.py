@@ -33,28 +33,30 @@ class Counts:
     """Counts of distinct keys, and the span of text of each key's first occurrence."""
 
     def __init__(self) -> None:
-        self._used = 0
-        self._keys, self._counts, self._spans = _empty(1 << 10)
+        self._table, self._used = _empty(1 << 10), 0
 
     def add(self, keys: NDArray[np.uint64], spans: NDArray[np.int64] | None = None, weight: int = 1) -> None:
         """Counts ``keys`` [n], missing ones left out, each ``weight`` times; ``spans`` [n, 2] where wanted, or [0, 2]."""
         spans = np.empty((0, 2), np.int64) if spans is None else spans
+        self._add(keys, np.full(len(keys), weight, np.int64), spans)
+
+    def _add(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], spans: NDArray[np.int64]) -> None:
         at = 0
         while at < len(keys):
-            table = self._keys, self._counts, self._spans
-            at, self._used = _count(keys, spans, weight, at, *table, self._used)
+            at, self._used = _count(keys, counts, spans, at, *self._table, self._used)
             if at < len(keys):
-                self._grow()
+                old = self._entries()
+                self._table, self._used = _empty(4 * len(self._table[0])), 0
+                self._add(*old)
 
-    def _grow(self) -> None:
-        keys, counts, spans = _empty(4 * len(self._keys))
-        _move(self._keys, self._counts, self._spans, keys, counts, spans)
-        self._keys, self._counts, self._spans = keys, counts, spans
+    def _entries(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+        keys, counts, spans = self._table
+        taken = counts > 0
+        return keys[taken], counts[taken] - 1, spans[taken]
 
     def sorted(self) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.int64]]:
         """(the columns of the counts' record batch, the spans [n, 2] of its keys)."""
-        taken = self._counts > 0
-        keys, counts, spans = self._keys[taken], self._counts[taken] - 1, self._spans[taken]
+        keys, counts, spans = self._entries()
         order, buckets = in_buckets(keys)
         return {"bucket": buckets[order], "key": keys[order], "count": counts[order]}, spans[order]
 
@@ -78,7 +80,7 @@ def _buckets_of(keys):  # type: ignore[no-untyped-def]  # compiled
 
 
 @njit(nogil=True, cache=True)
-def _count(keys, spans, weight, start, table_keys, table_counts, table_spans, used):  # type: ignore[no-untyped-def]  # compiled
+def _count(keys, counts, spans, start, table_keys, table_counts, table_spans, used):  # type: ignore[no-untyped-def]  # compiled
     """Counts from ``start`` until the table is half full: (how far it came, keys in the table).
 
     The counts of the table are higher by one, for 0 is a free slot.
@@ -100,22 +102,8 @@ def _count(keys, spans, weight, start, table_keys, table_counts, table_spans, us
                 table_spans[slot, 0] = spans[i, 0]
                 table_spans[slot, 1] = spans[i, 1]
             used += 1
-        table_counts[slot] += weight
+        table_counts[slot] += counts[i]
     return len(keys), used
-
-
-@njit(nogil=True, cache=True)
-def _move(keys, counts, spans, new_keys, new_counts, new_spans):  # type: ignore[no-untyped-def]  # compiled
-    size = len(new_keys)
-    for i in range(len(keys)):
-        if counts[i] > 0:
-            slot = np.int64(reduce_hash(mix(keys[i]), size))
-            while new_counts[slot] > 0:
-                slot = next_slot(slot, size)
-            new_keys[slot] = keys[i]
-            new_counts[slot] = counts[i]
-            new_spans[slot, 0] = spans[i, 0]
-            new_spans[slot, 1] = spans[i, 1]
 
 
 def write_counts(
