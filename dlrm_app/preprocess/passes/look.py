@@ -4,12 +4,13 @@ All rows of small inputs, some 64 MiB of text of larger ones. What is seen depen
 compressed file only the beginning can be had quickly, and of a row group of Parquet its first rows.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, groupby
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -71,24 +72,26 @@ class Summary:
     """Of one-hot columns, where the rows are few enough to be studied."""
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Rows of a piece: labels [R], dense [N, R], keys of each sparse column, lists joined; its lines and bytes, if it is text."""
 
-    lines: int
-    file_bytes: int
     labels: NDArray[np.uint8]
     dense: NDArray[np.float64]
     keys: list[NDArray[np.uint64]]
+    lines: int
+    file_bytes: int
 
 
 def look_at(plan: Plan, threads: int | None) -> Summary:
     """Looks at rows of the splits that are studied. Raises DataError if a file is damaged."""
     sources = plan.sources_of(plan.studied)
-    total = sum(_size(source) for source in sources)
-    begins = accumulate((_size(source) for source in sources), initial=0)
-    feeds = [feed for each in zip(sources, begins, strict=False) for feed in _feeds(plan, *each, total)]
-    read = partial(_read, plan, 1 if total <= _PIECES * _PIECE else _STEP)
+    sizes = [_size(source) for source in sources]
+    feeds = [
+        feed
+        for source, begin in zip(sources, accumulate(sizes, initial=0), strict=False)
+        for feed in _feeds(plan, source, begin, sum(sizes))
+    ]
+    read = partial(_read, plan, 1 if sum(sizes) <= _PIECES * _PIECE else _STEP)
     with ThreadPoolExecutor(threads or num_cores()) as pool:
         try:
             pieces = [piece for found in pool.map(read, feeds) for piece in found]
@@ -112,22 +115,19 @@ def _feeds(plan: Plan, source: Source, begin: int, total: int) -> list[TextFeed]
         return unit_feeds(source, columns, piece, lambda _: True)
     spread = [(2 * number + 1) * total // (2 * _PIECES) - begin for number in range(_PIECES)]
     places = [place // _WEIGHT[source.format] for place in spread if 0 <= place < _size(source)]
-    if not places:
-        return []
     if source.is_compressed:
-        return [TextFeed(source, piece, last=len(places))]
-    if not columns:
-        return unit_feeds(source, columns, piece, {place // piece for place in places}.__contains__)
-    units = units_of(source, len(columns), piece)
-    hits = [units[place * len(units) // source.bytes].groups for place in places]
-    wanted = set()
-    for groups, same in groupby(hits):
-        slices = [number for number, unit in enumerate(units) if unit.groups == groups]
-        wanted |= {*slices[: len(list(same))]}
+        return [TextFeed(source, piece, last=len(places))] if places else []
+    wanted = {place // piece for place in places}
+    if columns:
+        groups = [unit.groups for unit in units_of(source, len(columns), piece)]
+        hits = Counter(groups[place * len(groups) // source.bytes] for place in places)
+        wanted = {
+            groups.index(group) + n for group in hits for n in range(min(hits[group], groups.count(group)))
+        }
     return unit_feeds(source, columns, piece, wanted.__contains__)
 
 
-def _read(plan: Plan, step: int, feed: Any) -> list[_Piece]:
+def _read(plan: Plan, step: int, feed: TextFeed | ParquetFeed) -> list[_Piece]:
     """Each piece of ``feed``; of its rows every ``step``-th."""
     spec, pieces = plan.file_specs[feed.source.index], []
     for text in feed.items():
@@ -140,9 +140,8 @@ def _read(plan: Plan, step: int, feed: Any) -> list[_Piece]:
             for parts, (part, _) in zip(keys, raw.sparse_keys(spec), strict=True):
                 parts.append(part[::step].copy())
         size = text.finish().file_bytes
-        lines, size = (cursor.line, size) if isinstance(feed, TextFeed) else (0, 0)
         arrays = np.concatenate(labels), np.concatenate(dense, 1), [np.concatenate(k) for k in keys]
-        pieces.append(_Piece(lines, size, *arrays))
+        pieces.append(_Piece(*arrays, *((cursor.line, size) if isinstance(feed, TextFeed) else (0, 0))))
     return pieces
 
 
@@ -169,10 +168,12 @@ def _sum_up(plan: Plan, pieces: Sequence[_Piece], rows: int) -> Summary:
         joined = np.concatenate(parts)
         return joined[: round(part * len(joined)) : step]
 
-    dense, sparse, one_hot = {}, {}, {}
-    for number, column in enumerate(plan.spec.dense):
-        if column.kind != SCORE:
-            dense[column.name] = numbers_of_column(beginning([piece.dense[number] for piece in pieces]))
+    dense = {
+        column.name: numbers_of_column(beginning([piece.dense[number] for piece in pieces]))
+        for number, column in enumerate(plan.spec.dense)
+        if column.kind != SCORE
+    }
+    sparse, one_hot = {}, {}
     for number, column in enumerate(plan.spec.sparse if rows <= STUDIED_ROWS else ()):
         keys = beginning([piece.keys[number] for piece in pieces])
         if column.separator is None and column.rule != "cross":
