@@ -80,25 +80,24 @@ def column_problems(
 ) -> list[str]:
     """All faults of the settings that go by column; ``sizes``: multi_hot.sizes."""
     names, dense_names = [column.name for column in spec.sparse], [column.name for column in spec.numbers]
-    problems = _number_problems(
-        "encoding.num_embeddings",
-        encoding.num_embeddings,
-        names,
-        low=2,
-        needs_all=encoding.kind == "hash",
-    )
-    problems += _number_problems("encoding.min_count", encoding.min_count, names, high=1 << 62)
-    problems += _number_problems("encoding.top_k", encoding.top_k, names)
-    problems += _number_problems("encoding.capacity", encoding.capacity, names, low=FIRST_ID + 1)
+    numbers = {  # the key: its value, from which number to which
+        "encoding.num_embeddings": (encoding.num_embeddings, 2, 2**31 - 1),
+        "encoding.min_count": (encoding.min_count, 1, 1 << 62),
+        "encoding.top_k": (encoding.top_k, 1, 2**31 - 1),
+        "encoding.capacity": (encoding.capacity, FIRST_ID + 1, 2**31 - 1),
+        "multi_hot.sizes": (sizes, 1, 10_000),
+    }
+    problems = []
+    for key, (value, low, high) in numbers.items():
+        needs_all = key == "encoding.num_embeddings" and encoding.kind == "hash"
+        problems += _number_problems(key, value, names, low, high, needs_all=needs_all)
     problems += [] if problems else _shared_problems(encoding, spec)
-    problems += _number_problems("multi_hot.sizes", sizes, names, high=10_000)
     problems += _name_problems("dense.bucket_columns", dense.bucket_columns, dense_names)
     buckets = dense_names if dense.bucket_columns == AUTO else chosen(dense.bucket_columns, dense_names)
     problems += _mapping_problems("dense.transform", dense.transform, dense_names, dense_names)
     problems += _mapping_problems("dense.bucket_boundaries", dense.bucket_boundaries, dense_names, buckets)
     if known is not None:
-        key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
-        problems += _known_problems(known, key, dense, sizes, spec)
+        problems += _known_problems(known, encoding, dense, sizes, spec)
         return problems or (_growth_problems(known, encoding, spec) if encoding.grow_from else [])
     if problems:
         return problems
@@ -115,13 +114,7 @@ def column_problems(
 
 
 def _number_problems(
-    key: str,
-    value: Any,
-    names: Sequence[str],
-    *,
-    low: int = 1,
-    high: int = 2**31 - 1,
-    needs_all: bool = False,
+    key: str, value: Any, names: Sequence[str], low: int, high: int, *, needs_all: bool
 ) -> list[str]:
     """Problems of one number for all columns, a list in their order, or a mapping."""
     if value is None:
@@ -174,11 +167,8 @@ def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
         return [f"encoding.shared must hold lists of columns, such as [[item, last_items]], got {groups!r}"]
     if problems := _name_problems("encoding.shared", [name for group in groups for name in group], names):
         return problems
-    settings = (encoding.top_k, encoding.min_count, encoding.num_embeddings)
-    ways = zip(
-        [column.kind for column in spec.sparse], *(per_column(s, names) for s in settings), strict=True
-    )
-    way_of = dict(zip(names, ways, strict=True))
+    settings = [per_column(s, names) for s in (encoding.top_k, encoding.min_count, encoding.num_embeddings)]
+    way_of = dict(zip(names, zip([c.kind for c in spec.sparse], *settings, strict=True), strict=True))
     return [
         f"encoding.shared puts {', '.join(group)} together, which differ in kind or encoding.top_k, "
         "min_count or num_embeddings: give them the same"
@@ -222,8 +212,11 @@ def _growth_problems(known: Manifest, encoding: EncodingConfig, spec: Spec) -> l
     return problems
 
 
-def _known_problems(known: Manifest, key: str, dense: DenseConfig, sizes: Any, spec: Spec) -> list[str]:
+def _known_problems(
+    known: Manifest, encoding: EncodingConfig, dense: DenseConfig, sizes: Any, spec: Spec
+) -> list[str]:
     """Why the encoding of the dataset ``known`` cannot be used for files of this format."""
+    key = "encoding.path" if encoding.grow_from is None else "encoding.grow_from"
     settings = {
         "multi_hot.sizes": sizes,
         "dense.bucket_columns": dense.bucket_columns,
@@ -239,18 +232,20 @@ def _known_problems(known: Manifest, key: str, dense: DenseConfig, sizes: Any, s
             f"the ids of {known.path} were made of dataset={known.dataset}, this is dataset={spec.name}: "
             "a column is given those of the one of the same name there"
         )
-    dense_columns = [(c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)]
-    sparse = [
+    there: list[tuple[Any, ...]] = [
+        (c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)
+    ]
+    there += [
         (c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding, c.encoding.get("derived"))
         for c in known.sparse
         if "raw" in c.encoding
     ]
-    given = [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
-    if dense_columns != [(column.name, column.derivation) for column in spec.dense] or sparse != given:
+    given: list[tuple[Any, ...]] = [(c.name, c.derivation) for c in spec.dense]
+    given += [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
+    if there != given:
         problems.append(
             f"the dataset at {key}={known.path} has other columns than dataset={spec.name} "
-            f"({', '.join(name for name, _ in dense_columns)}; {', '.join(name for name, *_ in sparse)}): give the dataset= it was made with "
-            f"({known.dataset})"
+            f"({', '.join(name for name, *_ in there)}): give the dataset= it was made with ({known.dataset})"
         )
     return problems
 
