@@ -38,7 +38,6 @@ from dlrm_app.preprocess.passes.plan import (
     Cuts,
     Plan,
     cut_lines,
-    refuse_empty_cuts,
     unit_feeds,
 )
 from dlrm_app.preprocess.passes.shuffle import Gather
@@ -107,7 +106,6 @@ class Stages:
                 units = enumerate(self.plan.units_of(source))
                 lines |= {(source.index, number): rows.stop - rows.start for number, rows in units}
         lines = dict(sorted(lines.items()))
-        refuse_empty_cuts(sum(lines.values()), self.plan.fractions)
         return cut_lines(lines, self.plan.fractions)
 
     def make_columns(self, cuts: Cuts | None) -> MadeColumns:
@@ -205,7 +203,7 @@ class Stages:
             for c in columns.sparse
         ]
         dense = [
-            grow_target(column, parent.folder, self.plan.output, sparse, day_number(day))
+            grow_target(column, parent, self.plan.output, sparse, day_number(day))
             if is_target(column)
             else column
             for column in columns.dense

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import ClassVar
 
@@ -111,27 +111,24 @@ class Cuts:
         return segments
 
 
-def refuse_empty_cuts(num_lines: int, fractions: Mapping[str, float]) -> None:
-    """Raises ConfigError if one of ``fractions`` of ``num_lines`` is less than a line."""
+def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:
+    """Takes ``fractions`` of all lines from the end, rounded down; ``lines``: of each unit, in order.
+
+    Raises ConfigError if one is less than a line.
+    """
+    starts = [0, *accumulate(lines.values())]
+    total = starts[-1]
+    sizes = {name: int(total * fraction) for name, fraction in fractions.items()}
     refuse_if(
         [
-            f"split.{name}={fraction} of the {num_lines:,} lines of input.train is less than one, "
-            f"so the {name} split has no rows: give split.{name}={2 / num_lines:.2g} or more"
-            for name, fraction in fractions.items()
-            if not int(num_lines * fraction)
+            f"split.{name}={fractions[name]} of the {total:,} lines of input.train is less than one, "
+            f"so the {name} split has no rows: give split.{name}={2 / total:.2g} or more"
+            for name, size in sizes.items()
+            if not size
         ]
     )
-
-
-def cut_lines(lines: Mapping[tuple[int, int], int], fractions: Mapping[str, float]) -> Cuts:
-    """Takes ``fractions`` of all lines from the end, rounded down; ``lines``: of each unit, in order."""
-    first_lines, total = {}, 0
-    for unit, count in lines.items():
-        first_lines[unit] = total
-        total += count
-    test = int(total * fractions.get("test", 0))
-    val = int(total * fractions.get("val", 0))
-    return Cuts(total - test - val, total - test, first_lines)
+    val = total - sizes.get("test", 0)
+    return Cuts(val - sizes.get("val", 0), val, dict(zip(lines, starts, strict=False)))
 
 
 def segments(plan: Plan, cuts: Cuts | None, text: UnitText | ParquetUnit) -> list[Segment]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -108,19 +108,13 @@ class AddUpClicks:
         rate = share_of(int(all_clicks.sum()), int(all_rows.sum()))
         strength = prior_strength(all_rows, all_clicks, rate)
         file = f"target/{source.name}.parquet"
-        path = self.plan.output / file
-        path.parent.mkdir(exist_ok=True)
-        with written_whole(path) as temporary:
-            values = log_odds(all_rows, all_clicks, strength, rate)
-            columns = {"rows": all_rows, "clicks": all_clicks, "log_odds": values}  # the line is the id
-            table = pa.table({key: array_of(column) for key, column in columns.items()})
-            pq.write_table(table, temporary, compression="zstd")
+        values = log_odds(all_rows, all_clicks, strength, rate)
         self._write_folded(source.name, rows, clicks, strength)
         transform = {
             "kind": TARGET,
             "column": source.name,
             "file": file,
-            "checksum": checksum(path),
+            "checksum": _write(self.plan.output / file, all_rows, all_clicks, values),
             "rate": rate,
             "strength": strength,
             "folds": NUM_FOLDS,
@@ -153,36 +147,33 @@ class AddUpClicks:
             np.save(file, values)
 
 
+def _write(path: Path, rows: NDArray[Any], clicks: NDArray[Any], values: NDArray[Any]) -> str:
+    """Writes the file of a target column, a line for each id; gives its checksum."""
+    path.parent.mkdir(exist_ok=True)
+    columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
+    with written_whole(path) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+    return checksum(path)
+
+
 def grow_target(
-    target: DenseColumn, parent: Path, output: Path, sparse: Sequence[SparseColumn], day: int
+    target: DenseColumn, parent: Manifest, output: Path, sparse: Sequence[SparseColumn], day: int
 ) -> DenseColumn:
     """The target column of a day's ``sparse`` columns: what is known of old ids stays.
 
-    An id that was given on ``day`` has no rows; it says what a value says that no vocabulary knows. ``parent`` holds the file
-    of before, ``output`` gets the day's.
+    An id that was given on ``day`` has no rows; it says what a value says that no vocabulary knows. ``output`` has the
+    vocabularies, and gets the file.
     """
     rule = target.transform
     source = next(column for column in sparse if column.name == rule["column"])
-    with pq.ParquetFile(parent / rule["file"]) as file:
-        num_before = file.metadata.num_rows
-    before = read_clicks(parent, rule, num_before)
-    is_new = read_rows(output, source).given_day == day
-    is_new[num_before:] = True
-    path = output / rule["file"]
-    path.parent.mkdir(exist_ok=True)
-    unknown = before[2][source.encoding.get("rare_id", 0)]
-    columns: dict[str, pa.Array] = {}
-    for name, old, new in (
-        ("rows", before[0], 0),
-        ("clicks", before[1], 0),
-        ("log_odds", before[2], unknown),
-    ):
-        values = np.full(source.num_embeddings, new, old.dtype)
-        values[:num_before] = np.where(is_new[:num_before], values[:num_before], old)
-        columns[name] = array_of(values)
-    with written_whole(path) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
-    return replace(target, transform={**rule, "checksum": checksum(path)})
+    num_before = next(column.num_embeddings for column in parent.sparse if column.name == source.name)
+    before: Sequence[NDArray[Any]] = read_clicks(parent.folder, rule, num_before)
+    stays = np.flatnonzero(read_rows(output, source).given_day[:num_before] != day)
+    columns = [np.zeros(source.num_embeddings, old.dtype) for old in before]
+    columns[2][:] = before[2][source.encoding.get("rare_id", 0)]
+    for column, old in zip(columns, before, strict=True):
+        column[stays] = old[stays]
+    return replace(target, transform={**rule, "checksum": _write(output / rule["file"], *columns)})
 
 
 class OwnClicks:

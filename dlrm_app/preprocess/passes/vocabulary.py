@@ -70,8 +70,8 @@ class AddUp:
         features = self.groups[number]
         column, rule = self.plan.spec.sparse[features[0]], self.rules[features[0]]
         old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
-        day = self._add(features, rule, old, waiting)
-        grown = grow(old, day.known, day.is_seen, day.others, rule)
+        known, is_seen, others, distinct = self._add(features, rule, old, waiting)
+        grown = grow(old, known, is_seen, others, rule)
         file = f"vocab/{column.name}.parquet"
         raw = pa.concat_arrays(
             [_values(column.kind or "", grown.values.keys[grown.new], features, self.files), *raw]
@@ -87,20 +87,26 @@ class AddUp:
             "rare_id": RARE_ID,
             "raw": column.kind,
         }
-        rare = day.distinct - len(grown.new)
+        rare = distinct - len(grown.new)
         made = SparseColumn(
             column.name,
             FIRST_ID + len(grown.values),
             encoding,
             multi_hot=column.separator is not None,
-            distinct=day.distinct + int(np.count_nonzero(day.known)),
+            distinct=distinct + int(np.count_nonzero(known)),
             collisions=rare if rare > 1 else 0,
         )
-        growth = self._write_growth(grown, features, day) if self.grows else None
+        unseen = int(others.today.sum())
+        growth = (
+            self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
+        )
         return self.journal.unit(0, number).finish(AddedUp(made, growth))
 
-    def _add(self, features: Sequence[int], rule: Rule, old: Values, waiting: Waiting) -> "_Day":
-        """The day's counts, a few buckets at a time.
+    def _add(
+        self, features: Sequence[int], rule: Rule, old: Values, waiting: Waiting
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Waiting, int]:
+        """(rows of studied splits with each of the values ``old``, whether any row has it; the values that these lack, how many
+        of them this day has), a few buckets at a time.
 
         Where nothing grows values that are not seen often enough are left out.
         """
@@ -121,14 +127,13 @@ class AddUp:
             all_parts.append(part if self.grows else part.take(part.count >= rule.min_count))
             kept = len(old) + sum(len(part.keys) for part in all_parts)
             refuse_if_too_large(kept, BYTES_PER_KEPT, self.memory_bytes)
-        return _Day(known, is_seen, Waiting.joined(all_parts), distinct)
+        return known, is_seen, Waiting.joined(all_parts), distinct
 
-    def _write_growth(self, grown: Grown, features: Sequence[int], day: "_Day") -> Growth:
+    def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
         file = f"waiting/{names[0]}.parquet" if len(grown.waiting.keys) else ""
         if file:
             _write_waiting(self.plan.output / file, grown.waiting)
-        unseen = int(day.others.today.sum())
         return Growth(
             names,
             values=int(np.count_nonzero(grown.values.is_living)),
@@ -136,25 +141,11 @@ class AddUp:
             given_again=grown.num_given_again,
             expired=grown.num_expired,
             waiting=len(grown.waiting.keys),
-            lookups=int(day.known.sum()) + unseen,
+            lookups=lookups,
             unseen=unseen,
             waiting_file=file,
             waiting_checksum=checksum(self.plan.output / file) if file else "",
         )
-
-
-@dataclass(frozen=True)
-class _Day:
-    """A day's counts of a vocabulary of V values.
-
-    known [V]: rows of studied splits, ``is_seen`` [V] in any row; ``others``: the values that it lacks, ``distinct`` of them
-    in rows of studied splits.
-    """
-
-    known: NDArray[np.int64]
-    is_seen: NDArray[np.bool_]
-    others: Waiting
-    distinct: int
 
 
 def _joined(
