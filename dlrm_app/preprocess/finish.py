@@ -275,17 +275,6 @@ def _own_clicks(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _shortfalls(manifest: Manifest) -> list[str]:
-    """A warning for each source that has fewer rows than were published of a file of its name; .gz and the like don't count."""
-    published = manifest.config["dataset"].get("published_rows") or {}
-    rejects = sum(split.rejects for split in manifest.splits.values())
-    return [
-        f"warning: {source.path} has {source.rows:,} rows, {expected:,} were published: is it a part, or was its copy cut short?"
-        for source in manifest.sources
-        if (expected := published.get(Path(source.path).name.partition(".")[0], 0)) > source.rows + rejects
-    ]
-
-
 def next_command(manifest: Manifest) -> str:
     """The line with the next command: training; evaluation where there are no rows to train on; otherwise a check."""
     path = {"data.path": manifest.path}
