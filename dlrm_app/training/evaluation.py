@@ -1,6 +1,7 @@
 """Whole splits measured while training: evaluations with the weights and their average, and the fit of the last bias."""
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -73,10 +74,26 @@ NEWTON_STEPS = 4
 
 
 def fit_final_bias(run: TrainingRun) -> None:
-    """Shifts every last bias of the run's model. Every rank must call it, with no pipeline attached.
+    """Shifts every last bias to the train split's clicks, then to val's by what these say beyond chance.
 
-    An ensemble's models are shifted by the same number, found for the mean of their probabilities.
+    Val's rows are mostly the newest. Every rank must call it, with no pipeline attached. An ensemble's models are
+    shifted by the same number, found for the mean of their probabilities.
     """
+    to_train, _ = _shift_to_split(run, "train")
+    to_val = 0.0
+    _shift_biases(run, to_train)
+    if "val" in run.manifest.splits and run.manifest.splits["val"].positives is not None:
+        to_val = beyond_chance(*_shift_to_split(run, "val"))
+        _shift_biases(run, to_val)
+    logger.info(
+        "trainer.calibrate: the last bias is shifted by %+.4f to the train split's clicks, and by %+.4f to val's",
+        to_train,
+        to_val,
+    )
+
+
+def _shift_to_split(run: TrainingRun, split: str) -> tuple[float, float]:
+    """``shift_to_labels`` of the rows of ``split``."""
     kept: list[torch.Tensor] = []
     clicks = 0.0
 
@@ -86,26 +103,37 @@ def fit_final_bias(run: TrainingRun) -> None:
         kept.append(logits.to("cpu", torch.float32, copy=True))
         clicks += batch.labels[: batch.num_valid].sum().item()
 
-    with split_batches(run, "train") as batches:
-        score_rows(run.forward_passes, batches, run.runtime, "calibrate", keep)
-    shift = shift_to_labels(kept, clicks)
+    with split_batches(run, split) as batches:
+        score_rows(run.forward_passes, batches, run.runtime, f"calibrate on {split}", keep)
+    return shift_to_labels(kept, clicks)
+
+
+def _shift_biases(run: TrainingRun, shift: float) -> None:
     for bias in last_biases(run.trainable.model):
         bias.data.add_(shift)
-    logger.info("trainer.calibrate: the last bias is shifted by %+.4f, to the train split's clicks", shift)
 
 
-def shift_to_labels(logits: Sequence[torch.Tensor], clicks: float) -> float:
-    """The shift of all ranks' logits with which probabilities add up to clicks, by Newton's method.
+def beyond_chance(shift: float, error: float) -> float:
+    """The part of a measured ``shift`` that its standard ``error`` leaves: James and Stein's estimator, never below 0.
 
-    logits: parts [n] of this rank's, clicks: of its rows. Within ±LARGEST; 0 where the logits are all sure, so that no
-    shift counts.
+    W. James, C. Stein, Estimation with quadratic loss (1961): 1 - error²/shift² of it.
     """
-    shift = 0.0
+    return shift * max(0.0, 1 - (error / shift) ** 2) if shift else 0.0
+
+
+def shift_to_labels(logits: Sequence[torch.Tensor], clicks: float) -> tuple[float, float]:
+    """The shift of all ranks' logits with which probabilities add up to clicks, by Newton's method; its standard error.
+
+    logits: parts [n] of this rank's, clicks: of its rows. Within ±LARGEST; 0, with an error of
+    infinity, where the logits are all sure, so that no shift counts.
+    """
+    shift, error = 0.0, math.inf
     for _ in range(NEWTON_STEPS):
         sums = torch.tensor([clicks, 0.0], dtype=torch.float64)
         for part in logits:
             p = torch.sigmoid(part.double() + shift)
             sums += torch.stack([-p.sum(), (p * (1 - p)).sum()])
         missing, slope = sum_in_rank_order(sums).tolist()
-        shift = min(max(shift + missing / slope, -LARGEST), LARGEST) if slope else 0.0
-    return shift
+        if slope:
+            shift, error = min(max(shift + missing / slope, -LARGEST), LARGEST), slope**-0.5
+    return shift, error

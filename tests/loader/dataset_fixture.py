@@ -1,6 +1,6 @@
 """A small dataset folder with a signal that a model can learn, for any test that needs one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,13 @@ def write_dataset(
     rows_per_group: int = 256,
     rows_per_shard: int = 1024,
     labelled: bool = True,
+    shifts: Mapping[str, float] | None = None,
 ) -> Manifest:
     """Writes a dataset of ``rows`` training rows (and a quarter each of val and test, unless ``rows`` says).
 
     Columns: i0… (dense), c0… (one-hot, tables of ``one_hot`` rows), m0… (multi-hot, 0 to 4 ids a row).
     The click probability is a sigmoid of a weighted sum of the dense values and of an effect of every id;
-    ``manifest.best`` holds what the true probabilities reach on test.
+    ``manifest.best`` holds what the true probabilities reach on test. ``shifts`` are added to the logits of a split.
     """
     sizes = {"train": rows, "val": rows // 4, "test": rows // 4} if isinstance(rows, int) else rows
     generator = np.random.default_rng(seed)
@@ -49,7 +50,7 @@ def write_dataset(
     splits, best = {}, None
     for split, size in sizes.items():
         columns, logits = _draw(size, num_dense, one_hot, multi_hot, weights, effects, generator)
-        chances = 1 / (1 + np.exp(-logits))
+        chances = 1 / (1 + np.exp(-logits - (shifts or {}).get(split, 0.0)))
         labels = (generator.random(size) < chances).astype(np.uint8)
         if labelled:
             columns = {LABEL: pa.array(labels), **columns}

@@ -1,15 +1,17 @@
-"""trainer.calibrate: the shift is the root that bisection finds; then the train split's predictions add up; stops and ranks
-change nothing; a run keeps its losses and its ranking."""
+"""trainer.calibrate: the shift is the root that bisection finds; then predictions add up, to val's clicks beyond chance; stops
+and ranks change nothing; a run keeps its losses and its ranking."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import EvaluateConfig
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
-from dlrm_app.training.evaluation import LARGEST, shift_to_labels
+from dlrm_app.training.evaluation import LARGEST, beyond_chance, shift_to_labels
 from tests.loader.dataset_fixture import write_dataset
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, events, final_bytes, losses, train_here
@@ -33,20 +35,35 @@ def test_under_the_shift_predictions_add_up_to_the_labels(offset: float) -> None
     truth = -3 + torch.randn(20_000, generator=generator)
     labels = torch.bernoulli(truth.sigmoid(), generator=generator) > 0
     logits = truth + offset
-    found = shift_to_labels(logits.split(4096), float(labels.sum()))
+    found, error = shift_to_labels(logits.split(4096), float(labels.sum()))
+    spread = np.std([root(truth, torch.bernoulli(truth.sigmoid()) > 0) for _ in range(200)])
+    assert error == pytest.approx(spread, rel=0.2)
     assert found == pytest.approx(root(logits, labels), abs=1e-6)
 
 
 def test_no_shift_is_larger_than_a_bias_can_mend() -> None:
-    assert shift_to_labels([torch.full((4,), -9.0)], 1) == LARGEST
-    assert shift_to_labels([torch.full((4,), 9.0)], 1) == -LARGEST
-    assert shift_to_labels([torch.full((4,), -1e6)], 1) == 0  # predictions of 0, which no shift moves
+    assert shift_to_labels([torch.full((4,), -9.0)], 1)[0] == LARGEST
+    assert shift_to_labels([torch.full((4,), 9.0)], 1)[0] == -LARGEST
+    assert shift_to_labels([torch.full((4,), -1e6)], 1) == (
+        0,
+        math.inf,
+    )  # predictions of 0, which no shift moves
+
+
+def test_what_is_kept_of_a_shift_errs_less_than_all_of_it_where_there_is_none() -> None:
+    """And all but the last few hundredths is kept of a shift that is far beyond its error."""
+    measured = np.random.default_rng(0).normal(0, 0.03, 10_000)
+    kept = np.array([beyond_chance(shift, 0.03) for shift in measured])
+    assert (kept**2).mean() < 0.6 * (measured**2).mean()
+    assert np.abs(kept).max() < np.abs(measured).max()
+    assert beyond_chance(-0.4, 0.03) == pytest.approx(-0.4 * (1 - 9 / 1600))
+    assert beyond_chance(0.02, 0.03) == beyond_chance(0.0, math.inf) == 0
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("calibrated")
-    write_dataset(folder / "dataset", rows={"train": 4000, "val": 1001})
+    write_dataset(folder / "dataset", rows={"train": 4000, "val": 3001}, shifts={"val": 0.7})
     train_here(folder / "whole", f"data.path={folder}/dataset", *CALIBRATED, "checkpoint.every_steps=20")
     return folder
 
@@ -70,16 +87,22 @@ def test_two_ranks_shift_by_the_same(folder: Path) -> None:
         assert found[name] == pytest.approx(expected[name], rel=1e-5)
 
 
-def test_the_run_predicts_as_many_clicks_as_it_learnt_from(folder: Path) -> None:
-    """dlrm-evaluate finds it on the train split; the steps are as without, and so is the ranking."""
+def test_the_run_predicts_as_many_clicks_as_val_has_but_for_chance(folder: Path) -> None:
+    """dlrm-evaluate finds it; without val, as many as the train split has. The steps are as without, and so is the ranking."""
     train_here(folder / "without", f"data.path={folder}/dataset", *CALIBRATED[:-1])
     assert losses(folder / "without") == losses(folder / "whole")
-    fitted, plain = (evaluated(folder / run, "train") for run in ("whole", "without"))
-    assert fitted["calibration"] == pytest.approx(1, abs=1e-4)
-    assert plain["calibration"] != pytest.approx(1, abs=1e-2)
+    fitted, plain = (evaluated(folder / run, "val") for run in ("whole", "without"))
+    assert fitted["calibration"] == pytest.approx(1, abs=0.01)
+    assert plain["calibration"] < 0.9
     assert fitted["auc"] == pytest.approx(plain["auc"], abs=1e-3)
     (logged,) = events(folder / "whole", "eval")
-    assert evaluated(folder / "whole", "val")["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
+    assert fitted["calibration"] == pytest.approx(logged["calibration"], abs=1e-6)
+
+
+def test_without_val_the_run_predicts_as_many_clicks_as_it_learnt_from(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "dataset", rows={"train": 4000})
+    train_here(tmp_path / "run", f"data.path={tmp_path}/dataset", *CALIBRATED)
+    assert evaluated(tmp_path / "run", "train")["calibration"] == pytest.approx(1, abs=1e-4)
 
 
 def evaluated(run: Path, split: str, which: str = "newest") -> dict[str, float]:
@@ -100,7 +123,7 @@ def test_whatever_ends_the_run_and_which_weights_count_the_bias_is_fitted(
 ) -> None:
     train_here(tmp_path / "run", f"data.path={folder}/dataset", *CALIBRATED, *end)
     for which in ("newest", "best"):
-        assert evaluated(tmp_path / "run", "train", which)["calibration"] == pytest.approx(1, abs=1e-4)
+        assert evaluated(tmp_path / "run", "val", which)["calibration"] == pytest.approx(1, abs=0.01)
     (result,) = events(tmp_path / "run", "eval")[-1:]
     assert evaluated(tmp_path / "run", "val")["logloss"] == pytest.approx(result["logloss"], abs=1e-6)
 
@@ -121,7 +144,7 @@ def test_a_best_checkpoint_within_an_epoch_is_said(
 ) -> None:
     keys = [
         "trainer.epochs=2",
-        "optimizer.sparse.lr=3.0",
+        "optimizer.sparse.lr=30.0",
         "checkpoint.every_steps=3",
         "evaluation.every_steps=3",
     ]
