@@ -92,10 +92,6 @@ def choice(summary: Summary, *more: str, has_clicks: bool = True) -> Choice:
     return choose(summary, config.encoding, config.dense, SPEC, has_clicks)
 
 
-def test_the_choice_depends_on_the_summary_alone() -> None:
-    assert choice(summary()) == choice(summary())
-
-
 def test_few_rows_have_vocabularies_buckets_and_targets() -> None:
     made = choice(summary())
     assert made.encoding["kind"] == "vocab"

@@ -1,6 +1,5 @@
 """A CSV with a header, quotes and a list column, by the example spec that users copy."""
 
-import gzip
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -58,15 +57,6 @@ def test_a_vocabulary_keeps_the_strings(tmp_path: Path) -> None:
         table = pq.read_table(tmp_path / "out" / "vocab" / f"{name}.parquet")
         kept = dict(zip(table["value"].to_pylist(), table["id"].to_pylist(), strict=True))
         assert kept == reference.make_vocabulary(values)
-
-
-def test_a_gz_file_gives_the_same_shards(tmp_path: Path) -> None:
-    (tmp_path / "example.csv.gz").write_bytes(gzip.compress(EXAMPLE.read_bytes()))
-    options = ("dataset=example_csv", "rejects.max_fraction=0.6")
-    plain = run(tmp_path / "plain", *options, f"input.train={EXAMPLE}")
-    zipped = run(tmp_path / "zipped", *options, f"input.train={tmp_path}/*.gz")
-    assert plain.splits == zipped.splits
-    assert plain.sources[0].checksum == zipped.sources[0].checksum
 
 
 def test_columns_share_a_vocabulary_that_is_the_reference_s(tmp_path: Path) -> None:

@@ -132,19 +132,6 @@ def interrupted(output: Path, given: list[str], monkeypatch: pytest.MonkeyPatch)
     assert (output / WORK).is_dir()
 
 
-def test_a_speed_is_told_only_of_a_run_that_did_everything(
-    clicks: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    given = [f"input.train={clicks}/?.tsv", *options("hash")]
-    interrupted(clicks / "out", given, monkeypatch)
-    caplog.set_level("INFO")
-    run(clicks / "out", *given)
-    assert "rows/s" not in caplog.text
-    caplog.clear()
-    run(clicks / "whole", *given)
-    assert "rows/s" in caplog.text
-
-
 def test_an_unfinished_dataset_refuses_another_configuration(
     clicks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

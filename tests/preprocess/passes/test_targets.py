@@ -13,11 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from dlrm_app.check.check_dataset import check_dataset
-from dlrm_app.dataset.manifest import Manifest, read_manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
-from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.targets import NUM_FOLDS, STRONGEST, OwnClicks, prior_strength
-from dlrm_app.preprocess.read.parser import Parser
 from tests.preprocess import reference
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run, spec_of, table_of
@@ -102,17 +100,6 @@ def test_shuffled_labels_teach_nothing_and_a_leak_is_found(
 def columns_of(manifest: Manifest, split: str = "train") -> NDArray[np.float32]:
     table = table_of(manifest, split)
     return np.stack([table[f"{name}_target"].to_numpy() for name in COLUMNS], 1)
-
-
-def test_a_raw_row_is_encoded_as_when_it_was_written(clicks: Path, dataset: Manifest) -> None:
-    """By the files in the dataset folder alone, as at serving."""
-    lines = clicks.read_bytes().splitlines(keepends=True)[dataset.splits["train"].rows :][:100]
-    text = np.frombuffer(b"".join(lines) + bytes(64), np.uint8)
-    parser = Parser(spec_of("criteo_kaggle"), 100)
-    parser.parse(text, 0, len(text) - 64, 100)
-    again = read_manifest(dataset.folder)
-    encoded = Encoder(spec_of("criteo_kaggle"), again.dense, again.sparse, again.folder).encode(parser.take())
-    assert encoded.table.equals(table_of(dataset, "val").slice(0, 100))
 
 
 def test_rows_are_not_told_their_own_clicks_by_way_of_the_dataset_they_made(
