@@ -228,7 +228,7 @@ def set_aside_after(run: Path, step: int) -> Path | None:
     return aside
 
 
-PACKAGES = (
+PACKAGES = [
     "dlrm-app",
     "torch",
     "fbgemm-gpu",
@@ -237,7 +237,7 @@ PACKAGES = (
     "torchmetrics",
     "numpy",
     "pyarrow",
-)
+]
 
 
 def describe_dataset(manifest: Manifest) -> dict[str, Any]:

@@ -20,13 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class Throughput:
-    """Times steps of ``global_batch_size`` samples; to be read when the device has done them.
+    """Times steps; to be read when the device has done them.
 
     Evaluations and saves between steps are left out, as in ``Progress.samples_per_second``, the throughput of a whole run.
     """
 
-    def __init__(self, global_batch_size: int) -> None:
-        self._global_batch_size = global_batch_size
+    def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
@@ -49,11 +48,11 @@ class Throughput:
         """Counts a step."""
         self._num_steps += 1
 
-    def read(self) -> tuple[float, float]:
-        """(samples per second, seconds per step) since the last reading or restart."""
+    def seconds_per_step(self) -> float:
+        """Since the last reading or restart."""
         seconds = (time.perf_counter() - self._started) / max(1, self._num_steps)
         self._started, self._num_steps = time.perf_counter(), 0
-        return self._global_batch_size / seconds, seconds
+        return seconds
 
 
 NO_STEP = 2**62
@@ -162,23 +161,20 @@ class Trace:
             steps = schedule(wait=WARM_STEPS - 1, warmup=1, active=NUM_STEPS, repeat=1)
             activities = [ProfilerActivity.CPU, *on_gpu]
             self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._write)
-
-    def before_step(self) -> None:
-        """Begins with the first step."""
-        if self._profile is not None and not self._num_steps:
             self._profile.start()
-        self._num_steps += 1
 
     def after_step(self) -> None:
         """Begins and ends the recording where it should."""
+        self._num_steps += 1
         if self._profile is not None:
             self._profile.step()
 
     def close(self) -> None:
         """Writes what there is of a recording under way; says if there is none."""
-        if self._profile is not None and self._num_steps:
-            self._profile.stop()
-        if self._profile is not None and self._num_steps <= WARM_STEPS:
+        if self._profile is None:
+            return
+        self._profile.stop()
+        if self._num_steps <= WARM_STEPS:
             first, last = WARM_STEPS + 1, WARM_STEPS + NUM_STEPS
             wanted = f"profiler=true records steps {first} to {last}"
             logger.warning("no trace: %s, and this start took %d", wanted, self._num_steps)

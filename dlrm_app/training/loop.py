@@ -93,7 +93,6 @@ def take_step(run: TrainingRun, stream: Iterator[Batch], bar: Any) -> None:
     run.learning_rates.apply(progress.step + 1)
     if run.config.model.dropout or run.config.model.bottom_dropout:
         set_step_seed(trainer.seed, progress.step + 1, run.runtime.rank)
-    instruments.trace.before_step()
     every = min(SAMPLED, trainer.log_every_steps) if run.runtime.device_type == "cuda" else 1
     with nullcontext() if (progress.step + 1) % every else instruments.parts.step():
         loss, _, _ = run.trainable.pipeline.progress(stream)
@@ -193,7 +192,8 @@ def log_loss(run: TrainingRun, batches: TrainBatches, bar: Any) -> None:
         return
     check_finite(run, batches)
     loss = meter.read()
-    samples_per_second, seconds_per_step = instruments.throughput.read()
+    seconds_per_step = instruments.throughput.seconds_per_step()
+    samples_per_second = run.config.trainer.global_batch_size / seconds_per_step
     lr = run.learning_rates.at(progress.step)
     step_ms = instruments.parts.mean_ms(run.runtime)
     event = TrainEvent(progress.epoch, progress.step, loss, samples_per_second, lr, step_ms)

@@ -119,7 +119,7 @@ def prepare(
     num_steps = config.trainer.num_steps(manifest.splits["train"].rows)
     rates = LearningRates(trainable.optimizer, tables, config.optimizer, config.schedule, num_steps)
     instruments = Instruments(
-        Throughput(config.trainer.global_batch_size),
+        Throughput(),
         StepParts(
             trainable.model, trainable.optimizer, trainable.pipeline, runtime.device, runtime.world_size == 1
         ),
