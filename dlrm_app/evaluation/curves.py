@@ -1,6 +1,11 @@
-"""ROC curve, reliability diagram and score histogram of predictions spread over all ranks."""
+"""ROC curve, reliability diagram and score histogram of predictions spread over all ranks, as curves.json has them.
 
-from dataclasses import dataclass
+roc: points from (0, 0) to (1, 1), a row is called positive from ``threshold`` (a probability) on; None where all rows are of
+one class. reliability: bins of about equally many rows, by rising prediction, with the range and the mean of their
+predictions. histogram: rows of either class by logit; ``edges`` has one more entry, and the outermost bins hold all beyond.
+"""
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,49 +23,11 @@ TAIL = 0.001
 CHUNK = 1 << 20
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Lists = dict[str, list[float]]
 
 
-@dataclass(frozen=True)
-class Roc:
-    """Points of the ROC curve from (0, 0) to (1, 1); a row is called positive from ``threshold`` (a probability) on."""
-
-    false_positive_rate: list[float]
-    true_positive_rate: list[float]
-    threshold: list[float]
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Bins of about equally many rows, by rising prediction, with the range and the mean of their predictions."""
-
-    low: list[float]
-    high: list[float]
-    count: list[int]
-    positives: list[int]
-    mean_prediction: list[float]
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Rows of either class by logit; ``edges`` has one more entry. The outermost bins hold all that lies beyond."""
-
-    edges: list[float]
-    negatives: list[int]
-    positives: list[int]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """``num_samples`` leaves rows out whose logit is nan. ``roc`` is None where all rows are of one class."""
-
-    num_samples: int
-    roc: Roc | None
-    reliability: Reliability
-    histogram: Histogram
-
-
-def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> Curves | None:
-    """Curves of ``logits`` [n] float32 with ``labels`` [n] bool; None where there are no rows at all.
+def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any] | None:
+    """Curves of ``logits`` [n] float32 with ``labels`` [n] bool, without rows whose logit is nan; None if there are no rows.
 
     Every rank gives its own rows, any number of them, and gets the same curves, whatever the number of ranks.
     """
@@ -72,12 +39,12 @@ def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> Curves | None:
     counts, predictions = _count(logits, labels, low, high)
     negatives, positives = counts.cpu().numpy()
     edges = np.linspace(low, high, NUM_BUCKETS + 1)
-    return Curves(
-        num_samples=int(negatives.sum() + positives.sum()),
-        roc=_roc(negatives, positives, edges),
-        reliability=_reliability(negatives + positives, positives, predictions.cpu().numpy(), edges),
-        histogram=_histogram(negatives, positives, edges),
-    )
+    return {
+        "num_samples": int(negatives.sum() + positives.sum()),
+        "roc": _roc(negatives, positives, edges),
+        "reliability": _reliability(negatives + positives, positives, predictions.cpu().numpy(), edges),
+        "histogram": _histogram(negatives, positives, edges),
+    }
 
 
 def _range(logits: torch.Tensor) -> tuple[float, float]:
@@ -104,7 +71,7 @@ def _count(
     return all_reduce_sum(counts).view(2, NUM_BUCKETS), all_reduce_sum(predictions)
 
 
-def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Roc | None:
+def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Lists | None:
     """At most NUM_ROC_POINTS + 1 points, spread evenly along the curve (by the sum of both rates)."""
     if not negatives.sum() or not positives.sum():
         return None
@@ -113,39 +80,39 @@ def _roc(negatives: Counts, positives: Counts, edges: Floats) -> Roc | None:
     )
     wanted = np.linspace(0, 2, NUM_ROC_POINTS + 1)
     points = np.unique(np.searchsorted(false_rate + true_rate, wanted).clip(max=NUM_BUCKETS))
-    return Roc(
-        false_rate[points].tolist(), true_rate[points].tolist(), _sigmoid(edges[::-1][points]).tolist()
-    )
+    return {
+        "false_positive_rate": false_rate[points].tolist(),
+        "true_positive_rate": true_rate[points].tolist(),
+        "threshold": _sigmoid(edges[::-1][points]).tolist(),
+    }
 
 
-def _reliability(rows: Counts, positives: Counts, predictions: Floats, edges: Floats) -> Reliability:
+def _reliability(rows: Counts, positives: Counts, predictions: Floats, edges: Floats) -> Lists:
     behind = rows.cumsum()
     wanted = np.arange(1, NUM_RELIABILITY_BINS + 1) * behind[-1] / NUM_RELIABILITY_BINS
     stops = np.unique(np.searchsorted(behind, wanted) + 1)
     starts = np.concatenate([[0], stops[:-1]])
-    count, positive, prediction = (
-        np.add.reduceat(values, starts) for values in (rows, positives, predictions)
-    )
-    return Reliability(
-        low=_sigmoid(edges[starts]).tolist(),
-        high=_sigmoid(edges[stops]).tolist(),
-        count=count.tolist(),
-        positives=positive.tolist(),
-        mean_prediction=(prediction / count).tolist(),
-    )
+    count = np.add.reduceat(rows, starts)
+    return {
+        "low": _sigmoid(edges[starts]).tolist(),
+        "high": _sigmoid(edges[stops]).tolist(),
+        "count": count.tolist(),
+        "positives": np.add.reduceat(positives, starts).tolist(),
+        "mean_prediction": (np.add.reduceat(predictions, starts) / count).tolist(),
+    }
 
 
-def _histogram(negatives: Counts, positives: Counts, edges: Floats) -> Histogram:
+def _histogram(negatives: Counts, positives: Counts, edges: Floats) -> Lists:
     behind = (negatives + positives).cumsum()
     first, last = np.searchsorted(behind, [TAIL * behind[-1], (1 - TAIL) * behind[-1]])
     width = max(1, -(-int(last + 1 - first) // NUM_HISTOGRAM_BINS))
     starts = np.arange(first, last + 1, width)
     groups = np.concatenate([[0], starts[1:]])
-    return Histogram(
-        edges=edges[np.concatenate([starts, [min(starts[-1] + width, NUM_BUCKETS)]])].tolist(),
-        negatives=np.add.reduceat(negatives, groups).tolist(),
-        positives=np.add.reduceat(positives, groups).tolist(),
-    )
+    return {
+        "edges": edges[np.concatenate([starts, [min(starts[-1] + width, NUM_BUCKETS)]])].tolist(),
+        "negatives": np.add.reduceat(negatives, groups).tolist(),
+        "positives": np.add.reduceat(positives, groups).tolist(),
+    }
 
 
 def _sigmoid(logits: Floats) -> Floats:

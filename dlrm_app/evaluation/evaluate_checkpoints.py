@@ -16,10 +16,10 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
-from dlrm_app.evaluation.importance import ShareOfRows, measure_importance, sample_rows
+from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.evaluation.problems import group_problem, refuse_moved
+from dlrm_app.evaluation.problems import group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
@@ -28,16 +28,12 @@ from dlrm_app.evaluation.result import (
     ModelResult,
     PairedTest,
     format_result,
-    importance_table,
 )
 from dlrm_app.evaluation.scores import measure_scores
 from dlrm_app.files import explained_disk_errors, write_json
-from dlrm_app.loader.batch import BatchMaker, EvalBatches, choose_loading
-from dlrm_app.loader.reader import SplitReader
-from dlrm_app.loader.rows import Columns, arrange
+from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
-from dlrm_app.table import text_table
 from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
@@ -54,10 +50,6 @@ class Measured:
     labels: torch.Tensor
     importance: Importance | None = None
 
-    def result(self, interval: Interval) -> ModelResult:
-        """Its part of the result."""
-        return ModelResult(self.path, self.step, self.values, interval, self.importance)
-
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
     """Evaluates as ``config`` says, prints a table, and gives what ``config.output`` gets. Raises DlrmError."""
@@ -70,7 +62,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
         if data_path is not None:
             folder = Path(data_path)
             manifest = rows = runtime.together(lambda: open_rows(folder, models, config))
-            measured = [measure_on_same(trained, rows, config, runtime) for trained in models]
+            measured = [measure(trained, rows, config, runtime) for trained in models]
         for other in measured[1:]:
             refuse_other_labels(other, measured[0], runtime)
         if config.scores or config.blend:
@@ -84,16 +76,15 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             split=config.split,
             group_by=config.group_by,
             confidence=config.confidence,
-            models=[each.result(interval) for each, interval in zip(measured, intervals, strict=True)],
+            models=[
+                ModelResult(each.path, each.step, each.values, interval, each.importance)
+                for each, interval in zip(measured, intervals, strict=True)
+            ],
             comparison=comparison,
             tests=tests,
         )
         if runtime.is_first:
             print(format_result(result, config.ema))
-            for model in result.models:
-                if model.importance:
-                    table = text_table(*importance_table(model.importance))
-                    print(f"{model.name}: {model.importance.title}\n{table}")
             print(next_command(config, manifest), flush=True)
             if config.output:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
@@ -110,17 +101,9 @@ def open_rows(path: Path, models: Sequence[TrainedModel], config: EvaluateConfig
     if models:
         known_rows(models[0], manifest)
     for trained in models:
-        problem = group_problem(manifest, trained.features, config.group_by)
-        refuse_if([problem] if problem else [])
+        refuse_if(group_problems(manifest, trained.features, config.group_by))
     verify_shards(manifest, checksums=config.data.verify)
     return manifest
-
-
-def measure_on_same(
-    trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime
-) -> Measured:
-    """Measures on ``manifest``, or on the model's own dataset of the same files where that is encoded in another way."""
-    return measure(trained, runtime.together(lambda: same_rows(trained, manifest, config)), config, runtime)
 
 
 def same_rows(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig) -> Manifest:
@@ -158,14 +141,14 @@ def refuse_other_labels(first: Measured, second: Measured, runtime: Runtime) -> 
         )
 
 
-def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
-    """Loads the model, evaluates it and lets it go."""
-    size = config.batch_size or batch_rows(
-        trained.evaluation.batch_size,
-        trained.trainer.global_batch_size,
-        runtime.world_size,
-        runtime.device_type,
-    )
+def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, runtime: Runtime) -> Measured:
+    """Loads the model, evaluates it and lets it go.
+
+    On the rows of ``others``, or of the model's own dataset of the same files where that is encoded in another way.
+    """
+    manifest = runtime.together(lambda: same_rows(trained, others, config))
+    rows = trained.evaluation.batch_size, trained.trainer.global_batch_size
+    size = config.batch_size or batch_rows(*rows, runtime.world_size, runtime.device_type)
     batches = runtime.together(
         lambda: EvalBatches(
             manifest,
@@ -182,33 +165,13 @@ def measure(trained: TrainedModel, manifest: Manifest, config: EvaluateConfig, r
     metrics = ClickMetrics(config.split, config.group_by)
     with batches:
         values = evaluate(passes, batches, metrics, runtime, f"evaluate {trained.name}")
-    importance = _importance(passes, trained, manifest, config, size, runtime) if config.importance else None
+    importance = None
+    if config.importance:
+        importance = measure_importance(passes, trained.features, manifest, config, size, runtime)
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
     return Measured(str(trained.folder), step, values, *metrics.rows(), importance)
-
-
-def _importance(
-    passes: ForwardPasses,
-    trained: TrainedModel,
-    manifest: Manifest,
-    config: EvaluateConfig,
-    batch_size: int,
-    runtime: Runtime,
-) -> Importance:
-    reader = SplitReader(manifest, config.split, trained.features)
-    sample = sample_rows(reader, config.permutations.rows, runtime)
-    maker = BatchMaker(manifest, trained.features, batch_size, runtime.device)
-    names = [*(column.name for column in manifest.dense), *trained.features]
-
-    def score(rows: Columns, title: str) -> tuple[torch.Tensor, torch.Tensor]:
-        metrics = ClickMetrics("the sample")
-        batches = ShareOfRows(arrange(rows, None), maker, batch_size, runtime)
-        evaluate(passes, batches, metrics, runtime, title)
-        return metrics.rows()
-
-    return measure_importance(score, sample, names, config.permutations, config.confidence)
 
 
 def find_intervals(
@@ -224,13 +187,10 @@ def find_intervals(
     compared = [compare_aucs(each.logits, first.logits, labels, confidence) for each in others]
     adjusted = holm([each.p_value for each in compared])
     intervals = [compared[0].second, *(each.first for each in compared)]
-    return intervals, _reversed(compared[0]), list(map(PairedTest, compared, adjusted))
-
-
-def _reversed(of: Comparison) -> Comparison:
-    less = of.difference
+    less = compared[0].difference
     difference = Interval(-less.value, less.standard_error, -less.high, -less.low)
-    return Comparison(of.second, of.first, difference, of.p_value)
+    comparison = Comparison(intervals[0], intervals[1], difference, compared[0].p_value)
+    return intervals, comparison, list(map(PairedTest, compared, adjusted))
 
 
 def next_command(config: EvaluateConfig, manifest: Manifest | None) -> str:

@@ -16,18 +16,16 @@ from dlrm_app.tables.specs import Table
 
 def evaluation_problems(config: EvaluationConfig, manifest: Manifest, tables: Sequence[Table]) -> list[str]:
     """Settings of a training run's evaluations that the dataset does not allow."""
-    problems = []
     features = [name for table in tables for name in table.features]
-    if problem := group_problem(manifest, features, config.group_by):
-        problems.append(f"evaluation.{problem}")
-    has_val = has_labelled_val(manifest)
-    for key in ("every_steps", "per_epoch", "target_auc", "patience"):
-        if getattr(config, key) is not None and not has_val:
-            problems.append(
-                f"evaluation.{key} needs a labelled val split, which {manifest.path} has not: set it to null, "
-                "or preprocess with split.val=0.1"
-            )
-    return problems
+    problems = [f"evaluation.{each}" for each in group_problems(manifest, features, config.group_by)]
+    if has_labelled_val(manifest):
+        return problems
+    return problems + [
+        f"evaluation.{key} needs a labelled val split, which {manifest.path} has not: set it to null, "
+        "or preprocess with split.val=0.1"
+        for key in ("every_steps", "per_epoch", "target_auc", "patience")
+        if getattr(config, key) is not None
+    ]
 
 
 def has_labelled_val(manifest: Manifest) -> bool:
@@ -35,12 +33,14 @@ def has_labelled_val(manifest: Manifest) -> bool:
     return "val" in manifest.splits and manifest.splits["val"].positives is not None
 
 
-def group_problem(manifest: Manifest, features: Sequence[str], group_by: str | None) -> str | None:
+def group_problems(manifest: Manifest, features: Sequence[str], group_by: str | None) -> list[str]:
     """Says why the rows cannot be grouped by ``group_by``; ``features`` are those that the model reads."""
     one_hot = [c.name for c in manifest.sparse if c.name in features and not c.multi_hot]
     if group_by is None or group_by in one_hot:
-        return None
-    return f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"
+        return []
+    return [
+        f"group_by={group_by} is no one-hot feature that the model reads: use one of {', '.join(one_hot)}"
+    ]
 
 
 def check_paths(config: EvaluateConfig, is_first: bool) -> None:
@@ -58,19 +58,16 @@ def check_paths(config: EvaluateConfig, is_first: bool) -> None:
 
 def _check_rows(config: EvaluateConfig) -> None:
     """Looks at the dataset alone; whether it is what the models read is checked once they are open."""
-    if config.data.path is None and config.checkpoint is None:
+    path = config.data.path
+    if path is None and config.checkpoint is not None:
+        folder = choose_checkpoint(Path(config.checkpoint), config.which)
+        path = str(read_saved_config(read_marker(folder).config, folder).data.path)
+        refuse_moved(Path(path), config.checkpoint)
+    if path is None:
         return
-    manifest = read_manifest(Path(config.data.path or _trained_on(config.checkpoint or "", config.which)))
+    manifest = read_manifest(Path(path))
     label_of(manifest, config.split)
-    problem = group_problem(manifest, [column.name for column in manifest.sparse], config.group_by)
-    refuse_if([problem] if problem else [])
-
-
-def _trained_on(checkpoint: str, which: str) -> str:
-    folder = choose_checkpoint(Path(checkpoint), which)
-    path = str(read_saved_config(read_marker(folder).config, folder).data.path)
-    refuse_moved(Path(path), checkpoint)
-    return path
+    refuse_if(group_problems(manifest, [column.name for column in manifest.sparse], config.group_by))
 
 
 def refuse_moved(path: Path, model: str) -> None:

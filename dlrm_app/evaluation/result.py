@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dlrm_app.table import Cell, Column, Rows, text_table
+from dlrm_app.table import text_table
 from dlrm_app.text import NONE, count
 
 HEADINGS = {
@@ -63,14 +63,6 @@ class Importance:
     confidence: float
     features: list[FeatureImportance]
 
-    @property
-    def title(self) -> str:
-        """Says in a line what its numbers are."""
-        return (
-            f"what is lost where one feature's values are permuted, over {self.rows:,} rows, "
-            f"{count(self.repeats, 'time')} each"
-        )
-
 
 @dataclass(frozen=True)
 class ModelResult:
@@ -109,8 +101,8 @@ class EvaluationResult:
 
 
 def format_result(result: EvaluationResult, are_averaged: bool) -> str:
-    """A row a model, and of two models a line on their difference."""
-    percent = f"{100 * result.confidence:g}%"
+    """A row a model, how the AUCs of several differ, and the importance of features where it was measured."""
+    interval = f"{100 * result.confidence:g}% interval"
     first = result.models[0].metrics
     shown = {key: title for key, title in HEADINGS.items() if key in first}
     rows = [
@@ -124,54 +116,33 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
     ]
     lines = [
         f"{result.split}: {first['num_samples']:,} rows, {first['positives']:,} of them positive",
-        text_table(["", "AUC", f"{percent} interval", *shown.values()], rows),
+        text_table(["", "AUC", interval, *shown.values()], rows),
     ]
     if len(result.tests) > 1:
         lines.append(f"less the AUC of {result.models[0].name} (DeLong, paired; p by Holm over all):")
         tested = [
-            [model.name, f"{interval.value:+.5f}", bounds(interval), f"{test.adjusted_p:.3g}"]
+            [model.name, *_cells(test.comparison.difference), f"{test.adjusted_p:.3g}"]
             for model, test in zip(result.models[1:], result.tests, strict=True)
-            for interval in [test.comparison.difference]
         ]
-        lines.append(text_table(["", "AUC", f"{percent} interval", "p"], tested))
+        lines.append(text_table(["", "AUC", interval, "p"], tested))
     elif result.comparison:
-        difference = result.comparison.difference
-        lines.append(
-            f"difference in AUC {difference.value:+.5f} ({percent} interval {difference.low:+.5f} to "
-            f"{difference.high:+.5f}), p = {result.comparison.p_value:.3g} for no difference (DeLong, paired)"
-        )
+        value, bounds = _cells(result.comparison.difference)
+        p_value = f"p = {result.comparison.p_value:.3g} for no difference (DeLong, paired)"
+        lines.append(f"difference in AUC {value} ({interval} {bounds}), {p_value}")
+    for model in result.models:
+        if found := model.importance:
+            times = f"over {found.rows:,} rows, {count(found.repeats, 'time')} each"
+            lines.append(f"{model.name}: what is lost where one feature's values are permuted, {times}")
+            heads = ["feature", "AUC lost", interval, "log loss gained", interval]
+            each = [[f.feature, *_cells(f.auc_lost), *_cells(f.logloss_gained)] for f in found.features]
+            lines.append(text_table(heads, each))
     return "\n".join(lines)
 
 
-def importance_table(importance: Importance) -> tuple[list[Column], Rows]:
-    """A row a feature, for text and for pages."""
-    percent = f"{100 * importance.confidence:g}%"
-    columns = [
-        Column("feature", is_words=True),
-        Column("AUC lost", "AUC as it is less AUC with the feature permuted, the mean over repeats"),
-        Column(f"{percent} interval", "over rows and orders"),
-        Column("log loss gained", "nats a row"),
-        Column(f"{percent} interval", "over rows and orders"),
+def _cells(interval: Interval) -> list[str]:
+    """``+0.00123`` and ``+0.00012 to +0.00234``; dashes for what is undefined."""
+    bounds = f"{interval.low:+.5f} to {interval.high:+.5f}"
+    return [
+        NONE if math.isnan(interval.value) else f"{interval.value:+.5f}",
+        NONE if math.isnan(interval.low) else bounds,
     ]
-    largest = max((each.auc_lost.value for each in importance.features), default=0.0) or math.nan
-    rows = [
-        [
-            Cell(each.feature),
-            Cell(signed(each.auc_lost.value), each.auc_lost.value, each.auc_lost.value / largest),
-            Cell(bounds(each.auc_lost)),
-            Cell(signed(each.logloss_gained.value), each.logloss_gained.value),
-            Cell(bounds(each.logloss_gained)),
-        ]
-        for each in importance.features
-    ]
-    return columns, rows
-
-
-def signed(value: float) -> str:
-    """``+0.00123``; a dash for what is undefined."""
-    return NONE if math.isnan(value) else f"{value:+.5f}"
-
-
-def bounds(interval: Interval) -> str:
-    """``+0.00012 to +0.00234``; a dash for what is undefined."""
-    return NONE if math.isnan(interval.low) else f"{interval.low:+.5f} to {interval.high:+.5f}"

@@ -19,9 +19,8 @@ from dlrm_app.dataset.arrow import numbers_of
 from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.evaluate import batch_rows
 from dlrm_app.evaluation.metrics import ClickMetrics
-from dlrm_app.loader.batch import EvalBatches
+from dlrm_app.loader.reader import SplitReader
 
 PLACES = (("shard", "row"), ("file", "line"))
 """Columns that say which row of the split a score is for."""
@@ -46,9 +45,9 @@ def measure_scores(
     ``before``: logits [n] of the models that come before the files in the blend. The rows' labels are those of ``manifest``, or
     the first that a file has. Raises DataError, on every rank, for files of other rows.
     """
-    files = runtime.together(lambda: [read_scores(path, manifest, config.split) for path in config.scores])
-    labels, groups = runtime.together(lambda: _read_labels(config, files, manifest, runtime))
-    share = runtime.together(lambda: _share_of(files, labels, manifest, config.split, runtime))
+    files, labels, groups = runtime.together(lambda: _read_rows(config, manifest))
+    # this rank's share, as an evaluation deals the rows
+    share = slice(*(part * len(labels) // runtime.world_size for part in (runtime.rank, runtime.rank + 1)))
     found = [(each.path, each.logits[share].to(runtime.device)) for each in files]
     if weights := config.blend:
         models = [*before, *(logits for _, logits in found)]
@@ -58,56 +57,42 @@ def measure_scores(
     measured = []
     for name, logits in found:
         metrics = ClickMetrics(config.split, config.group_by).to(runtime.device)
-        metrics.update(logits, labels, groups)
+        its_groups = None if groups is None else groups[share].to(runtime.device)
+        metrics.update(logits, labels[share].to(runtime.device), its_groups)
         measured.append((name, metrics))
     return measured
 
 
-def _read_labels(
-    config: EvaluateConfig, files: Sequence[Scores], manifest: Manifest | None, runtime: Runtime
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(labels [n] of this rank's rows, their groups with group_by)."""
-    rank, world_size, device = runtime.rank, runtime.world_size, runtime.device
+def _read_rows(
+    config: EvaluateConfig, manifest: Manifest | None
+) -> tuple[list[Scores], torch.Tensor, torch.Tensor | None]:
+    """(the files, labels [R] of all rows, their groups [R] with group_by). Raises DataError for files of other rows."""
+    files = [read_scores(path, manifest, config.split) for path in config.scores]
+    groups = None
     if manifest is None:
-        labels = next((each.labels for each in files if each.labels is not None), None)
-        if labels is None:
+        known = next((each.labels for each in files if each.labels is not None), None)
+        if known is None:
             raise DataError(f"scores={files[0].path} has no column label: give data.path=DATASET")
-        return labels[_share(len(labels), runtime)].to(device), None
-    features = [config.group_by] if config.group_by else []
-    size = batch_rows(config.batch_size, 1, world_size, runtime.device_type)
-    parts, groups = [], []
-    with EvalBatches(
-        manifest, config.split, features, batch_size=size, rank=rank, world_size=world_size
-    ) as batches:
-        for batch in batches:
-            parts.append(batch.labels[: batch.num_valid] > 0.5)
-            groups += [batch.sparse_features[name].values()[: batch.num_valid] for name in features]
-    return torch.cat(parts).to(device), torch.cat(groups).to(device) if groups else None
-
-
-def _share(rows: int, runtime: Runtime) -> slice:
-    """This rank's share of so many rows, as an evaluation deals them."""
-    return slice(runtime.rank * rows // runtime.world_size, (runtime.rank + 1) * rows // runtime.world_size)
-
-
-def _share_of(
-    files: Sequence[Scores], labels: torch.Tensor, manifest: Manifest | None, split: str, runtime: Runtime
-) -> slice:
-    """This rank's share of every file. Raises DataError for files of other rows."""
-    rows = manifest.splits[split].rows if manifest else max(len(each.logits) for each in files)
-    share = _share(rows, runtime)
+        labels = known
+    else:
+        reader = SplitReader(manifest, config.split, [config.group_by] if config.group_by else [])
+        # copies, for views would keep all columns
+        decoded = map(reader.decode, range(len(reader.group_rows)))
+        rows = [(each.labels > 0.5, *map(np.array, each.features)) for each in decoded]
+        labels, *ids = (torch.from_numpy(np.concatenate(parts)) for parts in zip(*rows, strict=True))
+        groups = ids[0] if ids else None
     for each in files:
-        if len(each.logits) != rows:
+        if len(each.logits) != len(labels):
             raise DataError(
-                f"scores={each.path} has {len(each.logits):,} rows, the others {rows:,}: give a score for each row of the "
-                "split, and no others"
+                f"scores={each.path} has {len(each.logits):,} rows, the others {len(labels):,}: give a score for each row of "
+                "the split, and no others"
             )
-        if each.labels is not None and not torch.equal(each.labels[share], labels.cpu()):
+        if each.labels is not None and not torch.equal(each.labels, labels):
             raise DataError(
                 f"scores={each.path} has other labels than the rows that it is compared on: write the scores of the split's "
                 "rows in their order, or with the columns shard and row, or file and line, of dlrm-predict"
             )
-    return share
+    return files, labels, groups
 
 
 def read_scores(path: str, manifest: Manifest | None, split: str) -> Scores:

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import torch
 
@@ -38,7 +37,7 @@ def evaluate_split(run: TrainingRun, split: str) -> None:
     evaluation = Evaluation(split, progress.last_epoch, progress.step, scores)
     progress.evals.append(evaluation)
     run.folder.tell(evaluation)
-    run.folder.write_curves(evaluation, asdict(curves) if curves else {})
+    run.folder.write_curves(evaluation, curves or {})
     log_evaluation(evaluation)
 
 
