@@ -71,7 +71,7 @@ def measured(given: argparse.Namespace, runtime: Runtime) -> Iterator[tuple[str,
 
 def eager(checkpoint: Path, runtime: Runtime) -> Run:
     trained = open_trained(checkpoint, runtime)
-    model = build_scoring_model(trained, table_types(trained.tables, "fp32", {}), "fp32")
+    model = build_scoring_model(trained, table_types(trained.tables, "fp32", {}))
 
     @torch.no_grad()
     def run(inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:

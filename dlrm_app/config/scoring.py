@@ -30,8 +30,7 @@ from dlrm_app.text import quoted
 
 Between = Annotated[float, Meta(gt=0, lt=1)]
 STANDARD_INPUT = "-"
-PLAIN_FORMATS = ("safetensors", "parquet")
-Format = Literal["aoti", "torchscript", "safetensors", "parquet"]
+Format = Literal["aoti", "torchscript", "parquet"]
 TableType = Literal["fp32", "fp16", "int8", "int4", "int2"]
 
 
@@ -163,7 +162,6 @@ class ExportConfig(Section):
     format: Any = REQUIRED
     quantize: TableType = REQUIRED
     quantize_tables: dict[str, TableType] = field(default_factory=dict)
-    dense: Literal["fp32", "bf16", "int8"] = REQUIRED
     cpu: Literal["native", "avx2", "avx512"] = REQUIRED
     shards: Count = REQUIRED
     data: ExportDataConfig = field(default_factory=ExportDataConfig)
@@ -211,14 +209,10 @@ class ExportConfig(Section):
             problems += [
                 Problem(key, rule, cure, kind) for key, kind in kinds.items() if not kind.startswith("int")
             ]
-        plain = [name for name in self.formats if name in PLAIN_FORMATS]
         integers = sorted(kind for kind in kinds.values() if kind.startswith("int"))
-        if plain and integers:
+        if "parquet" in self.formats and integers:
             rule = f"holds plain weights, which are fp32 or fp16, not {integers[0]}"
-            problems.append(Problem(f"format={plain[0]}", rule, "quantize in format=aoti or torchscript"))
-        if plain and self.dense != "fp32":
-            rule = "holds plain weights, whose dense part is fp32"
-            problems.append(Problem(f"format={plain[0]}", rule, f"leave dense={self.dense} out"))
+            problems.append(Problem("format=parquet", rule, "quantize in format=aoti or torchscript"))
         return problems
 
 

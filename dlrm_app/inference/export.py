@@ -28,7 +28,7 @@ from dlrm_app.inference.formats import (
     write_package,
     write_torchscript,
 )
-from dlrm_app.inference.plain_weights import write_parquet, write_safetensors
+from dlrm_app.inference.plain_weights import write_parquet
 from dlrm_app.inference.record import (
     RECORD,
     DeltaRecord,
@@ -180,16 +180,14 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
     trained = source.trained
     write_encoding(folder, source.manifest)
     rows: dict[str, list[RowsAt]] = {}
-    if "safetensors" in config.formats:
-        rows |= write_safetensors(folder, CheckpointWeights(trained), trained.tables, source.types)
     if "parquet" in config.formats:
-        plain = CheckpointWeights(trained), trained.tables, source.types
-        rows |= write_parquet(folder, *plain, source.manifest)
+        weights = CheckpointWeights(trained)
+        rows |= write_parquet(folder, weights, trained.tables, source.types, source.manifest)
     scoring = [name for name in config.formats if name in LOADERS]
     cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
     proofs = []
     if scoring:
-        model = build_scoring_model(trained, source.types, config.dense, config.shards)
+        model = build_scoring_model(trained, source.types, config.shards)
         example = _first_rows(source)
         for name in scoring:
             if name == "torchscript":
@@ -220,7 +218,6 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
             for t in trained.tables
             for kind in [source.types[t.name]]
         ],
-        dense_type=config.dense,
         shards=config.shards,
         rows=rows,
         trained_bytes=sum(table.num_bytes for table in trained.tables),
@@ -286,8 +283,5 @@ def _cells(found: Verification) -> list[str]:
         f"{found.p_value:.3g}",
         f"{found.max_difference:.2g}",
         f"{found.mean_difference:.2g}",
-        *(
-            f"{found.milliseconds[rows]:.3g} ms{', busy' * (rows in found.busy)}"
-            for rows in map(str, TIMED_ROWS)
-        ),
+        *(f"{found.milliseconds[str(rows)]:.3g} ms" for rows in TIMED_ROWS),
     ]

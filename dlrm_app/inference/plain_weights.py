@@ -1,9 +1,8 @@
-"""Plain weights, for those who build their own server.
+"""Plain weights, for those who build their own server, as tables of Parquet.
 
-safetensors: weights.safetensors, every weight under its name: ``table.<table>`` [rows, dim] and ``dense.<parameter>``.
-parquet: tables/<table>.parquet with id, vector and, where a vocabulary gave the ids, the raw value that has it (null for
-the ids of missing and rare values; a column for each feature of a shared table), and dense.parquet with name, shape and
-values of every other weight.
+tables/<table>.parquet with id, vector and, where a vocabulary gave the ids, the raw value that has it (null for the ids of
+missing and rare values; a column for each feature of a shared table), and dense.parquet with name, shape and values of every
+other weight.
 """
 
 from collections.abc import Sequence
@@ -18,31 +17,13 @@ from numpy.typing import NDArray
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.files import ensure_room
 from dlrm_app.inference.delta import locate_rows
 from dlrm_app.inference.record import RowsAt
 from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.tables.specs import Table
 
-SAFETENSORS = "weights.safetensors"
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 _CHUNK_ROWS = 1 << 17
-_NAMES_BYTES = 1 << 10
-"""More than the header of weights.safetensors has for a tensor."""
-
-
-def write_safetensors(
-    folder: Path, weights: CheckpointWeights, tables: Sequence[Table], types: dict[str, str]
-) -> dict[str, list[RowsAt]]:
-    """Writes FOLDER/weights.safetensors. All weights are in memory at once. Gives the file's name → where its rows lie."""
-    from safetensors.torch import save_file  # an extra
-
-    tensors = {f"table.{t.name}": weights.table(t).to(_DTYPES[types[t.name]]) for t in tables}
-    tensors |= _dense(weights)
-    ensure_room(folder, sum(tensor.nbytes for tensor in tensors.values()) + _NAMES_BYTES * len(tensors))
-    save_file(tensors, folder / SAFETENSORS)
-    rows = ((table.name, _bytes_of(tensors[f"table.{table.name}"])) for table in tables)
-    return {SAFETENSORS: locate_rows(folder / SAFETENSORS, rows)}
 
 
 def write_parquet(

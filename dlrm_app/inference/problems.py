@@ -19,10 +19,6 @@ def check_export(config: ExportConfig) -> None:
     problems = config.problems()
     if config.output:
         problems += output_problems("output", Path(config.output), is_folder=True, is_new=True)
-    if "safetensors" in config.formats and find_spec("safetensors") is None:
-        problems.append(
-            f"format=safetensors needs the package safetensors, which is not installed: {install_command('inference')}"
-        )
     if config.cpp_program and not is_program(Path(config.cpp_program)):
         problems.append(
             f"no program at cpp_program={config.cpp_program}: build it (dlrm_app/inference/cpp/README.md), or leave it out"

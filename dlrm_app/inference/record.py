@@ -70,7 +70,7 @@ class Verification:
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC less the file's, with the bounds of its
     interval and the p-value of there being none (DeLong, paired). ``milliseconds``: batch size → the time that the fastest tenth
-    of calls take at most; ``busy``: the batch sizes that were timed beside other programs.
+    of calls take at most.
     """
 
     file: str
@@ -86,7 +86,6 @@ class Verification:
     p_value: float
     bytes: int
     milliseconds: dict[str, float]
-    busy: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,6 @@ class ExportRecord:
     dense: list[str]
     features: list[ExportedFeature]
     tables: list[ExportedTable]
-    dense_type: str
     trained_bytes: int
     versions: dict[str, str]
     cpu: list[str]

@@ -50,49 +50,6 @@ class ScoringModel(nn.Module):
         return torch.sigmoid(logits), logits
 
 
-class Bf16Linear(nn.Module):
-    """A linear layer whose product has factors in bfloat16 and gives float32, as in the training step's autocast."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.register_buffer("weight", linear.weight.detach().to(torch.bfloat16))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach().to(torch.bfloat16))
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(values.to(torch.bfloat16), self.weight, self.bias).float()
-
-
-class Int8Linear(nn.Module):
-    """A linear layer whose product has factors in int8: an output's weights have one scale, and so does each row's input.
-
-    A row's scale is its own, so that a row's score does not depend on the rows beside it.
-    """
-
-    weight: torch.Tensor
-    scale: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight = linear.weight.detach()
-        scale = weight.abs().amax(1).clamp(min=_TINY) / _INT8_MAX
-        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
-        self.register_buffer("scale", scale)
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        scale = values.abs().amax(1, keepdim=True).clamp(min=_TINY) / _INT8_MAX
-        rounded = (values / scale).round().to(torch.int8)
-        product = torch._int_mm(rounded, self.weight.t()) * scale * self.scale
-        return product if self.bias is None else product + self.bias
-
-
-_INT8_MAX, _TINY = 127.0, 1e-12
-
-
 class CheckpointWeights:
     """Reads a checkpoint's weights whole, whatever plan wrote them, a table at a time."""
 
@@ -113,10 +70,8 @@ class CheckpointWeights:
         return weights
 
 
-def build_scoring_model(
-    trained: TrainedModel, types: Mapping[str, str], dense: str, num_shards: int = 1
-) -> ScoringModel:
-    """The model of a checkpoint with tables of ``types`` (name → type) and linear layers of type ``dense``.
+def build_scoring_model(trained: TrainedModel, types: Mapping[str, str], num_shards: int = 1) -> ScoringModel:
+    """The model of a checkpoint with tables of ``types`` (name → type).
 
     Tables in several shards are torchrec's. Holds the quantized tables and, while it is built, the largest of the trained ones. Raises DataError.
     """
@@ -127,17 +82,4 @@ def build_scoring_model(
         model.sparse_arch = ShardedTables(trained.tables, types, weights.table, num_shards, stacked=stacked)
     else:
         model.sparse_arch = QuantizedTables(trained.tables, types, weights.table, stacked=stacked)
-    if dense in _LINEAR:
-        _replace_linear(model, _LINEAR[dense])
     return ScoringModel(model).eval().requires_grad_(False)
-
-
-_LINEAR: dict[str, type[nn.Module]] = {"bf16": Bf16Linear, "int8": Int8Linear}
-
-
-def _replace_linear(model: nn.Module, kind: type[nn.Module]) -> None:
-    """Puts a ``kind`` in the place of every linear layer but those of one output: 8 bits of a logit would tie rows."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear) and child.out_features > 1:
-                setattr(module, name, kind(child))

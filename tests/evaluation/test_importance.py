@@ -86,7 +86,7 @@ def test_every_feature_loses_what_its_definition_says(trained: Path) -> None:
         reader = SplitReader(manifest, "test", model.features)
         groups = [reader.decode(group) for group in range(len(reader.group_rows))]
     scoring = install(
-        build_scoring_model(model, table_types(model.tables, "fp32", {}), "fp32"),
+        build_scoring_model(model, table_types(model.tables, "fp32", {})),
         torch.device("cpu"),
         "compiled",
     )

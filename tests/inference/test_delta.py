@@ -26,7 +26,7 @@ from tests.small_run import train_here
 FORMATS = {
     "fp32": ["format=[torchscript,parquet]"],
     "int8_and_fp16": ["format=torchscript", "quantize=int8", "quantize_tables={t_c0: fp16}"],
-    "plain": ["format=[safetensors,parquet]", "quantize_tables={t_c1: fp16}"],
+    "plain": ["format=parquet", "quantize_tables={t_c1: fp16}"],
     "shards": ["format=torchscript", "quantize=int8", "shards=2"],
     "int4": ["format=torchscript", "quantize=int4"],
     "aoti": ["format=aoti", "quantize=int8"],

@@ -148,7 +148,7 @@ def _from_export(path: Path, runtime: Runtime) -> Model:
 def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Model:
     trained = open_trained(path, runtime, config.which, config.ema)
     types = table_types(trained.tables, "fp32", {})
-    scoring = runtime.together(lambda: build_scoring_model(trained, types, "fp32"))
+    scoring = runtime.together(lambda: build_scoring_model(trained, types))
     model = install(scoring, CPU, trained.trainer.kernels)
 
     @torch.no_grad()
