@@ -13,27 +13,17 @@ _BREAKING = frozenset(f"{_FIELD}{_ITEM}\n\r")
 MAX_PROBLEMS = 8
 """Bad rows that an answer names."""
 _SHOWN = 60
+_NUMBER = ["number", "string"]
 _JSON_TYPES = {
-    "integer": ["integer", "string", "null"],
-    "float": ["number", "string", "null"],
-    "score": ["number", "string", "null"],
-    "hex": ["string", "null"],
-    "string": ["string", "integer", "null"],
-    "seconds": ["number", "string", "null"],
-    "milliseconds": ["number", "string", "null"],
-    "iso": ["string", "null"],
+    "integer": ["integer", "string"],
+    "string": ["string", "integer"],
+    "hex": ["string"],
+    "iso": ["string"],
+    **dict.fromkeys(("float", "score", "seconds", "milliseconds"), _NUMBER),
 }
-_PLAIN_TYPES: dict[str, set[type]] = {
-    "integer": {str, int},
-    "float": {str, int, float},
-    "score": {str, int, float},
-    "hex": {str},
-    "string": {str, int},
-    "seconds": {str, int, float},
-    "milliseconds": {str, int, float},
-    "iso": {str},
-}
-"""Types of values that stand in a line as ``str`` writes them."""
+_PYTHON: dict[str, set[type]] = {"string": {str}, "integer": {int}, "number": {int, float}}
+_PLAIN_TYPES = {kind: set().union(*(_PYTHON[name] for name in names)) for kind, names in _JSON_TYPES.items()}
+"""Kind of column → types of values that stand in a line as ``str`` writes them."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +33,6 @@ class RowProblem:
     row: int
     column: str | None
     reason: str
-
-    def __str__(self) -> str:
-        return f"row {self.row}: {self.reason}"
 
 
 class RequestError(Exception):
@@ -61,7 +48,8 @@ class RequestError(Exception):
 def bad_rows(problems: list[RowProblem]) -> RequestError:
     """The refusal of a request for its rows."""
     more = f" (and {len(problems) - 1:,} rows more)" if len(problems) > 1 else ""
-    return RequestError(422, f"{problems[0]}{more}", problems[:MAX_PROBLEMS])
+    reason = f"row {problems[0].row}: {problems[0].reason}{more}"
+    return RequestError(422, reason, problems[:MAX_PROBLEMS])
 
 
 def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
@@ -76,14 +64,11 @@ def parse_body(body: bytes, max_rows: int) -> list[dict[str, object]]:
         raise RequestError(400, 'the body must be {"rows": [{column: value, …}, …]} and nothing else')
     rows: list[dict[str, object]] = value["rows"]
     if not 1 <= len(rows) <= max_rows:
-        raise RequestError(
-            413 if rows else 422,
-            f"a request has 1 to limits.rows={max_rows:,} rows, this one has {len(rows):,}",
-        )
+        reason = f"a request has 1 to limits.rows={max_rows:,} rows, this one has {len(rows):,}"
+        raise RequestError(413 if rows else 422, reason)
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            problem = RowProblem(number, None, "a row is an object of columns and their values")
-            raise RequestError(422, str(problem), [problem])
+            raise bad_rows([RowProblem(number, None, "a row is an object of columns and their values")])
     return rows
 
 
@@ -112,9 +97,7 @@ class JsonRows:
         columns = [column for column in unlabelled.columns if column.role != "ignore"]
         self._columns = {c.name: (number, c) for number, c in enumerate(columns)}
         self._unread = {column.name for column in spec.columns} - set(self._columns)
-        fields = [
-            column if column.separator is None else replace(column, separator=_ITEM) for column in columns
-        ]
+        fields = [c if c.separator is None else replace(c, separator=_ITEM) for c in columns]
         # one more, so that no line is ever blank, which the parser rejects
         fields.append(Column("", "ignore"))
         self.line_spec = replace(
@@ -123,27 +106,20 @@ class JsonRows:
 
     def lines(self, rows: list[dict[str, object]]) -> list[str]:
         """A line for each of ``rows``. Raises RequestError with the first bad value of every bad row."""
-        lines, problems = [], []
-        for number, row in enumerate(rows):
-            line = self._line(number, row)
-            if isinstance(line, RowProblem):
-                problems.append(line)
-            else:
-                lines.append(line)
-        if problems:
+        lines = [self._line(number, row) for number, row in enumerate(rows)]
+        if problems := [line for line in lines if isinstance(line, RowProblem)]:
             raise bad_rows(problems)
-        return lines
+        return [line for line in lines if isinstance(line, str)]
 
     def _line(self, number: int, row: Mapping[str, Any], *, is_quick: bool = True) -> str | RowProblem:
         """``is_quick``: texts are looked at all at once; looking at each takes longer than all else here."""
         fields = [""] * (len(self._columns) + 1)
         for name, value in row.items():
-            known = self._columns.get(name)
-            if known is None:
+            if name not in self._columns:
                 if name in self._unread:
                     continue
                 return RowProblem(number, name, f"{name[:_SHOWN]!r} is no column of the model")
-            at, column = known
+            at, column = self._columns[name]
             try:
                 if is_quick and column.separator is None and type(value) in _PLAIN_TYPES[column.kind or ""]:
                     fields[at] = str(value)
@@ -173,25 +149,15 @@ def _text(value: Any, column: Column) -> str:
 
 def _scalar(value: Any, column: Column) -> str:
     if isinstance(value, str):
-        _check_text(value, column)
+        if not _BREAKING.isdisjoint(value):
+            raise ValueError("may not hold line ends or separators of records")
+        if column.separator is not None and column.separator in value:
+            raise ValueError(f"holds an item with {column.separator!r}, which separates items in the raw log")
+        if value.encode(errors="ignore").decode() != value:
+            raise ValueError("is not UTF-8")
         return value
-    if isinstance(value, bool | int | float):
-        return _number(value, column)
-    raise ValueError("must be a single value, which it is in training")
-
-
-def _check_text(value: str, column: Column) -> None:
-    if not _BREAKING.isdisjoint(value):
-        raise ValueError("may not hold line ends or separators of records")
-    if column.separator is not None and column.separator in value:
-        raise ValueError(f"holds an item with {column.separator!r}, which separates items in the raw log")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError("is not UTF-8") from error
-
-
-def _number(value: bool | int | float, column: Column) -> str:
+    if not isinstance(value, bool | int | float):
+        raise ValueError("must be a single value, which it is in training")
     if column.kind == "hex":
         raise ValueError("holds hex digits: put them in quotes")
     if column.kind == "string" and not isinstance(value, int):
@@ -213,16 +179,18 @@ def _shown(value: Any) -> str:
 
 def request_schema(spec: Spec) -> dict[str, object]:
     """A request with rows of ``spec`` as JSON schema: the columns by name, with what they hold."""
-    columns = {c.name: _column_schema(c) for c in spec.columns if c.role in ("dense", "sparse", "time")}
-    row = {"type": "object", "properties": columns}
+    columns: dict[str, object] = {}
+    for column in spec.columns:
+        if column.role in ("dense", "sparse", "time"):
+            types = [*_JSON_TYPES[column.kind or ""], "null"]
+            is_list = column.separator is not None
+            columns[column.name] = (
+                {"type": ["array", "null"], "items": {"type": types}} if is_list else {"type": types}
+            )
+    rows = {"type": "array", "minItems": 1, "items": {"type": "object", "properties": columns}}
     return {
         "type": "object",
         "required": ["rows"],
         "additionalProperties": False,
-        "properties": {"rows": {"type": "array", "minItems": 1, "items": row}},
+        "properties": {"rows": rows},
     }
-
-
-def _column_schema(column: Column) -> dict[str, object]:
-    scalar: dict[str, object] = {"type": _JSON_TYPES[column.kind or ""]}
-    return scalar if column.separator is None else {"type": ["array", "null"], "items": scalar}

@@ -5,8 +5,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,9 +52,9 @@ class ServedExport:
     def score(self, requests: Sequence[list[str]]) -> list[Answer]:
         """An answer to each of ``requests``, in order; a bad line spoils its own request alone."""
         lines = [line for request in requests for line in request]
-        scores = np.zeros(len(lines), np.float64)
         rejects = self._parse(lines)
         encoded = self._encoder.encode(self._parser.take())
+        scores = np.zeros(len(lines), np.float64)
         if len(encoded):
             numbers = without(0, len(lines), [reject.line for reject in rejects])
             scores[numbers] = probabilities(self.export.score(self._inputs(encoded))[1].numpy())
@@ -94,8 +94,7 @@ def open_served(path: Path, capacity: int) -> ServedExport:
     return served
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     lines: list[str]
     since: float
     answer: "asyncio.Future[list[float]]"
@@ -117,11 +116,8 @@ class Batcher:
         max_queued: int,
         on_batch: Callable[[int], None],
     ) -> None:
-        self._score = score
-        self._max_rows = max_rows
-        self._max_wait = max_wait
-        self._max_queued = max_queued
-        self._on_batch = on_batch
+        self._score, self._on_batch = score, on_batch
+        self._max_rows, self._max_wait, self._max_queued = max_rows, max_wait, max_queued
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self.queued_rows = 0
@@ -174,9 +170,9 @@ class Batcher:
 
     async def _answer(self, requests: list[_Waiting]) -> None:
         self._on_batch(sum(len(request.lines) for request in requests))
-        answers: list[Answer | Exception]
+        answers: Sequence[Answer | Exception]
         try:
-            answers = [*await self._score([request.lines for request in requests])]
+            answers = await self._score([request.lines for request in requests])
         except Exception as error:
             answers = [error] * len(requests)
         for request, answer in zip(requests, answers, strict=True):

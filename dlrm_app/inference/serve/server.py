@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from dlrm_app.config.scoring import ServeBatchConfig, ServeConfig, ServeLimitsConfig
+from dlrm_app.config.scoring import ServeConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
 from dlrm_app.inference.serve.request import RequestError, parse_body, request_schema
@@ -32,7 +32,6 @@ from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open
 
 logger = logging.getLogger(__name__)
 _JSON = "application/json"
-_RETRY_SECONDS = "1"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 
@@ -48,7 +47,7 @@ def serve(config: ServeConfig) -> None:
     capacity = max(config.batch.rows, config.limits.rows)
     export = thread.submit(open_served, Path(config.model), capacity).result()
     settings = uvicorn.Config(
-        Server(export, thread, config.batch, config.limits).application(),
+        Server(export, thread, config).application(),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -89,15 +88,9 @@ class Server:
     The columns of a row change with the export, so /schema tells them, in place of /openapi.json.
     """
 
-    def __init__(
-        self,
-        export: ServedExport,
-        thread: ThreadPoolExecutor,
-        batch: ServeBatchConfig,
-        limits: ServeLimitsConfig,
-    ) -> None:
+    def __init__(self, export: ServedExport, thread: ThreadPoolExecutor, config: ServeConfig) -> None:
         self._export = export
-        self._limits = limits
+        self._limits = config.limits
         self._registry = told = CollectorRegistry()
         ProcessCollector(registry=told)
         self._requests = Counter("dlrm_requests", "Requests, by status", ["status"], registry=told)
@@ -113,9 +106,9 @@ class Server:
 
         self._batcher = batcher = Batcher(
             score,
-            max_rows=batch.rows,
-            max_wait=batch.wait_ms / 1000,
-            max_queued=limits.queued_rows,
+            max_rows=config.batch.rows,
+            max_wait=config.batch.wait_ms / 1000,
+            max_queued=config.limits.queued_rows,
             on_batch=rows.observe,
         )
         queued = Gauge("dlrm_queued_rows", "Rows that wait", registry=told)
@@ -148,7 +141,8 @@ class Server:
         try:
             response = await self._score(request)
         except RequestError as refused:
-            response = _refusal(refused)
+            rows = {"rows": [asdict(problem) for problem in refused.problems]} if refused.problems else {}
+            response = _json(refused.status, {"error": refused.reason, **rows})
         except Exception:
             logger.exception("a request failed")
             response = _json(500, {"error": "the server failed; its log says why"})
@@ -170,16 +164,11 @@ class Server:
         return _json(200, {"scores": await self._batcher.score(lines, seconds)})
 
     async def _body(self, request: Request) -> bytes:
-        limit = self._limits.body_kib << 10
-        refused = RequestError(413, f"the body is longer than limits.body_kib={limit >> 10} KiB")
-        length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > limit:
-            raise refused
-        body = bytearray()
+        limit, body = self._limits.body_kib << 10, bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > limit:
-                raise refused
+                raise RequestError(413, f"the body is longer than limits.body_kib={limit >> 10} KiB")
         return bytes(body)
 
     async def _schema(self, _: Request) -> Response:
@@ -200,12 +189,5 @@ class Server:
 
 
 def _json(status: int, value: dict[str, object]) -> Response:
-    headers = {"retry-after": _RETRY_SECONDS} if status == 503 else None
+    headers = {"retry-after": "1"} if status == 503 else None
     return Response(json.dumps(value), status, headers, _JSON)
-
-
-def _refusal(refused: RequestError) -> Response:
-    value: dict[str, object] = {"error": refused.reason}
-    if refused.problems:
-        value["rows"] = [asdict(problem) for problem in refused.problems]
-    return _json(refused.status, value)
