@@ -176,11 +176,6 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def is_program(path: Path) -> bool:
-    """True if there is such a file that may be run."""
-    return is_file(path) and os.access(path, os.X_OK)
-
-
 def _nearest_there(path: Path) -> Path:
     while True:
         try:

@@ -61,6 +61,7 @@ GONE: dict[str, str] = {
     "paired": "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs",
     "report": "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers",
     "dense": "leave it out: linear layers are exported in fp32",
+    "cpp_program": "type dlrm_score EXPORT --check once it is exported",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
     **{
         f"dask.slurm.{key}": "submit scripts/slurm/preprocess.sbatch, or give dask.address of a running scheduler"

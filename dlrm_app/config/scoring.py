@@ -167,7 +167,6 @@ class ExportConfig(Section):
     data: ExportDataConfig = field(default_factory=ExportDataConfig)
     split: Split | None = None
     max_auc_loss: NonNegative = REQUIRED
-    cpp_program: str | None = None
     since: str | None = None
     base: str | None = None
     apply: str | None = None
@@ -193,11 +192,6 @@ class ExportConfig(Section):
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):
             problems.append(
                 Problem("format", "must name each file once, and at least one", value=self.format)
-            )
-        if self.cpp_program and "aoti" not in self.formats:
-            rule = "scores with model.pt2"
-            problems.append(
-                Problem("cpp_program", rule, "give format=aoti, or leave it out", self.cpp_program)
             )
         kinds = {f"quantize_tables.{pattern}": kind for pattern, kind in self.quantize_tables.items()}
         kinds = {"quantize": self.quantize, **kinds}

@@ -21,8 +21,6 @@ from dlrm_app.inference.delta import apply_delta, describe, locate_rows, write_d
 from dlrm_app.inference.exported_model import open_export, write_reference
 from dlrm_app.inference.formats import (
     LOADERS,
-    PACKAGE,
-    SCRIPT,
     Inputs,
     needed_instructions,
     write_package,
@@ -36,14 +34,13 @@ from dlrm_app.inference.record import (
     ExportedTable,
     ExportRecord,
     RowsAt,
-    Verification,
     installed,
     mark_files,
     write_encoding,
 )
 from dlrm_app.inference.scoring_model import CPU, CheckpointWeights, build_scoring_model, to_inputs
 from dlrm_app.inference.tables import row_bytes, table_types
-from dlrm_app.inference.verification import TIMED_ROWS, Scored, check_in_cpp, refuse_loss, score_split, verify
+from dlrm_app.inference.verification import TIMED_ROWS, Scored, refuse_loss, score_split, verify
 from dlrm_app.kernels.install import install
 from dlrm_app.loader.batch import Batch, EvalBatches, Loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
@@ -72,27 +69,13 @@ class _Source:
         features = self.trained.features
         return EvalBatches(self.manifest, self.split, features, batch_size=batch_size, loading=self.loading)
 
-    @property
-    def dense(self) -> list[str]:
-        """The names of the dense features."""
-        return [column["name"] for column in self.trained.columns["dense"]]
-
-    @property
-    def features(self) -> list[ExportedFeature]:
-        """The sparse features, in the order that the model reads them."""
-        columns = {column["name"]: column for column in self.trained.columns["sparse"]}
-        return [
-            ExportedFeature(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"])
-            for table in self.trained.tables
-            for name in table.features
-        ]
-
 
 def export_model(config: ExportConfig) -> ExportRecord:
     """Exports as ``config`` says and prints how near it is. Raises DlrmError; then nothing has the name ``config.output``."""
     output = Path(config.output)
     if config.base and config.apply:
         return _apply(Path(config.base), Path(config.apply), output)
+    delta = None
     with start_runtime(config.threads, on_cpu=True) as runtime:  # the files are for CPUs
         source = _open(config, runtime)
         with explained_disk_errors(output, "then export again"), _named_at_the_end(output) as named:
@@ -100,17 +83,12 @@ def export_model(config: ExportConfig) -> ExportRecord:
             folder.mkdir(exist_ok=True)
             record = _export(config, source, folder, runtime)
             write_json(folder / RECORD, asdict(record))
-            in_cpp = check_in_cpp(Path(config.cpp_program), folder) if config.cpp_program else None
-            delta = _keep_delta(Path(config.since), named) if config.since else None
+            if config.since:
+                delta = _keep_delta(Path(config.since), named)
     print(_summary(record))
-    if in_cpp:
-        print(f"in C++: {in_cpp}")
     if delta:
-        settings: dict[str, object] = {
-            "base": config.since,
-            "apply": config.output,
-            "output": f"{config.output}_full",
-        }
+        full = f"{config.output}_full"
+        settings: dict[str, object] = {"base": config.since, "apply": config.output, "output": full}
         print(describe(delta), next_line("dlrm-export", settings), sep="\n", flush=True)
     elif record.proofs:  # plain weights do not score by themselves
         rows = {"data.path": source.manifest.path, "split": source.split}
@@ -185,18 +163,30 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         rows |= write_parquet(folder, weights, trained.tables, source.types, source.manifest)
     scoring = [name for name in config.formats if name in LOADERS]
     cpu = needed_instructions(config.cpu) if "aoti" in scoring else []
+    columns = {column["name"]: column for column in trained.columns["sparse"]}
+    features = [
+        ExportedFeature(name, table.name, columns[name]["num_embeddings"], columns[name]["multi_hot"])
+        for table in trained.tables
+        for name in table.features
+    ]
     proofs = []
     if scoring:
         model = build_scoring_model(trained, source.types, config.shards)
         example = _first_rows(source)
         for name in scoring:
+            path = folder / LOADERS[name][0]
             if name == "torchscript":
-                write_torchscript(folder / SCRIPT, model)
+                write_torchscript(path, model)
             else:
-                logger.info("compiling %s, which takes a minute or less", PACKAGE)
-                write_package(folder / PACKAGE, model, example, config.cpu, _interface(source, cpu))
-            file = LOADERS[name][0]
-            rows[file] = locate_rows(folder / file, model.tables.named_rows())
+                logger.info("compiling %s, which takes a minute or less", path.name)
+                interface = {  # for programs that read nothing else: names one a line, features with their number of ids
+                    "dlrm.dense": "\n".join(trained.dense_names),
+                    "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in features),
+                    "dlrm.torch": installed()["torch"],
+                    "dlrm.cpu": " ".join(cpu),
+                }
+                write_package(path, model, example, config.cpu, interface)
+            rows[path.name] = locate_rows(path, model.tables.named_rows())
         # with the kernels that it trained with, now that the files, which have none, are written
         kernels = install(model, CPU, trained.trainer.kernels)
         with torch.no_grad():
@@ -204,15 +194,15 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         del model, kernels
         scored = _score_trained(source, config.batch_size, runtime)
         for name in scoring:
-            path = folder / LOADERS[name][0]
-            run = LOADERS[name][1](path)
-            proofs.append(verify(path, run, scored, source.batches(config.batch_size), example))
+            file, load = LOADERS[name]
+            batches = source.batches(config.batch_size)
+            proofs.append(verify(folder / file, load(folder / file), scored, batches, example))
             refuse_loss(proofs[-1], config.max_auc_loss)
     return ExportRecord(
         checkpoint=trained.name,
         step=trained.marker.progress.step,
-        dense=source.dense,
-        features=source.features,
+        dense=trained.dense_names,
+        features=features,
         tables=[
             ExportedTable(t.name, t.rows, t.dim, t.pooling, kind, t.rows * row_bytes(t, kind))
             for t in trained.tables
@@ -227,16 +217,6 @@ def _export(config: ExportConfig, source: _Source, folder: Path, runtime: Runtim
         proofs=proofs,
         files=mark_files(folder),
     )
-
-
-def _interface(source: _Source, cpu: list[str]) -> dict[str, str]:
-    """The metadata of model.pt2, for programs that read nothing else: names one a line, features with their number of ids."""
-    return {
-        "dlrm.dense": "\n".join(source.dense),
-        "dlrm.features": "\n".join(f"{f.num_embeddings} {f.name}" for f in source.features),
-        "dlrm.torch": installed()["torch"],
-        "dlrm.cpu": " ".join(cpu),
-    }
 
 
 def _first_rows(source: _Source) -> Inputs:
@@ -270,18 +250,18 @@ def _summary(record: ExportRecord) -> str:
     rows = f"verified on {first.rows:,} rows of {first.split}, AUC {first.auc_trained:.6f} as trained"
     headings = ["", "size", "AUC", "AUC lost", "95% interval", "p", "max difference", "mean"]
     headings += [f"{rows} rows" for rows in TIMED_ROWS]
-    return f"{size}\n{rows}\n{text_table(headings, [_cells(found) for found in record.proofs])}"
-
-
-def _cells(found: Verification) -> list[str]:
-    return [
-        found.file,
-        bytes_text(found.bytes),
-        f"{found.auc:.6f}",
-        f"{found.auc_loss:+.6f}",
-        f"{found.auc_loss_low:+.6f} to {found.auc_loss_high:+.6f}",
-        f"{found.p_value:.3g}",
-        f"{found.max_difference:.2g}",
-        f"{found.mean_difference:.2g}",
-        *(f"{found.milliseconds[str(rows)]:.3g} ms" for rows in TIMED_ROWS),
+    lines = [
+        [
+            found.file,
+            bytes_text(found.bytes),
+            f"{found.auc:.6f}",
+            f"{found.auc_loss:+.6f}",
+            f"{found.auc_loss_low:+.6f} to {found.auc_loss_high:+.6f}",
+            f"{found.p_value:.3g}",
+            f"{found.max_difference:.2g}",
+            f"{found.mean_difference:.2g}",
+            *(f"{found.milliseconds[str(rows)]:.3g} ms" for rows in TIMED_ROWS),
+        ]
+        for found in record.proofs
     ]
+    return f"{size}\n{rows}\n{text_table(headings, lines)}"

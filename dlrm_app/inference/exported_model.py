@@ -85,15 +85,14 @@ def open_export(folder: Path) -> ExportedModel:
 
 def refuse_other_machine(folder: Path, record: ExportRecord, kind: str) -> None:
     """Raises DataError for what is compiled against other libraries, or for another CPU."""
-    here = installed()
+    made, here = record.versions, installed()
     problems = [
-        f"it was made with {name} {record.versions.get(name)}, this is {name} {here.get(name)}: "
-        f"install {name}=={record.versions.get(name)}, or export again here"
+        f"it was made with {name} {made.get(name)}, this is {name} {here.get(name)}: install {name}=={made.get(name)}, or export "
+        "again here"
         for name in ("torch", "fbgemm-gpu")
-        if record.versions.get(name) != here.get(name)
+        if made.get(name) != here.get(name)
     ]
-    lacking = sorted(set(record.cpu) - cpu_instructions()) if kind == "aoti" else []
-    if lacking:
+    if kind == "aoti" and (lacking := sorted(set(record.cpu) - cpu_instructions())):
         problems.append(
             f"it needs a CPU with {', '.join(lacking)}, which this one lacks: export with cpu=avx2, or on such a machine"
         )
@@ -155,13 +154,13 @@ def read_reference(folder: Path, num_dense: int) -> tuple[Inputs, torch.Tensor]:
 def from_lines(lines: Sequence[str], num_dense: int) -> Inputs:
     """The inverse of ``to_lines``."""
     rows = [line.split("\t") for line in lines]
-    dense = torch.tensor([[float(field) for field in row[:num_dense]] for row in rows], dtype=torch.float32)
-    bags = [
-        [[int(i) for i in row[f].split(",") if i] for row in rows] for f in range(num_dense, len(rows[0]))
-    ]
+    dense = np.array([row[:num_dense] for row in rows], np.float64).astype(np.float32)
+    columns = zip(*(row[num_dense:] for row in rows), strict=True)
+    bags = [[[int(i) for i in bag.split(",") if i] for bag in column] for column in columns]
     values = [i for feature in bags for bag in feature for i in bag]
+    lengths = [[len(bag) for bag in feature] for feature in bags]
     return (
-        dense.reshape(len(rows), num_dense),
+        torch.from_numpy(dense).reshape(len(rows), num_dense),
         torch.tensor(values, dtype=torch.int32),
-        torch.tensor([[len(bag) for bag in feature] for feature in bags], dtype=torch.int32),
+        torch.tensor(lengths, dtype=torch.int32),
     )

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import read_vocabulary
@@ -51,30 +50,16 @@ def write_parquet(
         written = {"row_group_size": _CHUNK_ROWS, "data_page_size": 1 << 30, "use_dictionary": list(raw)}
         compression = dict.fromkeys(["id", *raw], "snappy") | {"vector.list.element": "none"}
         pq.write_table(rows, folder / name, **written, compression=compression)
-        places[name] = locate_rows(folder / name, [(table.name, _bytes_of(vectors))])
-    dense = _dense(weights)
-    pq.write_table(
-        pa.table(
-            {
-                "name": list(dense),
-                "shape": pa.array([list(value.shape) for value in dense.values()], pa.list_(pa.int64())),
-                "values": pa.array(
-                    [value.reshape(-1).numpy() for value in dense.values()], pa.list_(pa.float32())
-                ),
-            }
-        ),
-        folder / "dense.parquet",
-    )
+        as_bytes = vectors.contiguous().view(torch.uint8).numpy()
+        places[name] = locate_rows(folder / name, [(table.name, as_bytes)])
+    values = [value.detach().contiguous() for value in weights.dense.values()]
+    dense = {
+        "name": [f"dense.{name.partition('/')[2].removeprefix('model.')}" for name in weights.dense],
+        "shape": pa.array([list(value.shape) for value in values], pa.list_(pa.int64())),
+        "values": pa.array([value.reshape(-1).numpy() for value in values], pa.list_(pa.float32())),
+    }
+    pq.write_table(pa.table(dense), folder / "dense.parquet")
     return places
-
-
-def _bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:
-    return rows.contiguous().view(torch.uint8).numpy()
-
-
-def _dense(weights: CheckpointWeights) -> dict[str, torch.Tensor]:
-    names = {name: name.partition("/")[2].removeprefix("model.") for name in weights.dense}
-    return {f"dense.{names[name]}": value.detach().contiguous() for name, value in weights.dense.items()}
 
 
 def _raw_values(table: Table, manifest: Manifest) -> dict[str, pa.Array]:

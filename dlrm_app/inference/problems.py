@@ -6,8 +6,8 @@ from pathlib import Path
 from dlrm_app.config.scoring import STANDARD_INPUT, ExportConfig, PredictConfig, ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
-from dlrm_app.errors import ConfigError, DataError, refuse_all
-from dlrm_app.files import is_program, output_problems
+from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
+from dlrm_app.files import output_problems
 from dlrm_app.inference.record import is_export, read_delta, read_record, refuse_other_base
 from dlrm_app.preprocess.units.source import find_files
 from dlrm_app.runs.checkpoint.names import list_checkpoints, refuse_no_checkpoint
@@ -19,18 +19,10 @@ def check_export(config: ExportConfig) -> None:
     problems = config.problems()
     if config.output:
         problems += output_problems("output", Path(config.output), is_folder=True, is_new=True)
-    if config.cpp_program and not is_program(Path(config.cpp_program)):
-        problems.append(
-            f"no program at cpp_program={config.cpp_program}: build it (dlrm_app/inference/cpp/README.md), or leave it out"
-        )
     if num_started() > 1:
         problems.append(
             "dlrm-export is one process, whatever number of ranks trained: start it without torchrun"
         )
-
-    def look_at_checkpoint() -> None:
-        if config.checkpoint:
-            refuse_no_checkpoint(Path(config.checkpoint))
 
     def look_at_exports() -> None:
         if base := config.since or config.base:
@@ -38,7 +30,10 @@ def check_export(config: ExportConfig) -> None:
         if config.base and config.apply:
             refuse_other_base(Path(config.base), Path(config.apply), read_delta(Path(config.apply)))
 
-    refuse_all(problems, look_at_checkpoint, look_at_exports, lambda: _look_at_dataset(config.data.path))
+    looks = [look_at_exports, lambda: _look_at_dataset(config.data.path)]
+    if checkpoint := config.checkpoint:
+        looks.insert(0, lambda: refuse_no_checkpoint(Path(checkpoint)))
+    refuse_all(problems, *looks)
 
 
 def check_predict(config: PredictConfig) -> None:
@@ -75,13 +70,11 @@ def _look_at_dataset(path: str | None) -> None:
 
 def check_serve(config: ServeConfig) -> None:
     """Raises one error with all that is wrong with dlrm-serve's values and paths."""
-    problems = config.problems()
+    problems, path = config.problems(), config.model
     lacking = [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if lacking:
-        problems.append(
-            f"dlrm-serve needs {', '.join(lacking)}, which this Python lacks: {install_command('serve')}"
-        )
-    path = config.model
+        names = ", ".join(lacking)
+        problems.append(f"dlrm-serve needs {names}, which this Python lacks: {install_command('serve')}")
     if path and not is_export(Path(path)):
         is_run = bool(list_checkpoints(Path(path) / "checkpoints"))
         checkpoint, export = setting("checkpoint", path) if is_run else "checkpoint=RUN", f"{path}-export"
@@ -89,4 +82,4 @@ def check_serve(config: ServeConfig) -> None:
             f"no export at model={path}: make one with dlrm-export {checkpoint} {setting('output', export)}, then "
             f"{setting('model', export)}"
         )
-    refuse_all(problems)
+    refuse_if(problems)

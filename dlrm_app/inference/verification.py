@@ -1,6 +1,5 @@
 """Verifies an export: the trained model and each file score the same held-out rows, and are compared."""
 
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,20 +97,3 @@ def time_calls(run: Run, inputs: Inputs) -> float:
         run(inputs)
         times.append(time.perf_counter() - before)
     return round(1000 * sorted(times)[len(times) // 10], 4)
-
-
-def check_in_cpp(program: Path, folder: Path) -> str:
-    """Runs ``program``, the C++ scorer, on the reference rows of the export in ``folder``; gives its output. Raises DlrmError."""
-    try:
-        done = subprocess.run(
-            [program.absolute(), folder, "--check"], capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise DlrmError(f"cpp_program={program} does not start ({error}): build it again") from error
-    said = (done.stdout + done.stderr).strip()
-    if done.returncode:
-        raise DlrmError(
-            f"cpp_program={program} does not score as Python does ({said or f'exit code {done.returncode}'}), so "
-            "nothing is left: build it with this Python (dlrm_app/inference/cpp/README.md)"
-        )
-    return said

@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from dlrm_app.dataset.manifest import read_manifest
-from dlrm_app.errors import DlrmError
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import open_export, to_lines
 from dlrm_app.inference.scoring_model import to_inputs
 from dlrm_app.loader.batch import EvalBatches
-from tests.inference.conftest import export_here
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
@@ -121,15 +119,3 @@ def test_other_bytes_than_were_verified_are_refused(
 def test_the_benchmark_measures(built: Path, package_export: Path) -> None:
     done = run(built / "dlrm_benchmark", str(package_export), "0.05", "1", "64")
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ['{"rows": 1', '{"rows": 64']
-
-
-def test_an_export_is_verified_in_cpp_too_or_leaves_nothing(
-    built: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keys = [f"checkpoint={trained}/run", "quantize=int8", "max_auc_loss=0.1"]
-    export_here(*keys, f"cpp_program={built}/dlrm_score", f"output={tmp_path}/good")
-    assert "in C++: 64 reference rows, largest difference " in capsys.readouterr().out
-    false = shutil.which("false")
-    with pytest.raises(DlrmError, match=r"does not score as Python does \(exit code 1\), so nothing is left"):
-        export_here(*keys, f"cpp_program={false}", f"output={tmp_path}/bad")
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["good"]
