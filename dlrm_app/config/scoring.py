@@ -29,7 +29,6 @@ from dlrm_app.errors import Problem
 from dlrm_app.text import quoted
 
 Between = Annotated[float, Meta(gt=0, lt=1)]
-STANDARD_INPUT = "-"
 Format = Literal["aoti", "torchscript", "parquet"]
 TableType = Literal["fp32", "fp16", "int8", "int4", "int2"]
 
@@ -128,10 +127,6 @@ class PredictConfig(Section):
         if (self.input is None) == (self.data.path is None):
             cure = "give either input=FILES, raw logs, or data.path=DATASET with split="
             problems.append(Problem("input", "or data.path must say what is to be scored", cure))
-        if isinstance(self.input, list) and STANDARD_INPUT in self.input:
-            problems.append(
-                Problem("input=-", "is standard input, alone", "give files, or pipe them all through cat")
-            )
         problems += [
             Problem(f"{prefix}keep", "names a column that the scores have of their own", "leave it out", name)
             for name in OF_SCORES
@@ -181,12 +176,12 @@ class ExportConfig(Section):
     def rules(self, prefix: str) -> list[Problem]:
         """A checkpoint or a delta, and formats that cannot hold what is asked for."""
         problems = list(value_problems("format", self.formats, list[Format]))
-        if self.base is None and self.apply is None:
-            problems += [] if self.checkpoint else [required("checkpoint")]
-        elif not (self.base and self.apply):
+        if self.base is None and self.apply is None and not self.checkpoint:
+            problems.append(required("checkpoint"))
+        elif bool(self.base) != bool(self.apply):
             key, other = ("base", "apply=DELTA") if self.base else ("apply", "base=EXPORT")
             problems.append(Problem(key, f"needs {other}: a delta is applied to the export it was made from"))
-        elif self.checkpoint or self.since:
+        elif self.base and (self.checkpoint or self.since):
             rule = "is not read where a delta is applied"
             problems.append(Problem("checkpoint" if self.checkpoint else "since", rule, "leave it out"))
         if not self.formats or len(set(map(str, self.formats))) < len(self.formats):

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -31,19 +31,12 @@ _LEAVES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
 """Modules that torchrec's tracer leaves whole, as in its tutorial."""
 
 
-class _Cpu(NamedTuple):
-    """The target of a package: the compiler's name of the CPU, bits of a vector, the instructions it needs."""
-
-    march: str
-    vector_bits: int
-    needs: frozenset[str]
-
-
-_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2"})
+_AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
 _CPUS = {
-    "avx2": _Cpu("x86-64-v3", 256, _AVX2),
-    "avx512": _Cpu("x86-64-v4", 512, _AVX2 | {f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl")}),
+    "avx2": ("x86-64-v3", 256, _AVX2),
+    "avx512": ("x86-64-v4", 512, _AVX2 | {f"avx512{part}" for part in ("f", "bw", "cd", "dq", "vl")}),
 }
+"""The compiler's name of the CPU, bits of a vector, the instructions that a package for it needs."""
 _MATTERS = re.compile("avx|amx|fma|f16c|bmi|gfni|vaes|vpclmul|sse4|popcnt|movbe|sha_ni|adx")
 """Instructions that a compiler uses of its own accord where the CPU has them."""
 
@@ -60,7 +53,7 @@ def cpu_instructions() -> set[str]:
 
 def needed_instructions(cpu: str) -> list[str]:
     """The instructions that a package for ``cpu`` (native, avx2 or avx512) needs, sorted."""
-    return sorted(_CPUS[cpu].needs if cpu in _CPUS else cpu_instructions())
+    return sorted(_CPUS[cpu][2] if cpu in _CPUS else cpu_instructions())
 
 
 def write_package(
@@ -78,7 +71,7 @@ def write_package(
         "aot_inductor.metadata": metadata,
     }
     if cpu in _CPUS:
-        settings |= {"cpp.simdlen": _CPUS[cpu].vector_bits, "cpp.march": _CPUS[cpu].march}
+        settings |= dict(zip(("cpp.march", "cpp.simdlen"), _CPUS[cpu][:2], strict=True))
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     with torch.no_grad(), warnings.catch_warnings(), _to_compile(model):
         warnings.simplefilter("ignore")

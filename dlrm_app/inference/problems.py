@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from dlrm_app.config.scoring import STANDARD_INPUT, ExportConfig, PredictConfig, ServeConfig
+from dlrm_app.config.scoring import ExportConfig, PredictConfig, ServeConfig
 from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.ranks import num_started
 from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
@@ -41,12 +41,10 @@ def check_predict(config: PredictConfig) -> None:
     problems = config.problems()
     if config.output:
         problems += output_problems("output", Path(config.output), is_new=True)
-    if config.input == STANDARD_INPUT and num_started() > 1:
-        problems.append("input=- is read by one process: start it without torchrun, or give files")
 
     def look_at_rows() -> None:
         _look_at_dataset(config.data.path)
-        if config.input not in (None, STANDARD_INPUT) and not problems:
+        if config.input is not None and not problems:
             find_files("input", config.input)
 
     refuse_all(problems, lambda: _look_at_model(config.model), look_at_rows)

@@ -1,12 +1,8 @@
 """dlrm-predict: raw logs in any form and the dataset made of them have the same scores, also after an interruption."""
 
 import gzip
-import subprocess
-import sys
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,9 +80,7 @@ def test_columns_are_found_by_the_names_of_the_header(shop: Path, expected: pa.T
     assert table.column("label").to_pylist() == expected.column("label").to_pylist()
 
 
-def test_files_that_are_not_what_the_model_reads_are_refused(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_path: Path) -> None:
     rows = draw_rows()[-NUM_TEST:]
     text = write_csv(tmp_path / "test.csv", rows).read_bytes()
     unlabelled = write_csv(tmp_path / "unlabelled.csv", [row[1:] for row in rows], HEADER[1:]).read_bytes()
@@ -106,11 +100,6 @@ def test_files_that_are_not_what_the_model_reads_are_refused(
         (tmp_path / "given").write_bytes(given)
         with pytest.raises(ConfigError, match=fault):
             predicted(tmp_path / "scores.parquet", *keys, *more)
-    (tmp_path / "given").write_bytes(unlabelled.partition(b"\n")[2])
-    with (tmp_path / "given").open("rb") as file:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=file))
-        with pytest.raises(ConfigError, match="header of standard input lacks the columns hour"):
-            predicted(tmp_path / "scores.parquet", keys[0], "input=-")
 
 
 def test_columns_of_parquet_go_along_with_their_row(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
@@ -137,22 +126,6 @@ def test_columns_of_parquet_go_along_with_their_row(shop: Path, expected: pa.Tab
         predicted(tmp_path / "other.parquet", *keys, "keep=[colour]")
     with pytest.raises(ConfigError, match=r"keep=.*is for Parquet, .*test.csv is text"):
         predicted(tmp_path / "other.parquet", keys[0], f"input={shop}/test.csv", "keep=[id]")
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_standard_input_scores_alike(
-    shop: Path,
-    expected: pa.Table,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    compress: Callable[[bytes], bytes],
-) -> None:
-    (tmp_path / "piped").write_bytes(compress((shop / "test.csv").read_bytes()))
-    with subprocess.Popen(["cat", tmp_path / "piped"], stdout=subprocess.PIPE) as cat:
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=cat.stdout))
-        table = predicted(tmp_path / "scores.parquet", f"model={shop}/export", "input=-")
-    assert same_scores(table, expected)
-    assert table.column("label").to_pylist() == expected.column("label").to_pylist()
 
 
 def test_rows_without_a_label_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
@@ -359,8 +332,6 @@ def test_input_that_is_not_there_is_told_before_torch_is_loaded(
     with pytest.raises(ConfigError, match=r"input=nothing\.tsv: no such file"):
         check_predict(compose_config("predict", PredictConfig, [*keys, "input=nothing.tsv"]))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="input=- is read by one process: start it without torchrun"):
-        check_predict(compose_config("predict", PredictConfig, [*keys, "input=-"]))
     export = compose_config("export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e"])
     with pytest.raises(ConfigError, match="dlrm-export is one process"):
         check_export(export)

@@ -3,7 +3,6 @@
 Row groups of a dataset, or units of raw files as preprocessing cuts them, encoded as the rows of training were.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dlrm_app.config.datasets import DatasetConfig
-from dlrm_app.config.scoring import STANDARD_INPUT
 from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, Shard
 from dlrm_app.dataset.shard_files import ShardReader, verify_shards
@@ -23,14 +21,14 @@ from dlrm_app.loader.reader import TableReader
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.plan import unit_feeds
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
-from dlrm_app.preprocess.read.beginning import file_spec, source_spec
+from dlrm_app.preprocess.read.beginning import source_spec
 from dlrm_app.preprocess.read.parquet_columns import names_in, names_of, parquet_spec, refuse_other_types
 from dlrm_app.preprocess.read.parser import RejectedLine
 from dlrm_app.preprocess.read.spec import Spec, read_spec
 from dlrm_app.preprocess.units.lake import is_table
 from dlrm_app.preprocess.units.parquet_units import ParquetUnit, read_footers
 from dlrm_app.preprocess.units.source import Source, find_files
-from dlrm_app.preprocess.units.unit_text import UnitText, pipe_units
+from dlrm_app.preprocess.units.unit_text import UnitText
 from dlrm_app.text import listed
 
 _CHUNK_ROWS = 1 << 15
@@ -121,7 +119,7 @@ def without(start: int, stop: int, left_out: Sequence[int]) -> NDArray[np.int64]
 
 
 class RawParts:
-    """The files ``given`` (a path, a glob, a list, or - for standard input), encoded as ``manifest`` says.
+    """The files ``given`` (a path, a glob, a list), encoded as ``manifest`` says.
 
     ``labels``: whether their label column is read; None: where it is there. ``keep``: further columns of Parquet files
     that go along with the scores. Raises DlrmError.
@@ -135,15 +133,11 @@ class RawParts:
         self._unit_bytes = unit_bytes
         self._labels = labels
         self._keep = {f"{KEPT}{name}": name for name in keep}
-        self.is_piped = given == STANDARD_INPUT
         self._files: list[tuple[Source, Spec]] = []
-        if not self.is_piped:
-            sources = find_files("input", given)
-            read_footers(sources)
-            refuse_all([], *(partial(self._look_at, source) for source in sources))
-            refuse_other_types(*zip(*self._files, strict=True))
-        elif keep:
-            raise ConfigError([f"keep={list(keep)} is for Parquet files: leave it out"])
+        sources = find_files("input", given)
+        read_footers(sources)
+        refuse_all([], *(partial(self._look_at, source) for source in sources))
+        refuse_other_types(*zip(*self._files, strict=True))
         mixed = {spec.label is not None for _, spec in self._files}
         if len(mixed) > 1:
             raise ConfigError(["some of the files have a label column and others have not: score them apart"])
@@ -159,29 +153,23 @@ class RawParts:
         self._first_line = 2 if self._spec.header else 1
 
     def _look_at(self, source: Source) -> None:
-        if source.format == "parquet":
-            spec = parquet_spec(source, self._spec, self._labels, _UNLABELLED)
-            names = names_in(source)
-            refuse_if(
-                [
-                    f"keep={name}: {source.path} has no such column, it has {listed(names, 12)}"
-                    for name in self._keep.values()
-                    if name not in names
-                ]
+        find_spec = parquet_spec if source.format == "parquet" else source_spec
+        self._files.append((source, find_spec(source, self._spec, self._labels, _UNLABELLED)))
+        if self._keep and source.format != "parquet":
+            raise ConfigError(
+                [f"keep={[*self._keep.values()]} is for Parquet, {source.path} is text: leave it out"]
             )
-        else:
-            spec = source_spec(source, self._spec, self._labels, _UNLABELLED)
-            if self._keep:
-                raise ConfigError(
-                    [f"keep={[*self._keep.values()]} is for Parquet, {source.path} is text: leave it out"]
-                )
-        self._files.append((source, spec))
+        names = names_in(source) if self._keep else []
+        refuse_if(
+            [
+                f"keep={name}: {source.path} has no such column, it has {listed(names, 12)}"
+                for name in self._keep.values()
+                if name not in names
+            ]
+        )
 
     def parts(self, is_wanted: Callable[[str, int], bool]) -> Iterator[Part]:
-        """Gives the parts for which ``is_wanted(name, number)``; of standard input all."""
-        if self.is_piped:
-            yield from self._piped()
-            return
+        """Gives the parts for which ``is_wanted(name, number)``."""
         for source, spec in self._files:
             yield from self._parts_of(source, spec, is_wanted)
 
@@ -197,13 +185,6 @@ class RawParts:
                 if is_mine(unit.unit):
                     tally = Tally(source.path, 1 if is_parquet else self._first_line)
                     yield Part(_name(source, unit.unit), tally, partial(self._encode, unit, spec))
-
-    def _piped(self) -> Iterator[Part]:
-        for text in pipe_units(sys.stdin.buffer, self._unit_bytes):
-            if text.unit == 0:
-                spec = file_spec("standard input", text.load(), self._spec, self._labels, _UNLABELLED)
-            tally = Tally("standard input", self._first_line)
-            yield Part(f"00000-{text.unit:07d}", tally, partial(self._encode, text, spec))
 
     def _encode(self, unit: UnitText | ParquetUnit, spec: Spec, tally: Tally) -> Iterator[Chunk]:
         cursor, before = open_cursor(unit, spec), 0

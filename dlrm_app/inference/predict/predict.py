@@ -87,14 +87,13 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         )
         given = broadcast_from_first(given)  # one version for all ranks
         source = runtime.together(lambda: _source(config, given, manifest, reader))
-        is_piped = isinstance(source, RawParts) and source.is_piped
         scores = ScoresFile(output, source.origin_names)
         runtime.together(
             lambda: held.enter_context(held_output(output, "dlrm-predict")) if runtime.is_first else None
         )
         own = OwnClicks(manifest) if isinstance(source, RawParts) else None
         identity = {"model": model.identity, "input": source.identity, "batch_size": config.batch_size}
-        if runtime.is_first and scores.begin(identity, can_continue=not is_piped):
+        if runtime.is_first and scores.begin(identity):
             logger.info("%s is unfinished: continuing where it stopped", output)
         runtime.together(lambda: None)
 
@@ -103,10 +102,7 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
 
         def score_all() -> None:
             score_rows = _scorer(model, manifest, config.batch_size)
-            read = _read(source.parts(is_wanted), reader, own)
-            if not is_piped:  # a thread that waits for a pipe cannot be interrupted
-                read = prefetch_items(read, _PREFETCHED)
-            with closing(read):
+            with closing(prefetch_items(_read(source.parts(is_wanted), reader, own), _PREFETCHED)) as read:
                 for part, chunks in read:
                     scored = [its.append_column("logit", array_of(score_rows(rows))) for rows, its in chunks]
                     scores.write(part.name, scored, part.tally)

@@ -52,14 +52,14 @@ class ScoresFile:
         self._folder = _parts_of(output)
         self._origin_names = origin_names
 
-    def begin(self, identity: dict[str, Any], can_continue: bool) -> bool:
+    def begin(self, identity: dict[str, Any]) -> bool:
         """Makes the folder of parts, or continues with the one there; True if it continues.
 
         Raises DlrmError if the parts there are of another ``identity``.
         """
         identity = json.loads(json.dumps(identity))
         path = self._folder / _RUN
-        if path.is_file() and can_continue:
+        if path.is_file():
             try:
                 before = dict(json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as error:
@@ -70,7 +70,7 @@ class ScoresFile:
                     "one, or delete the folder"
                 )
             return True
-        if not path.is_file() and self._folder.is_dir() and any(self._folder.glob("[!.]*")):
+        if self._folder.is_dir() and any(self._folder.glob("[!.]*")):
             raise DlrmError(
                 f"{self._folder} is to hold the parts of {self.output}, and holds other files: give another output"
             )

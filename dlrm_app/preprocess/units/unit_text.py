@@ -13,7 +13,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from dlrm_app.preprocess.units.source import Source, explained_damage, format_of, open_text
+from dlrm_app.preprocess.units.source import Source, explained_damage, open_text
 
 MAX_LINE = 1 << 20
 """Bytes. Longer lines are rejected, so that a file without line ends cannot fill the memory."""
@@ -228,18 +228,6 @@ class TextFeed:
             unit += 1
             if text.finish().is_last:
                 return
-
-
-def pipe_units(stream: Any, unit_bytes: int) -> Iterator[UnitText]:
-    """The units of what comes through a pipe, plain, gzip or zstd, as ``TextFeed.items`` gives those of a file.
-
-    ``stream``: an io.BufferedReader, as sys.stdin.buffer is.
-    """
-    form = format_of(stream.peek(4)[:4])
-    source = Source(0, "/dev/stdin", "", 1 << 62, 0, "text" if form == "parquet" else form)
-    feed = TextFeed(source, unit_bytes)
-    with open_text(stream, source.format) as file:
-        yield from feed.cut(_Rest(source, file, _NEWLINE, lambda: 0), 0)
 
 
 def _thread_buffer(size: int) -> bytearray:

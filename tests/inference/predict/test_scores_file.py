@@ -32,14 +32,14 @@ def test_a_folder_of_somebody_elses_is_not_taken_for_the_parts(tmp_path: Path) -
     mine.parent.mkdir()
     mine.write_text("mine")
     with pytest.raises(DlrmError, match="holds other files: give another output"):
-        scores_in(tmp_path).begin({}, can_continue=True)
+        scores_in(tmp_path).begin({})
     assert mine.read_text() == "mine"
 
 
 @pytest.mark.parametrize("text", ["{", "3", "[1]"])
 def test_a_damaged_record_of_an_interrupted_command_is_named(tmp_path: Path, text: str) -> None:
-    scores_in(tmp_path).begin({"model": "a"}, can_continue=True)
+    scores_in(tmp_path).begin({"model": "a"})
     (record,) = (tmp_path / "scores.parquet.parts").iterdir()
     record.write_text(text)
     with pytest.raises(DlrmError, match=rf"{record} is damaged \(.*\): delete .*scores.parquet.parts"):
-        scores_in(tmp_path).begin({"model": "a"}, can_continue=True)
+        scores_in(tmp_path).begin({"model": "a"})
