@@ -128,14 +128,7 @@ def test_three_ranks_find_what_one_does() -> None:
         assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9, abs=1e-16)
 
 
-def test_an_example_by_hand() -> None:
-    """Four tests: 4 × 0.005, 3 × 0.01, then 2 × 0.03 and, for it may not fall, 0.06 again."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.2]) == [0.2]
-    assert holm([]) == []
-
-
-def test_it_rejects_what_closed_testing_rejects() -> None:
+def test_holm_rejects_what_closed_testing_rejects() -> None:
     """A hypothesis is rejected iff Bonferroni rejects every set of hypotheses that it is in (Marcus et al. 1976)."""
     draw = random.Random(0)
     for _ in range(200):
@@ -150,3 +143,4 @@ def test_it_rejects_what_closed_testing_rejects() -> None:
             ]
             closed.append(min(1.0, max(len(chosen) * min(p_values[i] for i in chosen) for chosen in sets)))
         assert holm(p_values) == pytest.approx(closed)
+    assert holm([]) == []

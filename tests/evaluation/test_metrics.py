@@ -88,12 +88,6 @@ def test_grouped_auc_equals_a_loop_over_the_groups(step: float | None) -> None:
     assert one_group["gauc"] == pytest.approx(found["auc"], rel=1e-15)
 
 
-def test_grouped_auc_needs_a_group_of_both_classes() -> None:
-    found = measured(torch.tensor([0.5, 1.0]), torch.tensor([0.0, 1.0]), groups=torch.tensor([3, 4]))
-    assert found["auc"] == 1
-    assert math.isnan(found["gauc"])
-
-
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
 def test_auc_is_the_share_of_pairs_in_order(rows: list[tuple[int, bool]]) -> None:
     """Counted pair by pair, a tie for half."""

@@ -26,7 +26,6 @@ from dlrm_app.inference.scoring_model import CheckpointWeights, to_inputs
 from dlrm_app.loader.batch import EvalBatches
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.tables.specs import Table
-from tests.commands import command, run
 from tests.inference.conftest import export_here, predicted
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, train_here
@@ -244,13 +243,6 @@ def test_an_output_that_another_export_makes_is_left_to_it(tmp_path: Path) -> No
     assert {path.name for path in tmp_path.iterdir()} == {"export", anothers.name}
     with pytest.raises(ConfigError, match="export exists: give another name"), _named_at_the_end(output):
         pass
-
-
-def test_an_output_that_exists_is_refused_by_the_command(tmp_path: Path) -> None:
-    done = run(command("export", "checkpoint=nowhere", f"output={tmp_path}"), tmp_path)
-    assert done.returncode == 2
-    assert "no checkpoint at nowhere" in done.stderr
-    assert f"output={tmp_path} exists" in done.stderr
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         started = time.perf_counter()
         path = Path(config.model)
         model = _from_export(path, runtime) if is_export(path) else _from_checkpoint(path, config, runtime)
-        manifest = runtime.together(lambda: _columns(config, model))
+        columns_of = Path(config.data.path or config.encoding or model.encoding)
+        manifest = runtime.together(lambda: model.check(read_manifest(columns_of)))
         reader = TableReader(manifest, model.features)
         begun = begun_tables(output) if runtime.is_first else []
         given = runtime.together(
@@ -125,12 +127,6 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
         return values
 
 
-def _columns(config: PredictConfig, model: Model) -> Manifest:
-    """The manifest that says what the columns of the rows mean. Raises DataError if the model reads others."""
-    manifest = read_manifest(Path(config.data.path or config.encoding or model.encoding))
-    return model.check(manifest)
-
-
 def _from_export(path: Path, runtime: Runtime) -> Model:
     export = runtime.together(lambda: open_export(path))
 
@@ -152,11 +148,8 @@ def _from_checkpoint(path: Path, config: PredictConfig, runtime: Runtime) -> Mod
         values: torch.Tensor = model(*to_inputs(batch))[1]
         return values
 
-    def check(manifest: Manifest) -> Manifest:
-        return known_rows(trained, manifest)
-
     identity = checksum(trained.folder / "complete.json") + ("-ema" if config.ema else "")
-    return Model(identity, trained.features, Path(trained.data_path), logits, check)
+    return Model(identity, trained.features, Path(trained.data_path), logits, partial(known_rows, trained))
 
 
 def _source(
