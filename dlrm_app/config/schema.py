@@ -60,7 +60,7 @@ GONE: dict[str, str] = {
     "watch_seconds": "restart dlrm-serve to serve another export",
     "paired": "dlrm-evaluate checkpoint=RUN against=RUN tests the difference of two runs' AUCs",
     "report": "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers",
-    "dense": "leave it out: linear layers are exported in fp32",
+    "dense": "leave it out: dlrm-export writes linear layers in fp32",
     "cpp_program": "type dlrm_score EXPORT --check once it is exported",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
     **{
