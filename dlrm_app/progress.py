@@ -35,18 +35,8 @@ def progress_bar(
     title: str, total: int, shown: bool, unit: str = "batch", scale: bool = False, initial: int = 0
 ) -> Iterator[Any]:
     """A tqdm bar with rate and time left; log lines appear above it. Silent unless ``shown``, and where stderr is no terminal."""
-    with (
-        logging_redirect_tqdm(),
-        tqdm(
-            total=total,
-            initial=initial,
-            desc=title,
-            unit=unit,
-            unit_scale=scale,
-            disable=None if shown else True,  # None: tqdm looks for a terminal
-            mininterval=0.5,
-            dynamic_ncols=True,
-            leave=False,
-        ) as bar,
-    ):
+    settings = {"total": total, "initial": initial, "desc": title, "unit": unit, "unit_scale": scale}
+    disable = None if shown else True  # None: tqdm looks for a terminal
+    bar = tqdm(**settings, disable=disable, mininterval=0.5, dynamic_ncols=True, leave=False)
+    with logging_redirect_tqdm(), bar:
         yield bar

@@ -5,7 +5,7 @@ python scripts/configuration_reference.py > docs/reference/configuration.md
 
 from dlrm_app.cli.commands import COMMANDS, schema_of
 from dlrm_app.config.compose import BUILDS_ON
-from dlrm_app.config.reference import Reference
+from dlrm_app.config.reference import read_reference
 
 
 def main() -> None:
@@ -14,21 +14,20 @@ def main() -> None:
     )
     listed: dict[str, set[str]] = {}
     for command in COMMANDS:
-        reference = Reference(command, schema_of(command), [])
-        sections = reference.sections()
-        listed[command] = {entry.key for section in sections for entry in section.entries}
+        reference = read_reference(command, schema_of(command), [])
+        listed[command] = {entry.key for section in reference.sections for entry in section.entries}
         known = listed.get(BUILDS_ON.get(command, ""), set())
         print(f"\n## dlrm-{command}\n\n{reference.header}")
-        for group in sorted(reference.choices) if not known else []:
-            print(f"\n`{group}=` {', '.join(f'`{choice}`' for choice in reference.choices_of(group))}")
-        for section in sections:
+        for name, group in sorted(reference.groups.items()) if not known else []:
+            print(f"\n`{name}=` {', '.join(f'`{choice}`' for choice in group.choices)}")
+        for section in reference.sections:
             rows = [
                 f"| `{entry.key}` | `{entry.value}` | {entry.comment.replace('|', chr(92) + '|')} |"
                 for entry in section.entries
                 if entry.key not in known
             ]
             if rows:
-                title = f"\n**`{section.title}`** {section.about}".rstrip() + "\n" if section.title else ""
+                title = f"\n**`{section.title}`** {section.about}".rstrip() + "\n" if section.name else ""
                 print(title, "| key | value | |", "|---|---|---|", *rows, sep="\n")
 
 

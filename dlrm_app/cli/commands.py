@@ -156,8 +156,7 @@ def _run_alone(name: str, words: Sequence[str], log: Path) -> None:
 
 
 def _doctor(config: Any) -> None:
-    from dlrm_app.doctor.examine import examine
-    from dlrm_app.doctor.report import report
+    from dlrm_app.doctor.examine import examine, report
 
     report(examine(config.timeout))
 
@@ -233,7 +232,7 @@ COMMANDS = {
     ),
     "days": Command("days.DaysConfig", _days, _check_days),
     "report": Command("scoring.ReportConfig", report_runs, _lazily("reports.comparison.check_runs")),
-    "doctor": Command("doctor.DoctorConfig", _doctor),
+    "doctor": Command("scoring.DoctorConfig", _doctor),
 }
 
 
@@ -267,30 +266,17 @@ def run(name: str) -> None:
 
 def _examine_without_hydra(reason: ImportError) -> None:
     """Examines an installation that cannot even compose a configuration, with the values of conf/doctor.yaml."""
-    from dlrm_app.doctor.examine import examine
-    from dlrm_app.doctor.report import report
+    from dlrm_app.doctor.examine import examine, report
 
-    print(f"{reason}: examining without configuration", file=sys.stderr)
+    print(f"{reason}: install dlrm-app with all that it requires. Examining the rest:", file=sys.stderr)
     try:
         report(examine(timeout=180))
     except DlrmError as error:
         sys.exit(f"error: {error}")
 
 
-# what pyproject's scripts name
-(
-    preprocess,
-    check,
-    train,
-    evaluate,
-    export,
-    predict,
-    serve,
-    tune,
-    bench,
-    plan,
-    generate,
-    days,
-    report,
-    doctor,
-) = (partial(run, name) for name in COMMANDS)
+def __getattr__(name: str) -> Callable[[], None]:
+    """``commands.train`` and the others, as pyproject's scripts name them."""
+    if name not in COMMANDS:
+        raise AttributeError(name)
+    return partial(run, name)

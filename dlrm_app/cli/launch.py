@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
@@ -24,6 +23,7 @@ from dlrm_app.files import is_disk_error
 from dlrm_app.text import without_credentials
 
 Job = Callable[[Any], Any]
+Complete = Callable[[list[str]], list[str]]
 
 _PLAIN = re.compile(r"[\w./=:@,+%-]+")
 """Words that a shell takes as they are."""
@@ -35,14 +35,8 @@ SILENT_SECONDS = 10
 """How long the other ranks leave the first to report what all of them know: a launcher ends all once one has ended."""
 
 
-def launch(
-    command: str,
-    schema: type[Any],
-    job: Job,
-    validate: Job,
-    complete: Callable[[list[str]], list[str]] = list,
-) -> None:
-    """Runs ``job`` with the configuration of ``dlrm-<command>``, composed from ``sys.argv`` and checked.
+def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Complete = list) -> None:
+    """Runs ``job`` with the configuration of ``dlrm-<name>``, composed from ``sys.argv`` and checked.
 
     ``validate`` raises all that is wrong with the configuration, in one error with what is wrong with the command line.
     ``complete`` gives the checked overrides with what they leave open.
@@ -55,40 +49,30 @@ def launch(
     parser.add_argument("--cfg", "-c", nargs="?", const="job")
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--shell-completion", "-sc", nargs="?", const="")
-    options, rest = parser.parse_known_args()
+    options, words = parser.parse_known_args()
 
     def work() -> Any:
         if options.version:
-            return print(f"dlrm-{command} {__version__}")
-        _refuse_lost_folder()
-        _refuse_options(options, rest, command)
-        if options.shell_completion:
-            query = options.shell_completion
+            return print(f"dlrm-{name} {__version__}")
+        _refuse_options(options, words, name)
+        if query := options.shell_completion:
             return print_completion(
-                query, lambda: run_hydra(command, schema, ["--shell-completion", query], job)
+                query, lambda: run_hydra(name, schema, ["--shell-completion", query], job)
             )
-        asked = [word for word in rest if options.help and "=" not in word]
-        settings = [word for word in rest if word not in asked]
-        overrides, problems = check_overrides(settings, schema, conf_dir(), command, options.multirun)
-        if not (options.help or problems):
-            overrides = complete(overrides)
-        if options.multirun and not options.help:
-            refuse_if(problems)
-            return run_sweep(command, schema, overrides, job, validate)
+        if not (options.help or options.cfg or options.multirun):
+            return job(configured(name, schema, words, validate, complete))
+        asked = [word for word in words if options.help and "=" not in word]
+        settings = [word for word in words if word not in asked]
+        overrides, problems = check_overrides(settings, schema, conf_dir(), name, options.multirun)
+        refuse_if(problems)
         if options.help:
-            refuse_if(problems)
             from dlrm_app.config.reference import help_text
 
-            return print(help_text(command, schema, overrides, asked))
-        if options.cfg == "schema":
-            from dlrm_app.config.reference import json_schema
-
-            return print(json_schema(command, schema, overrides))
-        tree, _ = compose_tree(command, schema, overrides)
+            return print(help_text(name, schema, overrides, asked))
         if options.cfg:
-            refuse_if(problems)
+            tree, _ = compose_tree(name, schema, complete(overrides))
             return print(without_credentials(OmegaConf.to_yaml(tree)))
-        return job(checked_config(tree, schema, problems, validate))
+        return run_sweep(name, schema, complete(overrides), job, validate)
 
     code: Any = 0
     try:
@@ -99,17 +83,12 @@ def launch(
 
 
 def configured(
-    command: str,
-    schema: type[Any],
-    words: Sequence[str],
-    validate: Job,
-    complete: Callable[[list[str]], list[str]] = list,
+    name: str, schema: type[Any], words: Sequence[str], validate: Job, complete: Complete = list
 ) -> Any:
-    """The checked configuration of ``dlrm-<command> *words``, for a command that calls another. Raises ConfigError."""
-    overrides, problems = check_overrides([*words], schema, conf_dir(), command)
-    refuse_if(problems)
-    tree, _ = compose_tree(command, schema, complete(overrides))
-    return checked_config(tree, schema, [], validate)
+    """The checked configuration of ``dlrm-<name> *words``. Raises one error with all that is wrong."""
+    overrides, problems = check_overrides([*words], schema, conf_dir(), name)
+    tree, _ = compose_tree(name, schema, overrides if problems else complete(overrides))
+    return checked_config(tree, schema, problems, validate)
 
 
 def _set_up_process() -> None:
@@ -133,15 +112,6 @@ class _Discreet(logging.Formatter):
         return without_credentials(super().format(record))
 
 
-def _refuse_lost_folder() -> None:
-    try:
-        Path.cwd()
-    except FileNotFoundError as error:
-        raise DlrmError(
-            "the folder that this command was typed in has been deleted: cd to another"
-        ) from error
-
-
 def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
     """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
     problems = [
@@ -150,10 +120,8 @@ def _refuse_options(options: argparse.Namespace, arguments: list[str], command: 
         for argument in arguments
         if argument.startswith("-")
     ]
-    if options.cfg not in (None, "job", "schema"):
-        problems.append(
-            f"--cfg {options.cfg}: write --cfg job for the configuration that would run, --cfg schema for a JSON schema"
-        )
+    if options.cfg not in (None, "job"):
+        problems.append(f"--cfg {options.cfg}: write --cfg job for the configuration that would run")
     if options.cfg and options.multirun:
         problems.append("--cfg shows one configuration: leave --multirun out, and give each key one value")
     if options.shell_completion not in (None, *COMPLETIONS):
@@ -187,10 +155,9 @@ def or_explain(work: Callable[[], Any]) -> Any:
     except DlrmError as error:
         if not is_first_rank():
             time.sleep(SILENT_SECONDS)
-        if is_first_rank():
-            print(without_credentials(f"error: {error}"), file=sys.stderr)
-        elif not isinstance(error, SharedError):  # the first would have ended us by now if it had met it too
-            print(without_credentials(f"error (rank {os.environ['RANK']}): {error}"), file=sys.stderr)
+        if is_first_rank() or not isinstance(error, SharedError):  # the first would have ended us by now
+            rank = "" if is_first_rank() else f" (rank {os.environ['RANK']})"
+            print(without_credentials(f"error{rank}: {error}"), file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         if not is_disk_error(error):
@@ -241,7 +208,8 @@ def run_sweep(
 def print_completion(asked: str, answer: Callable[[], object]) -> None:
     """Prints what ``answer`` prints to ``asked``, which is ``query=bash``, ``install=zsh``, …
 
-    bash expands the words that it is offered (``compgen -W``): a file called ``$(rm -r x).yaml`` would be run.
+    bash expands the words that it is offered (``compgen -W``): a file called ``$(rm -r x).yaml`` would be run. So words
+    that hold anything a shell would read are left out.
     """
     said = StringIO()
     try:
@@ -249,9 +217,6 @@ def print_completion(asked: str, answer: Callable[[], object]) -> None:
             answer()
     finally:
         text = said.getvalue()
-        sys.stdout.write(_without_commands(text) if asked.startswith("query=") else text)
-
-
-def _without_commands(words: str) -> str:
-    """``words`` between their spaces, without those that hold anything a shell would read."""
-    return re.sub(r"\S+", lambda word: word[0] if _PLAIN.fullmatch(word[0]) else "", words)
+        if asked.startswith("query="):
+            text = re.sub(r"\S+", lambda word: word[0] if _PLAIN.fullmatch(word[0]) else "", text)
+        sys.stdout.write(text)

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from dlrm_app.config.overrides import check_overrides, settings_named_as_groups, take_settings
-from dlrm_app.config.schema import Schema, build, defaults_of, required
+from dlrm_app.config.schema import Schema, build, defaults_of
 from dlrm_app.errors import ConfigError, DlrmError, Problem, joined, refuse_if
 from dlrm_app.text import install_command
 
@@ -64,7 +64,7 @@ def compose_tree(
         HydraException,
         OmegaConfBaseException,
         ValueError,
-    ) as error:  # the last: a defaults list of a user's
+    ) as error:  # ValueError: a user's defaults list
         text = str(error).splitlines()[0]
         cure = f": {install_command('sweep')} brings submitit's launchers" if "hydra/launcher" in text else ""
         raise ConfigError([f"{text}{cure}"]) from error
@@ -90,20 +90,19 @@ def checked_config(
     """The configuration; raises one error with ``problems`` and all that ``validate`` finds, if there are any."""
     found: list[Problem] = []
     config = build(schema, plain_values(tree), found)
-    refused = {str(problem).partition("=")[0].split(" ")[0] for problem in problems}
-    meant = set(re.findall(r"did you mean ([\w.]+)", " ".join(map(str, problems))))
-    found = [each for each in found if each != required(each.key) or each.key not in refused | meant]
-    errors: list[DlrmError] = [ConfigError([*problems, *found])] if problems or found else []
+    errors: list[DlrmError] = [ConfigError(found)] if found else []
     if config is not None:
         try:
             validate(config)
         except DlrmError as error:
-            about = error.problems if isinstance(error, ConfigError) else [str(error)]
-            untrue = [
-                each for each in about if any(key in each for key in meant)
-            ]  # for want of what is meant
-            left = [each for each in about if each not in untrue]
-            errors += [ConfigError(left) if untrue else error] if left else []
+            errors.append(error)
+    if problems:  # what follows from one of them is no problem of its own
+        reported = {re.split("[= ]", str(problem))[0] for problem in problems}
+        reported.update(re.findall(r"did you mean ([\w.]+)", " ".join(map(str, problems))))
+        texts = dict.fromkeys(text for error in errors for text in getattr(error, "problems", [str(error)]))
+        raise ConfigError(
+            [*problems, *(text for text in texts if not reported & {*re.findall(r"[\w.]+", text)})]
+        )
     if errors or config is None:
         raise joined(errors)
     return config

@@ -27,13 +27,19 @@ from dlrm_app.config.schema import (
     required,
 )
 from dlrm_app.config.train import TablesConfig
-from dlrm_app.errors import Problem
+from dlrm_app.errors import NOT_GIVEN, Problem
 from dlrm_app.files import is_file, output_problems
 from dlrm_app.text import day_number, install_command
 
 TRANSFORMS = ("log1p", "log3", "standardize", "none")
 AUTO = "auto"
 """What is chosen by a look at the rows (``dlrm_app.preprocess.choose``)."""
+CHOSEN_KEYS = ("num_embeddings", "min_count", "top_k", "shared")
+"""Keys of an encoding that may be given with ``auto``."""
+OF_VOCAB = ("min_count", "top_k", "shared", "grow_from", "day", "capacity", "expire_days")
+OWNERS = {"num_embeddings": "hash", **dict.fromkeys(OF_VOCAB, "vocab"), "path": "from_dataset"}
+"""Key of an encoding → the kind that it is for."""
+KINDS = (AUTO, *OWNERS.values())
 
 
 @dataclass(slots=True)
@@ -101,66 +107,45 @@ class EncodingConfig(Section):
     path: str | None = None
 
     def rules(self, prefix: str) -> list[Problem]:
-        """Keys of another kind, and those that this one needs."""
-        kind = self.kind
-        owners = {
-            "num_embeddings": "hash",
-            "min_count": "vocab",
-            "top_k": "vocab",
-            "shared": "vocab",
-            "grow_from": "vocab",
-            "day": "vocab",
-            "capacity": "vocab",
-            "expire_days": "vocab",
-            "path": "from_dataset",
-        }
-        hashes_some = kind == "vocab" and isinstance(self.num_embeddings, dict)  # the columns that it names
-        problems = [
-            Problem(f"{prefix}{key}", f"is for encoding={owner}, this is encoding={kind}", "leave it out")
-            for key, owner in owners.items()
-            if getattr(self, key) is not None
-            and kind in (*owners.values(), AUTO)
-            and kind != owner
-            and not (kind == AUTO and key in ("num_embeddings", "min_count", "top_k", "shared"))
-            and not (key == "num_embeddings" and hashes_some)
-        ]
+        """Keys of another kind, those that this one needs, and those that cannot go with vocabularies that grow."""
+        kind, problems = self.kind, []
+
+        def refuse(key: str, rule: str, cure: str = "leave it out", value: object = NOT_GIVEN) -> None:
+            problems.append(Problem(f"{prefix}{key}", rule, cure, value))
+
+        for key, owner in OWNERS.items():
+            is_free = kind not in KINDS or (kind == AUTO and key in CHOSEN_KEYS)
+            hashes_some = (
+                key == "num_embeddings" and kind == "vocab" and isinstance(self.num_embeddings, dict)
+            )
+            if getattr(self, key) is not None and kind != owner and not is_free and not hashes_some:
+                refuse(key, f"is for encoding={owner}, this is encoding={kind}")
         if kind == "hash" and self.num_embeddings is None:
-            rule = "needs encoding.num_embeddings"
-            problems.append(Problem("encoding=hash", rule, "one number, or one for each sparse column"))
-        if kind == "from_dataset" and self.crosses not in (None, AUTO):
-            problems.append(
-                Problem(f"{prefix}crosses", "comes with the dataset at encoding.path", "leave it out")
+            refuse(
+                "num_embeddings", "is needed by encoding=hash", "one number, or one for each sparse column"
             )
         if kind == "from_dataset" and not self.path:
-            rule = "needs encoding.path"
-            problems.append(
-                Problem("encoding=from_dataset", rule, "the folder of the dataset whose ids to keep")
+            refuse(
+                "path", "is needed by encoding=from_dataset", "the folder of the dataset whose ids to keep"
             )
-        for key, path in (("path", self.path), ("grow_from", self.grow_from)):
+        if kind == "from_dataset" and self.crosses not in (None, AUTO):
+            refuse("crosses", "comes with the dataset at encoding.path")
+        for key in ("path", "grow_from"):
+            path = getattr(self, key)
             if path and not is_file(Path(path) / "manifest.json"):
-                rule = "must be a finished dataset folder, which holds a manifest.json"
-                problems.append(Problem(f"{prefix}{key}", rule, value=path))
-        return problems + self._growth_rules(prefix)
-
-    def _growth_rules(self, prefix: str) -> list[Problem]:
-        """Keys of vocabularies that grow: where they do not, and those that cannot go with them."""
-        problems = []
+                refuse(key, "must be a finished dataset folder, which holds a manifest.json", "", path)
         if self.day is not None and not _is_day(self.day):
-            cure = "such as 2026-11-02; or a whole number, such as 2"
-            problems.append(Problem(f"{prefix}day", "must be a date", cure, value=self.day))
+            refuse("day", "must be a date", "such as 2026-11-02; or a whole number, such as 2", self.day)
         grows = self.grow_from is not None or self.day is not None
         for key in ("capacity", "expire_days"):
             if getattr(self, key) is not None and not grows:
-                rule = "is for vocabularies that grow"
                 cure = "give encoding.day of the first day, or encoding.grow_from of the next ones"
-                problems.append(Problem(f"{prefix}{key}", rule, cure))
+                refuse(key, "is for vocabularies that grow", cure)
         if grows and self.top_k is not None:
-            rule = "is for vocabularies that do not grow"
-            problems.append(Problem(f"{prefix}top_k", rule, "give encoding.capacity"))
+            refuse("top_k", "is for vocabularies that do not grow", "give encoding.capacity")
         for key in ("shared", "num_embeddings", "crosses"):
             if self.grow_from is not None and getattr(self, key) not in (None, AUTO):
-                rule = "comes with the dataset at encoding.grow_from"
-                problems.append(Problem(f"{prefix}{key}", rule, "leave it out"))
+                refuse(key, "comes with the dataset at encoding.grow_from")
         return problems
 
 
@@ -283,15 +268,12 @@ class PreprocessConfig(Section):
         """Splits that are made twice or from nothing, and an executor that does not fit."""
         problems = []
         fractions = {name: getattr(self.split, name) for name in ("val", "test")}
-        for name, fraction in fractions.items():
-            if fraction is None:
-                continue
+        for name in [name for name, fraction in fractions.items() if fraction is not None]:
             if getattr(self.input, name) is not None:
                 rule = f"and input.{name} both make the {name} split"
                 problems.append(Problem(f"split.{name}", rule, "give only one"))
             if self.input.train is None:
-                rule = "takes the end of input.train, which is not given"
-                problems.append(Problem(f"split.{name}", rule))
+                problems.append(Problem(f"split.{name}", "takes the end of input.train, which is not given"))
             if name in self.input.unlabelled:
                 rule = f"names {name}, which is cut from input.train and has labels as that has"
                 problems.append(Problem("input.unlabelled", rule, "leave it out"))
@@ -301,8 +283,8 @@ class PreprocessConfig(Section):
         if not self.output:
             problems.append(required("output"))
         if self.executor == "dask" and self.threads is not None:
-            rule = "is for executor=local"
-            problems.append(Problem("threads", rule, "Dask's workers have their own numbers of threads"))
+            cure = "Dask's workers have their own numbers of threads"
+            problems.append(Problem("threads", "is for executor=local", cure))
         return [*problems, *self.dask.executor_rules(self.executor)]
 
 

@@ -72,14 +72,16 @@ class BenchConfig(TrainConfig):
             problems.append(Problem("measure", "is empty", "name some of what --help lists"))
         if self.tables.from_dataset and self.data.path is None and not self.writes_topology:
             problems.append(_no_tables("choose tables=FILE.yaml for synthetic rows"))
-        if self.resume != "none":
-            rule = "has no part in dlrm-bench, whose weights are initial ones"
-            problems.append(Problem("resume", rule, "leave it out"))
+        problems += _no_resume(self, "dlrm-bench, whose weights are initial ones")
         return problems
 
 
 def _no_tables(cure: str) -> Problem:
     return Problem("tables=dataset", "needs the dataset", f"add data.path=DIR, or {cure}")
+
+
+def _no_resume(config: TrainConfig, command: str) -> list[Problem]:
+    return [] if config.resume == "none" else [Problem("resume", f"has no part in {command}", "leave it out")]
 
 
 @dataclass(slots=True)
@@ -113,9 +115,7 @@ class TuneConfig(TrainConfig):
         problems = TrainConfig.rules(replace(self, resume="none"), prefix)
         if not self.output:
             problems.append(required("output"))
-        if self.resume != "none":
-            rule = "has no part in dlrm-tune, which resumes the study in output"
-            problems.append(Problem("resume", rule, "leave it out"))
+        problems += _no_resume(self, "dlrm-tune, which resumes the study in output")
         if find_spec("optuna") is None:
             rule = "needs the package optuna, which is not installed"
             problems.append(Problem("dlrm-tune", rule, install_command("tune")))
@@ -123,41 +123,36 @@ class TuneConfig(TrainConfig):
 
 
 def _entry_problems(name: str, entry: Any) -> list[Problem]:
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("key"), str):
+    key = entry.get("key") if isinstance(entry, Mapping) else None
+    if not isinstance(key, str):
         rule = "must hold a key of dlrm-train and its values, as {key: model.dropout, low: 0, high: 0.4}"
         return [Problem(name, rule, value=entry)]
-    key = entry["key"]
     kind = type_of(key, TrainConfig)
-    if key in NOT_TUNED or key.startswith("tune."):
+    if key in NOT_TUNED:
         return [Problem(name, f"names {key}, which the study itself decides", "leave it out")]
     if kind is None:
         return [unknown_key(key, TrainConfig)]
     if set(entry) == {"key", "choices"}:
-        choices = entry["choices"]
-        if not isinstance(choices, list) or len(set(map(str, choices))) < max(2, len(choices)):
-            return [Problem(name, f"must give {key} at least two choices, each once", value=choices)]
-        return [fault for value in choices if (fault := type_problem(key, value, kind))]
-    if not {"low", "high"} <= set(entry) <= {"key", "low", "high", "log", "step"}:
-        rule = f"must give {key} low and high (with log or step), or choices"
-        return [Problem(name, rule, value=", ".join(entry))]
-    if type_problem(key, "x", kind) is None:
-        return [Problem(name, f"gives {key}, a text, a range", f"give {{key: {key}, choices: [a, b]}}")]
-    faults = [type_problem(key, entry[end], kind) for end in ("low", "high")]
-    return _range_problems(name, entry) or [fault for fault in faults if fault is not None]
+        values = entry["choices"]
+        if not isinstance(values, list) or len(set(map(str, values))) < max(2, len(values)):
+            return [Problem(name, f"must give {key} at least two choices, each once", value=values)]
+    elif {"low", "high"} <= set(entry) <= {"key", "low", "high", "log", "step"} and _is_range(entry):
+        values = [entry["low"], entry["high"]]
+        if type_problem(key, "x", kind) is None:
+            return [Problem(name, f"gives {key}, a text, a range", f"give {{key: {key}, choices: [a, b]}}")]
+    else:
+        rule = (
+            f"must give {key} choices, or numbers low < high; with log: true low is above 0 and there is no step, and a step "
+            "is at most high - low"
+        )
+        return [Problem(name, rule, value=dict(entry))]
+    return [fault for value in values if (fault := type_problem(key, value, kind))]
 
 
-def _range_problems(name: str, entry: Mapping[str, Any]) -> list[Problem]:
-    low, high, step = entry["low"], entry["high"], entry.get("step")
-    numbers = [value for value in (low, high, step) if value is not None]
+def _is_range(entry: Mapping[str, Any]) -> bool:
+    low, high, log, step = entry["low"], entry["high"], entry.get("log", False), entry.get("step")
+    numbers = [low, high] if step is None else [low, high, step]
     if not all(type(value) in (int, float) and math.isfinite(value) for value in numbers):
-        return [Problem(name, "must have numbers for low, high and step", value=numbers)]
-    problems = []
-    if low >= high:
-        problems.append(Problem(name, f"must have low below high, got {low} and {high}"))
-    if entry.get("log") and (low <= 0 or step is not None):
-        problems.append(Problem(name, f"with log=true must have low above 0 and no step, got {low}, {step}"))
-    if not isinstance(entry.get("log", False), bool):
-        problems.append(Problem(f"{name}.log", "must be true or false", value=entry["log"]))
-    if step is not None and not 0 < step <= high - low:
-        problems.append(Problem(f"{name}.step", "must be above 0 and at most high - low", value=step))
-    return problems
+        return False
+    fits = step is None or (0 < step <= high - low and not log)
+    return isinstance(log, bool) and low < high and fits and not (log and low <= 0)

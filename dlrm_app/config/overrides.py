@@ -19,7 +19,6 @@ from dlrm_app.config.schema import (
     REQUIRED,
     is_free_form,
     is_section,
-    known_keys,
     type_of,
     type_problem,
     types_of,
@@ -31,16 +30,10 @@ from dlrm_app.text import setting
 
 HOME = re.compile(r"""(?<=[=\[,"'])~(?=[/"',\]]|$)""")
 """~ at the beginning of a value, or of one in a list."""
-OF_HYDRA = (
-    "hydra/launcher",
-    "hydra.launcher.",
-    "hydra.sweep.",
-    "hydra.job.",
-)
+HOME_IN_YAML = re.compile(r"""(?<=[\s\[,"'])~(?=/)""")
+OF_HYDRA = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
 """What a sweep may set of Hydra's."""
 YAML = (".yaml", ".yml")
-PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
-"""Keys that a path without a key may be meant for: the first that a command has as a setting, and that is not typed."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 Problems = list[Problem | str]
 
@@ -58,45 +51,46 @@ def check_overrides(
     """
     parser = OverridesParser.create()
     settings = settings_named_as_groups(schema, conf)
-    groups = {path.name for path in conf.iterdir() if path.is_dir()} & {*types_of(schema), "experiment"}
-    groups -= settings
+    groups = {path.name for path in conf.iterdir() if path.is_dir()} & {
+        *types_of(schema),
+        "experiment",
+    } - settings
     problems: Problems = []
+    unreadable: Problems = []
     checked: list[str] = []
-    overrides, unreadable = _without_spaced(overrides)
     for given in overrides:
         before = len(problems)
         text = HOME.sub(str(Path.home()), given)
         try:
             override = parser.parse_override(text)
         except HydraException:
-            unreadable.append(_unreadable(given, schema, overrides))
+            override = None
+        if override is None or not override.key_or_group:
+            unreadable.append(_unreadable(given))
             continue
-        key, values = override.key_or_group, _values(override)
-        if override.package is not None:
-            value = text.partition("=")[2]
-            problems.append(f"{given}: @{override.package} names no place of its own: write {key}={value}")
-        elif override.is_delete():
-            instead = "choose another" if key in groups else f"give it a value, or {key}=null"
-            problems.append(f"{given} would delete a key: {instead}")
+        key, values, value = override.key_or_group, _values(override), text.partition("=")[2]
+        if override.package is not None or override.is_delete():
+            problems.append(f"{given}: a key cannot be moved or deleted: write {key}={value or 'null'}")
         elif re.match(r"hydra\b", key):
             if not key.startswith(OF_HYDRA) or "_target_" in text:  # which names code to call
                 problems.append(f"{given}: of Hydra's own settings there are {', '.join(OF_HYDRA)}")
         elif key not in groups and type_of(key, schema) is None:
             problems.append(unknown_key(key, schema, sorted(groups)))
         elif len(values) > 1 and (key in settings or not is_sweep):
-            whole = text.partition("=")[2]
             each = "" if key in settings else "a run with each needs --multirun, "
-            ways = (
-                f"{each}a list is written {shlex.quote(f'{key}=[{whole}]')}, one text {setting(key, whole)}"
+            listed = shlex.quote(f"{key}=[{value}]")
+            problems.append(
+                f"{given} gives several values: {each}a list is written {listed}, one text {setting(key, value)}"
             )
-            problems.append(f"{given} gives several values: {ways}")
         elif key in groups and all(isinstance(value, str | None) for value in values):
             chosen = _choose(values, key, conf, command, schema, problems)
             text = f"{key}={','.join(chosen)}"  # + is left out: every group has its place in the defaults
         else:
             if override.value_type in (ValueType.ELEMENT, *SWEEPS):  # not a range, whose numbers Hydra makes
                 problems += _type_problems(key, values, schema)
-            text = f"++{text}" if _adds_keys(override, type_of(key, schema)) else text
+            # Hydra would refuse keys of a mapping that are not there yet
+            is_mapping = isinstance(override.value(), dict) and override.type is OverrideType.CHANGE
+            text = f"++{text}" if is_mapping and is_free_form(type_of(key, schema)) else text
         if len(problems) == before:
             checked.append(text)
     if unreadable:
@@ -135,27 +129,12 @@ def _values(override: Override) -> list[Any]:
     return [override.value()]
 
 
-def _without_spaced(words: Sequence[str]) -> tuple[list[str], Problems]:
-    """(The words without those of ``key = value``, ``key= value`` and ``key =value``; a problem for each of these)."""
-    spaced = re.compile(r"(?:^|(?<=\0))([\w./+]+)(?:\0=\0?|=\0)([^=\0]+)(?=\0|$)")
-    text = "\0".join(words)
-    problems: Problems = [
-        Problem(match[0].replace("\0", " "), "has spaces around =", f"write {setting(*match.groups())}")
-        for match in spaced.finditer(text)
-    ]
-    return [word for word in spaced.sub("", text).split("\0") if word], problems
-
-
-def _unreadable(text: str, schema: type[Any], words: Sequence[str]) -> Problem | str:
+def _unreadable(text: str) -> Problem | str:
     key, equals, value = text.partition("=")
-    if not equals:
-        cure = "one with spaces needs quotes, as 'output=my run'"
-        if "/" in text or Path(text).exists():
-            typed = {word.partition("=")[0] for word in words}
-            known = {key for key in known_keys(schema) if not is_section(type_of(key, schema))}
-            meant = [key for key in PATHS if key in known - typed]
-            cure = f"did you mean {setting(meant[0], text)}?" if meant else cure
-        return Problem(text, "is not key=value", cure)
+    if not equals or not key:
+        return Problem(
+            text, "is not key=value", "no spaces around =, and quotes around any, as 'output=my run'"
+        )
     return (
         f"cannot read {text!r}: write key=value, lists as 'key=[a,b]'; a text with any of = [ ( ~ or quotes in it needs quotes: "
         f"write {setting(key, value)}"
@@ -189,7 +168,6 @@ def _choose(
 
 
 def _may_be_null(group: str, conf: Path, command: str) -> bool:
-    """True if ``command`` can do without a choice of ``group``."""
     return group == "experiment" or {group: None} in OmegaConf.load(conf / f"{command}.yaml").defaults
 
 
@@ -205,20 +183,13 @@ def _type_problems(key: str, values: Sequence[Any], schema: type[Any]) -> Proble
     return problems
 
 
-def _adds_keys(override: Override, kind: Any) -> bool:
-    """True if a mapping is given to a field that takes any keys: Hydra would refuse those that are not there yet."""
-    return isinstance(override.value(), dict) and override.type is OverrideType.CHANGE and is_free_form(kind)
-
-
 def _register_file(path: Path, group: str, schema: type[Any], problems: Problems) -> str:
     """Makes the file a choice of ``group`` and gives its name there; adds to ``problems`` what ``schema`` does not take."""
-    # a name that is no text (= would end it), and no other file's
-    name = (
-        f"{re.sub(r'[^a-zA-Z0-9_]', '_', path.stem)}_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]}"
-    )
-    name = name if name[0].isalpha() else f"_{name}"
+    digest = hashlib.sha256(bytes(path.resolve())).hexdigest()[:8]
+    name = f"file_{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{digest}"  # no text that = would end, and no other file's
     try:
-        content = OmegaConf.to_container(OmegaConf.load(StringIO(yaml_text(path))), resolve=False)
+        text = HOME_IN_YAML.sub(str(Path.home()), yaml_text(path))
+        content = OmegaConf.to_container(OmegaConf.load(StringIO(text)), resolve=False)
     except Exception as error:  # the parser's errors have no common class; the author of the file fixes each
         problems.append(f"{path} is not readable YAML: {error}")
         return name
@@ -232,21 +203,12 @@ def _register_file(path: Path, group: str, schema: type[Any], problems: Problems
         faults = ["a file cannot set hydra: type hydra.KEY=VALUE on the command line"]
     problems += [f"{group}={path}: {fault}" for fault in faults]
     # what a recipe sets stands at the top, which a file in conf/ says by its first line
-    return _register(name, group, _with_home(content), "_global_" if is_recipe else None)
+    return _register(name, group, content, "_global_" if is_recipe else None)
 
 
 def _register(name: str, group: str, content: Any, package: str | None) -> str:
     ConfigStore.instance().store(group=group, name=name, node=content, package=package)
     return name
-
-
-def _with_home(value: Any) -> Any:
-    """``value`` with ~ at the beginning of its texts replaced, as on the command line."""
-    if isinstance(value, dict):
-        return {key: _with_home(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_with_home(part) for part in value]
-    return str(Path.home()) + value[1:] if isinstance(value, str) and value.startswith("~/") else value
 
 
 def _section_problems(values: Mapping[Any, Any], prefix: str, schema: type[Any]) -> Problems:

@@ -70,7 +70,7 @@ GONE: dict[str, str] = {
 }
 """Key of earlier versions → what to do instead: refused where it is typed, left out where a checkpoint holds it."""
 _types: dict[Any, dict[str, Any]] = {}
-_FP32_MAX, _INT64_MAX, _MINUTES_OF_A_YEAR = 3.4028234663852886e38, 2**63 - 1, 365 * 24 * 60
+_FP32_MAX, _INT64_MAX = 3.4028234663852886e38, 2**63 - 1
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
@@ -82,8 +82,8 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0, le=_FP32_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 BelowOne = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Minutes = Annotated[
-    float, msgspec.Meta(gt=0, le=_MINUTES_OF_A_YEAR)
-]  # whose end torch can name to the nanosecond
+    float, msgspec.Meta(gt=0, le=525_600)
+]  # a year, whose end torch can name to the nanosecond
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Which = Literal["newest", "best"]
@@ -139,22 +139,21 @@ def defaults_of(schema: Any) -> dict[str, Any]:
 def unknown_key(key: str, schema: Any, groups: Sequence[str] = ()) -> Problem:
     """The refusal of ``key``, with its new name or the nearest one of ``schema`` or ``groups``."""
     for old in GONE:
-        if key == old or key.startswith(f"{old}."):
+        if f"{key}.".startswith(f"{old}.") and type_of(old, schema) is None:  # another command may have it
             return Problem(key, "is gone", GONE[old])
     if key in RENAMED:
         return Problem(key, f"is now called {RENAMED[key]}")
     known = [*known_keys(schema), *groups]
     last_words = {name.rpartition(".")[2]: name for name in reversed(known)}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5) if "." in key else []
-    if (usual := EVERYDAY.get(key.replace("_", ""), "")) in known:
-        near = [usual]
-    elif not near:  # the last word may be right and its section wrong or left out
-        near = [
-            last_words[each] for each in difflib.get_close_matches(key.rpartition(".")[2], last_words, n=1)
-        ]
-    return Problem(
-        key, "is not a known key", f"did you mean {near[0]}?" if near else "see --help for the keys"
-    )
+    # the last word may be right and its section wrong or left out
+    near = near or [
+        last_words[each] for each in difflib.get_close_matches(key.split(".")[-1], last_words, n=1)
+    ]
+    if (usual := EVERYDAY.get(key.replace("_", ""))) in known:
+        near = [str(usual)]
+    cure = f"did you mean {near[0]}?" if near else "see --help for the keys"
+    return Problem(key, "is not a known key", cure)
 
 
 def required(key: str) -> Problem:
@@ -344,16 +343,14 @@ def _rule(given: Any, value: Any) -> str:
     (meta,) = given.__metadata__
     if meta.multiple_of is not None:
         return f"must be a positive multiple of {meta.multiple_of}"
-    if meta.le == _FP32_MAX and not value > meta.le:  # which nobody meets by mistake
-        return f"must be {'above' if meta.ge is None else 'at least'} 0"
-    low, high = (
-        None if each is None else f"{each:.3g}" if isinstance(each, float) else f"{each}"
-        for each in (meta.gt if meta.ge is None else meta.ge, meta.lt if meta.le is None else meta.le)
-    )
+    low, high = meta.gt if meta.ge is None else meta.ge, meta.lt if meta.le is None else meta.le
+    if high == _FP32_MAX and not value > high:  # which nobody meets by mistake
+        high = None
+    texts = [f"{each:.3g}" if isinstance(each, float) else f"{each}" for each in (low, high)]
     if high is None:
-        return f"must be {'above' if meta.ge is None else 'at least'} {low}"
+        return f"must be {'above' if meta.ge is None else 'at least'} {texts[0]}"
     if low is None:
-        return f"must be {'below' if meta.le is None else 'at most'} {high}"
+        return f"must be {'below' if meta.le is None else 'at most'} {texts[1]}"
     if meta.ge is not None and meta.le is not None:
-        return f"must lie between {low} and {high}"
-    return f"must lie in {'(' if meta.ge is None else '['}{low}, {high}{')' if meta.le is None else ']'}"
+        return f"must lie between {' and '.join(texts)}"
+    return f"must lie in {'(' if meta.ge is None else '['}{', '.join(texts)}{')' if meta.le is None else ']'}"

@@ -1,4 +1,4 @@
-"""The configurations of commands that take a trained model: dlrm-evaluate, -predict, -export, -serve and -report.
+"""The configurations of commands that take a trained model: dlrm-evaluate, -predict, -export, -serve and -report; and dlrm-doctor's.
 
 Values and their explanations stand in conf/<command>.yaml.
 """
@@ -16,6 +16,7 @@ from dlrm_app.config.schema import (
     BatchRows,
     Count,
     NonNegative,
+    Positive,
     Section,
     Split,
     Threads,
@@ -240,6 +241,11 @@ class ReportConfig(Section):
     def rules(self, prefix: str) -> list[Problem]:
         """A name of a page."""
         return needs_end("output", self.output, ".html")
+
+
+@dataclass(slots=True)
+class DoctorConfig(Section):
+    timeout: Positive = REQUIRED
 
 
 def with_runs(words: Sequence[str]) -> list[str]:

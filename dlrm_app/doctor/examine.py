@@ -1,23 +1,21 @@
-"""All checks in order; a later one is not tried where an earlier one rules it out."""
+"""All checks in order, a row for each as it ends; a later one is not tried where an earlier one rules it out."""
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dlrm_app.doctor.probes import Answer, probe
-from dlrm_app.doctor.report import Finding, State
 from dlrm_app.doctor.versions import (
-    check_others,
-    check_python,
+    Finding,
+    State,
     check_versions,
     install_command,
     installed_versions,
     nearest_trio,
-    requirements_of_app,
 )
-from dlrm_app.machine import HIDDEN, Driver, explain_missing, find_driver, has_kernels, memory_limits
+from dlrm_app.errors import DlrmError
+from dlrm_app.machine import HIDDEN, Driver, explain_missing, find_driver, has_kernels
 
 GIB = 2**30
 SHARED_MEMORY = GIB // 2
@@ -30,17 +28,28 @@ FIX_BACKEND = {
 }
 
 
+def report(findings: Iterable[Finding]) -> None:
+    """Prints each of ``findings`` as it comes, then what to type. Raises DlrmError if something is wrong."""
+    seen = []
+    for finding in findings:
+        print(f"{finding.check:20} {finding.state.value:6} {finding.result}", flush=True)
+        seen.append(finding)
+    for fix in dict.fromkeys(finding.fix for finding in seen if finding.fix):
+        checks = [finding.check for finding in seen if finding.fix == fix]
+        print(f"\nfor {', '.join(checks)}, type:\n  {fix}")
+    wrong = sum(finding.state is State.WRONG for finding in seen)
+    if wrong:
+        raise DlrmError(f"{wrong} of {len(seen)} checks found something wrong")
+    print("\nall is well; next: dlrm-generate rows=400_000 output=clicks.tsv")
+
+
 def examine(timeout: float) -> Iterator[Finding]:
     """Gives each finding as soon as there is one; every probe gets ``timeout`` seconds."""
     versions, driver = installed_versions(), find_driver()
-    yield check_python()
     is_for_gpus = "fbgemm-gpu" in versions
     has_driver = driver is not None and (driver.fault is None or is_for_gpus)
     yield _judge_driver(driver, is_for_gpus)
     yield from check_versions(versions, has_driver)
-    yield from check_others(versions, requirements_of_app())
-    yield Finding("memory", State.OK, describe_memory())
-    yield Finding("CPU cores", State.OK, str(len(os.sched_getaffinity(0))))
     yield _judge_shared_memory()
     fix = install_command("cuda" if has_driver else "cpu", nearest_trio(versions))
     yield from _try_libraries(fix, driver if is_for_gpus else None, timeout)
@@ -50,16 +59,6 @@ def _judge_driver(driver: Driver | None, is_for_gpus: bool) -> Finding:
     if driver is None or driver.fault is None:
         return Finding("NVIDIA driver", State.OK, str(driver or "none"))
     return Finding("NVIDIA driver", State.WRONG if is_for_gpus else State.NOTE, driver.fault, UPDATE_DRIVER)
-
-
-def describe_memory() -> str:
-    """Free and total main memory, and a container's limit where that is lower."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    text = f"{kib['MemAvailable'] * 1024 / GIB:.1f} GiB free of {kib['MemTotal'] * 1024 / GIB:.1f}"
-    if limits := memory_limits(Path("/")):
-        text += f", limited to {min(limits) / GIB:.1f} GiB by the container"
-    return text
 
 
 def _judge_shared_memory() -> Finding:
@@ -77,7 +76,7 @@ def _judge_shared_memory() -> Finding:
 def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[Finding]:
     """``driver``: None where there is none, or the wheels are for CPU."""
     torch = probe("load", "torch", timeout=timeout)
-    yield _judge_loading("torch loads", torch, fix)
+    yield _judge("torch loads", torch, fix)
     if torch.fault:
         for check in ("fbgemm loads", "torchrec loads", "collectives"):
             yield Finding(check, State.NOTE, "not tried, for torch does not load")
@@ -87,22 +86,25 @@ def _try_libraries(fix: str, driver: Driver | None, timeout: float) -> Iterator[
     if driver is not None and not gpus:
         yield _judge_no_gpu(driver, torch)
     fbgemm = probe("load", "fbgemm_gpu", timeout=timeout)
-    yield _judge_loading("fbgemm loads", fbgemm, fix)
+    yield _judge("fbgemm loads", fbgemm, fix)
     if not fbgemm.fault:
         for device in ["cpu", *(f"cuda:{index}" for index in range(len(gpus)))]:
-            yield _judge_operators(device, probe("operators", device, timeout=timeout), fix)
-    yield _judge_loading("torchrec loads", probe("load", "torchrec", timeout=timeout), fix)
-    yield _judge_exchange("gloo", probe("exchange", "gloo", "2", timeout=timeout))
+            yield _judge(f"fbgemm on {device}", probe("operators", device, timeout=timeout), fix)
+    yield _judge("torchrec loads", probe("load", "torchrec", timeout=timeout), fix)
+    yield _judge("gloo", probe("exchange", "gloo", "2", timeout=timeout), FIX_BACKEND["gloo"])
     if gpus:
         num_processes = str(min(2, len(gpus)))
-        yield _judge_exchange("nccl", probe("exchange", "nccl", num_processes, timeout=timeout))
+        yield _judge("nccl", probe("exchange", "nccl", num_processes, timeout=timeout), FIX_BACKEND["nccl"])
 
 
-def _judge_loading(check: str, answer: Answer, fix: str) -> Finding:
-    if answer.fault is None:
-        return Finding(check, State.OK, "yes")
-    hint = " (a wrong pair of versions)" if "undefined symbol" in answer.fault else ""
-    return Finding(check, State.WRONG, answer.fault + hint, fix)
+def _judge(check: str, answer: Answer, fix: str) -> Finding:
+    """A probe that came to its end may say what it found (``result``), and that it is wrong (``is_right``)."""
+    if answer.fault is not None:
+        hint = " (a wrong pair of versions)" if "undefined symbol" in answer.fault else ""
+        return Finding(check, State.WRONG, answer.fault + hint, fix)
+    result = answer.facts.get("result", "yes")
+    is_right = answer.facts.get("is_right", True)
+    return Finding(check, State.OK, result) if is_right else Finding(check, State.WRONG, result, fix)
 
 
 def _describe_gpu(index: int, gpu: Mapping[str, Any]) -> Finding:
@@ -123,19 +125,3 @@ def _judge_no_gpu(driver: Driver, torch: Answer) -> Finding:
     reason = torch.facts.get("why_no_gpu") or "it does not say why"
     fix = UPDATE_DRIVER if driver.fault else FIND_GPUS
     return Finding("GPUs", State.WRONG, f"there is a driver, but torch sees no GPU: {reason}", fix)
-
-
-def _judge_operators(device: str, answer: Answer, fix: str) -> Finding:
-    check = f"fbgemm on {device}"
-    if answer.fault is not None:
-        return Finding(check, State.WRONG, answer.fault, fix)
-    text = f"a step of a table differs from nn.EmbeddingBag by {answer.facts['difference']:.0e}"
-    if answer.facts["is_right"]:
-        return Finding(check, State.OK, text)
-    return Finding(check, State.WRONG, text, fix)
-
-
-def _judge_exchange(backend: str, answer: Answer) -> Finding:
-    if answer.fault is not None:
-        return Finding(backend, State.WRONG, answer.fault, FIX_BACKEND[backend])
-    return Finding(backend, State.OK, f"all_reduce and all_to_all, {answer.facts['processes']} process(es)")

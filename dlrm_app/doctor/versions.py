@@ -3,13 +3,29 @@
 import re
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distributions, requires
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import distributions
 
-from dlrm_app.doctor.report import Finding, State
-from dlrm_app.machine import PYTHONS, PYTORCH_CPU_INDEX, TRIOS, Trio, needed_cuda
+from dlrm_app.machine import PYTORCH_CPU_INDEX, TRIOS, Trio, needed_cuda
 
-OTHERS = ("hydra-core", "msgspec", "numpy", "numba", "pyarrow", "isal", "tensordict", "torchmetrics", "tqdm")
 PIP = f"{sys.executable} -m pip"
+
+
+class State(Enum):
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "WRONG"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check. ``fix``, a command to type or a sentence, where something is wrong or noteworthy."""
+
+    check: str
+    state: State
+    result: str
+    fix: str | None = None
 
 
 def installed_versions() -> dict[str, str]:
@@ -20,23 +36,6 @@ def installed_versions() -> dict[str, str]:
         if name:
             versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
     return versions
-
-
-def requirements_of_app() -> dict[str, str]:
-    """What dlrm-app's own metadata asks for, as pip takes it, by name; empty where it is not installed."""
-    try:
-        requirements = requires("dlrm-app") or []
-    except PackageNotFoundError:
-        return {}
-    plain = [text for text in requirements if ";" not in text]  # extras have a marker
-    return {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower(): text for text in plain}
-
-
-def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Finding:
-    text = ".".join(map(str, version))
-    if PYTHONS[0] <= version <= PYTHONS[1]:
-        return Finding("python", State.OK, text)
-    return Finding("python", State.WRONG, f"{text}: no wheels for it", "make setup PYTHON=python3.12")
 
 
 def check_versions(versions: Mapping[str, str], has_driver: bool) -> list[Finding]:
@@ -52,12 +51,12 @@ def check_versions(versions: Mapping[str, str], has_driver: bool) -> list[Findin
         Finding(name, State.OK, version) if version else Finding(name, State.WRONG, "not installed", fix)
         for name, version in present.items()
     ]
-    fault = find_fault(versions, has_driver)
-    if fault:
-        return [*rows, Finding("the three together", State.WRONG, fault, fix)]
-    if has_driver and "fbgemm-gpu-cpu" in versions:
-        return [*rows, Finding("the three together", State.NOTE, "fit, but leave the GPU unused", fix)]
-    return [*rows, Finding("the three together", State.OK, "fit")]
+    together = Finding("the three together", State.OK, "fit")
+    if fault := find_fault(versions, has_driver):
+        together = Finding("the three together", State.WRONG, fault, fix)
+    elif has_driver and "fbgemm-gpu-cpu" in versions:
+        together = Finding("the three together", State.NOTE, "fit, but leave the GPU unused", fix)
+    return [*rows, together]
 
 
 def find_fault(versions: Mapping[str, str], has_driver: bool) -> str | None:
@@ -92,17 +91,6 @@ def _builds(versions: Mapping[str, str]) -> list[str]:
 
 def _listed(trio: Trio) -> str:
     return f"torch {trio.name}, fbgemm {trio.fbgemm}, torchrec {trio.torchrec}"
-
-
-def check_others(versions: Mapping[str, str], requirements: Mapping[str, str]) -> list[Finding]:
-    """One row for the libraries that do not pair; one more for each that is missing."""
-    present = [f"{name} {versions[name]}" for name in OTHERS if name in versions]
-    missing = [name for name in OTHERS if name not in versions]
-    rows = [Finding("other libraries", State.OK, ", ".join(present))] if present else []
-    return rows + [
-        Finding(name, State.WRONG, "not installed", f"{PIP} install '{requirements.get(name, name)}'")
-        for name in missing
-    ]
 
 
 def install_command(device: str, trio: Trio) -> str:

@@ -70,14 +70,6 @@ def round_step(least: float) -> float:
     return next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= least * (1 - 1e-9))
 
 
-def logit_axis(low: float, high: float, title: str) -> Axis:
-    """An axis of logits with ticks at equal distances, labelled with their probabilities."""
-    if high <= low:
-        low, high = low - 1, high + 1
-    logits = [low + quarter * (high - low) / 4 for quarter in range(5)]
-    return Axis(low, high, [(logit, f"{100 / (1 + math.exp(-logit)):.3g}%") for logit in logits], title)
-
-
 @dataclass(frozen=True)
 class Frame:
     """The size of a picture and of the margins around its axes, in pixels."""

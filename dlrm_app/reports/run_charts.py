@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from dlrm_app.reports.chart import SPLIT_STYLES, Axis, Chart, Point, linear_axis, logit_axis
+from dlrm_app.reports.chart import SPLIT_STYLES, Axis, Chart, Point, linear_axis
 from dlrm_app.reports.run_record import RunRecord
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import fixed, percent, percent_tick, short
@@ -141,9 +141,14 @@ def histogram_chart(histogram: dict[str, Any]) -> Chart:
     totals = {name: sum(histogram[name]) for name in classes}
     shares = {name: [n / max(1, totals[name]) for n in histogram[name]] for name in classes}
     upright = linear_axis([0, *shares["negatives"], *shares["positives"]], label=percent_tick)
-    axis = logit_axis(edges[0], edges[-1], "prediction (spaced by log-odds)")
+
+    def probability(logit: float, _: int = 0) -> str:
+        return percent(1 / (1 + math.exp(-logit)))
+
+    title = "prediction (spaced by log-odds)"
+    axis = linear_axis([edges[0], edges[-1]], title, label=probability, ends_on_ticks=False)
     chart = Chart("Predictions, share of each class", axis, upright)
-    ends = [percent(1 / (1 + math.exp(-logit))) for logit in edges]
+    ends = list(map(probability, edges))
     for name, style in classes.items():
         tips = [
             f"{low} to {high}: {number:,} {name}"

@@ -12,7 +12,6 @@ from dlrm_app.reports.run_sections import (
     changes_section,
     dataset_section,
     environment_section,
-    next_section,
     step_section,
 )
 from dlrm_app.runs.checkpoint.marker import Evaluation
@@ -53,7 +52,6 @@ def render(record: RunRecord) -> str:
         changes_section(record),
         configuration(record.config),
         environment_section(record),
-        next_section(record),
     ]
     return page(
         record.path.absolute().name,

@@ -9,7 +9,7 @@ from dlrm_app.reports.page import details, facts
 from dlrm_app.reports.run_record import RunRecord
 from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.table import Cell, Column, Columns, html_table, integer, share
-from dlrm_app.text import bytes_text, fixed, setting
+from dlrm_app.text import bytes_text, fixed
 
 
 def dataset_section(record: RunRecord) -> str:
@@ -72,21 +72,6 @@ def command_line(record: RunRecord) -> str:
         machines = environment["world_size"] // ranks
         name = f"torchrun {f'--nnodes {machines} ' * (machines > 1)}--nproc-per-node {ranks} -m dlrm_app.cli train"
     return " ".join([name, *map(shlex.quote, arguments)])
-
-
-def next_section(record: RunRecord) -> str:
-    """Commands to type next: the files of the run; how to resume one that is not finished."""
-    run = shlex.quote(str(record.path))
-    commands = [f"less {run}/metrics.jsonl"]
-    if (record.path / "tensorboard").is_dir():
-        commands.append(f"tensorboard --logdir {run}/tensorboard")
-    if record.result is None:
-        words = [word for word in shlex.split(command_line(record)) if not word.startswith("resume=")]
-        if not any(word.startswith("output=") for word in words):
-            words += shlex.split(setting("output", record.path))
-        commands.insert(0, shlex.join([*words, "resume=auto"]))
-        commands.append(f"dlrm-report {run}")
-    return f"<h2>Next</h2><pre>{escape(chr(10).join(commands))}</pre>"
 
 
 def step_section(record: RunRecord) -> str:

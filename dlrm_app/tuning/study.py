@@ -4,15 +4,16 @@ Optuna keeps it in OUTPUT/study.log, a journal to which any number of processes 
 on other machines that see the folder, continues it.
 """
 
+import fcntl
 import logging
 import math
 import os
 import shlex
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import optuna
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 FOLDER = "folder"
 """The name under which a trial remembers its run folder."""
 JOURNAL = "study.log"
-ASK_SECONDS = 0.05
 USELESS = 3
 """So many failures and nothing else: all others would fail too."""
 ENDS = {
@@ -152,7 +152,10 @@ def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Colum
         [
             str(trial.number),
             score_cell(trial),
-            *(_value(trial.params.get(key, NONE)) for key in keys),
+            *(
+                f"{value:.4g}" if isinstance(value := trial.params.get(key, NONE), float) else str(value)
+                for key in keys
+            ),
             str(len(trial.intermediate_values)),
             ENDS[trial.state] + (f": {trial.user_attrs['error']}" if "error" in trial.user_attrs else ""),
         ]
@@ -163,40 +166,28 @@ def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Colum
 
 def score_cell(trial: FrozenTrial | None) -> Cell:
     """The metric of a trial that came to its end or was given up."""
-    value = (
-        None if trial is None or trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) else trial.value
-    )
+    has_ended = trial is not None and trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    value = trial.value if trial is not None and has_ended else None
     return Cell(fixed(value, 5), value)
 
 
-def _value(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
+@dataclass(frozen=True)
 class _Work:
-    """Trials of this process, ``tune.jobs`` at a time."""
+    """Trials of this process, ``tune.jobs`` at a time; ``common`` are the settings that all have."""
 
-    def __init__(
-        self,
-        study: optuna.Study,
-        output: Path,
-        config: TuneConfig,
-        common: list[str],
-        train: Sequence[str],
-    ) -> None:
-        self._study, self._output, self._settings = study, output, config.tune
-        self._common, self._train = common, train
-        self._first = known_values(config)
-        self._asking = threading.Lock()
-        self._stopped = threading.Event()
+    study: optuna.Study
+    output: Path
+    config: TuneConfig
+    common: list[str]
+    train: Sequence[str]
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Works until the study has enough trials, each job on a GPU of its own. Raises what ended a trial before its time."""
-        jobs, gpus = self._settings.jobs, visible_gpus()
+        jobs, gpus = self.config.tune.jobs, visible_gpus()
         if gpus and jobs > len(gpus):
-            logger.warning(
-                "tune.jobs=%d share %s: use tune.jobs=%d", jobs, count(len(gpus), "GPU"), len(gpus)
-            )
+            shared = count(len(gpus), "GPU")
+            logger.warning("tune.jobs=%d share %s: use tune.jobs=%d", jobs, shared, len(gpus))
         with ThreadPoolExecutor(jobs) as pool:
             workers = [
                 pool.submit(self._work, gpus[job % len(gpus)] if gpus else None) for job in range(jobs)
@@ -205,11 +196,11 @@ class _Work:
                 for worker in workers:
                     worker.result()
             except BaseException:
-                self._stopped.set()
+                self.stopped.set()
                 raise
 
     def _work(self, gpu: str | None) -> None:
-        while not self._stopped.is_set():
+        while not self.stopped.is_set():
             with ExitStack() as stack:
                 trial = self._next(stack)
                 if trial is None:
@@ -218,9 +209,11 @@ class _Work:
 
     def _next(self, stack: ExitStack) -> optuna.Trial | None:
         """A new trial, or one that a process left undone, held by ``stack``; None where there are enough."""
-        with self._asking_alone():
+        # one at a time, of all threads and processes that share the study: so none asks for a trial too many
+        with (self.output / ".lock").open("w") as alone:
+            fcntl.flock(alone, fcntl.LOCK_EX)
             abandoned = self._requeue_abandoned()
-            trials = self._study.get_trials(deepcopy=False)
+            trials = self.study.get_trials(deepcopy=False)
             counted = [each for each in trials if each.state not in (TrialState.FAIL, TrialState.WAITING)]
             failed = [each for each in trials if each.state == TrialState.FAIL and "error" in each.user_attrs]
             drew = [each for each in trials if each.user_attrs.get(FOLDER) != "trials/0000"]
@@ -229,72 +222,58 @@ class _Work:
                 raise DlrmError(
                     f"{USELESS} trials failed and none of drawn values succeeded; the last: {error}"
                 )
-            if len(counted) + len(failed) >= self._settings.trials:
+            if len(counted) + len(failed) >= self.config.tune.trials:
                 return None
-            drawn = {entry["key"]: distribution(entry) for entry in self._settings.space}
+            drawn = {entry["key"]: distribution(entry) for entry in self.config.tune.space}
             if abandoned is not None:
                 drawn = abandoned.distributions
             elif not trials:  # the first has what dlrm-train would take, typed where others draw
-                self._study.enqueue_trial(self._first)
-                drawn = {key: drawn[key] for key in self._first}
-            trial = self._study.ask(drawn)
+                first = known_values(self.config)
+                self.study.enqueue_trial(first)
+                drawn = {key: drawn[key] for key in first}
+            trial = self.study.ask(drawn)
             folder = trial.user_attrs.get(FOLDER, f"trials/{trial.number:04d}")
             trial.set_user_attr(FOLDER, folder)
             stack.enter_context(held_lock(self._lock(folder), "another process runs this trial"))
             return trial
 
-    @contextmanager
-    def _asking_alone(self) -> Iterator[None]:
-        """One at a time, of all processes that share the study: so none asks for a trial too many."""
-        with self._asking, ExitStack() as stack:
-            while True:
-                try:
-                    stack.enter_context(held_lock(self._output / ".lock", "another process asks"))
-                    break
-                except DlrmError:
-                    time.sleep(ASK_SECONDS)
-            yield
-
     def _requeue_abandoned(self) -> FrozenTrial | None:
         """A trial whose process is gone, which is to be taken again next, with its values and in its folder."""
-        for each in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            folder = each.user_attrs.get(FOLDER)
-            if folder is None:
+        for each in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if (folder := each.user_attrs.get(FOLDER)) is None:
                 continue
             with suppress(DlrmError), held_lock(self._lock(folder), "it runs"):
-                self._study.tell(each.number, state=TrialState.FAIL)
-                self._study.enqueue_trial(each.params, user_attrs={FOLDER: folder})
+                self.study.tell(each.number, state=TrialState.FAIL)
+                self.study.enqueue_trial(each.params, user_attrs={FOLDER: folder})
                 return each
         return None
 
     def _lock(self, folder: str) -> Path:
-        return (self._output / folder).with_suffix(".lock")
+        return (self.output / folder).with_suffix(".lock")
 
     def _run(self, trial: optuna.Trial, gpu: str | None) -> None:
-        folder = self._output / trial.user_attrs[FOLDER]
-        settings = " ".join(typed_values(trial.params))
+        metric, settings = self.config.tune.metric, " ".join(typed_values(trial.params))
         logger.info("trial %d: %s", trial.number, settings)
 
         def goes_on(number: int, value: float) -> bool:
             trial.report(value, number)
             return not trial.should_prune()
 
-        words = shlex.split(" ".join([*self._common, settings]))
-        outcome = run_trial(
-            folder, words, self._settings.metric, goes_on, self._stopped.is_set, self._train, gpu
-        )
-        if self._stopped.is_set() and outcome.was_given_up:
+        words = shlex.split(" ".join([*self.common, settings]))
+        folder = self.output / trial.user_attrs[FOLDER]
+        outcome = run_trial(folder, words, metric, goes_on, self.stopped.is_set, self.train, gpu)
+        if self.stopped.is_set() and outcome.was_given_up:
             return  # left undone, for whoever continues the study
         if outcome.error is not None or not outcome.values:
             error = outcome.error or "it was never evaluated"
             trial.set_user_attr("error", error)
-            self._study.tell(trial, state=TrialState.FAIL)
+            self.study.tell(trial, state=TrialState.FAIL)
             logger.warning("trial %d failed: %s", trial.number, error)
             return
-        best = max(outcome.values) if self._settings.metric == "auc" else min(outcome.values)
+        best = max(outcome.values) if metric == "auc" else min(outcome.values)
         if outcome.was_given_up:
-            self._study.tell(trial, state=TrialState.PRUNED)
+            self.study.tell(trial, state=TrialState.PRUNED)
         else:
-            self._study.tell(trial, best)
+            self.study.tell(trial, best)
         done = "given up at" if outcome.was_given_up else "has"
-        logger.info("trial %d %s %s %.5f", trial.number, done, self._settings.metric, best)
+        logger.info("trial %d %s %s %.5f", trial.number, done, metric, best)

@@ -68,36 +68,22 @@ def run_trial(
         environment = {**os.environ, LAUNCHED: "1", **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}
         process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
-            was_given_up = _watch(process, folder, metric, goes_on, is_stopped)
+            reported, has_ended, is_good = 0, False, True
+            while not has_ended and is_good and not is_stopped():
+                time.sleep(POLL_SECONDS)
+                has_ended = process.poll() is not None  # before its values, so that all are seen
+                values = curve(folder, metric)
+                verdicts = [goes_on(number, values[number]) for number in range(reported, len(values))]
+                is_good = all(verdicts)
+                reported = len(values)
         finally:
             _stop(process)
     values = curve(folder, metric)
-    if was_given_up or process.returncode == 0:
-        return Outcome(values, was_given_up)
+    if not has_ended or process.returncode == 0:
+        return Outcome(values, was_given_up=not has_ended)
     if process.returncode in STOPPED:
         raise KeyboardInterrupt
     return Outcome(values, error=_last_error(log))
-
-
-def _watch(
-    process: "subprocess.Popen[bytes]",
-    folder: Path,
-    metric: str,
-    goes_on: Callable[[int, float], bool],
-    is_stopped: Callable[[], bool],
-) -> bool:
-    """Waits for the process's end; True if ``goes_on`` said no, or all is stopped, before."""
-    reported = 0
-    while True:
-        has_ended = process.poll() is not None
-        values = curve(folder, metric)
-        for number in range(reported, len(values)):
-            if not goes_on(number, values[number]) and not has_ended:
-                return True
-        reported = len(values)
-        if has_ended or is_stopped():
-            return not has_ended
-        time.sleep(POLL_SECONDS)
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dlrm_app.cli.commands import schema_of
 from dlrm_app.config.compose import compose_config, compose_tree, plain_values
 from dlrm_app.config.datasets import CheckConfig, GenerateConfig, PreprocessConfig
 from dlrm_app.config.like_train import BenchConfig, PlanConfig, TuneConfig
@@ -95,6 +94,7 @@ def test_a_value_that_a_reference_leads_to_has_the_type_of_its_key(monkeypatch: 
         "topology.memory_gib=1e300",
         "topology.host_memory_gib=inf",
         "trainer.threads=1000000",
+        "evaluation.batch_size=1000000000",
         "optimizer.sparse.lr=1e39",
         "optimizer.dense.weight_decay=1e39",
         "optimizer.dense.clip_norm=1e39",
@@ -110,16 +110,6 @@ def test_a_plan_of_the_dataset_needs_its_path() -> None:
     assert any(str(problem).startswith("tables=dataset needs the dataset") for problem in config.problems())
 
 
-@pytest.mark.parametrize(
-    ("command", "required"),
-    [
-        ("export", "checkpoint=x"),
-        ("predict", "model=x"),
-        ("report", "runs=[x]"),
-        ("evaluate", "checkpoint=x"),
-    ],
-)
-def test_no_command_takes_more_threads_than_there_are(command: str, required: str) -> None:
-    output = [] if command in ("evaluate", "report") else ["output=y"]
-    config = compose_config(command, schema_of(command), [required, *output, "threads=1000000"])
-    assert any(str(problem).startswith("threads must lie between") for problem in config.problems())
+def test_a_cluster_of_a_hundred_million_nodes_is_refused() -> None:
+    config = compose_config("plan", PlanConfig, ["topology=a100_80g_8", "topology.nodes=100000000"])
+    assert any("at most 65,536 ranks, got 800,000,000" in str(problem) for problem in config.problems())

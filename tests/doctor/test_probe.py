@@ -19,28 +19,26 @@ def test_the_last_line_is_the_answer(ask):
     assert ask("print('chatter'); print('{\"x\": 1}')") == Answer({"x": 1})
 
 
-def test_a_crash_names_its_signal(ask):
-    assert ask("import os; os.kill(os.getpid(), 11)").fault == "crashed with SIGSEGV"
-
-
-def test_of_chained_exceptions_the_first_is_given_for_it_is_the_cause(ask):
-    code = """
+CHAINED = """
 try:
     raise OSError("libnvidia-ml.so.1: cannot open shared object file")
 except OSError as error:
     raise RuntimeError("could not load") from error
 """
-    assert ask(code).fault == "OSError: libnvidia-ml.so.1: cannot open shared object file"
 
 
-def test_an_exception_gives_its_message(ask):
-    code = "raise ImportError('libfbgemm.so: undefined symbol: _ZN3c10')"
-    assert ask(code).fault == "ImportError: libfbgemm.so: undefined symbol: _ZN3c10"
-
-
-def test_an_answer_that_is_not_json_is_a_fault(ask):
-    assert "unreadable" in ask("print('hello')").fault
-    assert "unreadable" in ask("").fault
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "crashed with SIGSEGV"),
+        (CHAINED, "OSError: libnvidia-ml.so.1: cannot open shared object file"),  # the first is the cause
+        ("raise ImportError('libfbgemm.so: undefined symbol: _ZN3c10')", "undefined symbol: _ZN3c10"),
+        ("print('hello')", "an unreadable answer"),
+        ("", "an unreadable answer"),
+    ],
+)
+def test_a_crash_an_exception_and_nonsense_are_faults(ask, code, fault):
+    assert fault in ask(code).fault
 
 
 def test_a_hang_ends_with_all_processes_that_it_started(ask, tmp_path):

@@ -5,17 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dlrm_app.doctor.report import State
 from dlrm_app.doctor.versions import (
-    OTHERS,
-    check_others,
-    check_python,
+    State,
     check_versions,
     find_fault,
     install_command,
     installed_versions,
     nearest_trio,
-    requirements_of_app,
 )
 from dlrm_app.machine import TRIOS
 
@@ -101,18 +97,3 @@ def test_installed_versions_are_found_under_normalized_names():
     versions = installed_versions()
     assert "hydra-core" in versions
     assert not any("_" in name for name in versions)
-
-
-def test_a_missing_library_is_named_with_the_command_that_installs_the_version_asked_for():
-    versions = {name: "1.0" for name in OTHERS if name != "torchmetrics"}
-    present, missing = check_others(versions, requirements_of_app())
-    assert present.state is State.OK
-    assert (missing.check, missing.state) == ("torchmetrics", State.WRONG)
-    assert missing.fix.endswith("pip install 'torchmetrics==1.0.3'")
-
-
-@pytest.mark.parametrize(
-    ("python", "state"), [((3, 9), "WRONG"), ((3, 10), "ok"), ((3, 14), "ok"), ((3, 15), "WRONG")]
-)
-def test_the_pythons_that_have_wheels_are_accepted(python, state):
-    assert check_python(python).state.value == state

@@ -3,11 +3,10 @@
 import math
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlrm_app.reports.chart import Axis, Chart, Frame, charts_html, linear_axis, logit_axis, round_step
+from dlrm_app.reports.chart import Axis, Chart, Frame, charts_html, linear_axis, round_step
 from dlrm_app.text import short
 
 numbers = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-6)
@@ -41,14 +40,6 @@ def test_steps_are_round(least: float) -> None:
 def test_ticks_read_as_people_write_them() -> None:
     assert [label for _, label in linear_axis([0.71, 0.74]).ticks] == ["0.71", "0.72", "0.73", "0.74"]
     assert [label for _, label in linear_axis([0, 1000], label=lambda v, _: short(v)).ticks][-1] == "1k"
-
-
-@given(st.floats(-15, 10), st.floats(0.01, 20))
-def test_logit_ticks_lie_where_their_probability_does(low: float, span: float) -> None:
-    axis = logit_axis(low, low + span, "")
-    assert len(axis.ticks) >= 2
-    for logit, label in axis.ticks:
-        assert float(label.rstrip("%")) / 100 == pytest.approx(1 / (1 + math.exp(-logit)), rel=0.01)
 
 
 SQUARE = Frame(120.0, 140.0, left=10.0, right=10.0, top=20.0, bottom=20.0)

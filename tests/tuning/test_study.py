@@ -161,17 +161,6 @@ def test_the_default_space_can_draw_all_that_each_recipe_sets() -> None:
         assert set(known_values(config)) == {entry["key"] for entry in config.tune.space}
 
 
-def test_a_first_trial_that_was_interrupted_keeps_its_values(tmp_path: Path, train: list[str]) -> None:
-    """Also those of a space that has changed since."""
-    more = "tune.space=[{key: model.dropout, low: 0.1, high: 0.2}, {key: optimizer.sparse.lr, low: 0.01, high: 0.5}]"
-    config = config_of(tmp_path, more, "tune.trials=1")
-    (tmp_path / "study" / "trials").mkdir(parents=True)
-    killed = study_of(config).ask({"optimizer.sparse.lr": distribution(config.tune.space[1])})
-    killed.set_user_attr("folder", "trials/0000")
-    tune(config, [], train)
-    assert study_of(config).trials[-1].params == killed.params
-
-
 def test_two_processes_share_a_study(tmp_path: Path, train: list[str]) -> None:
     """Here two threads with a study each; every trial is run once, and there are no more than asked for."""
     config = config_of(tmp_path, "tune.trials=8", "tune.jobs=2", "tune.prune=false")
@@ -207,14 +196,9 @@ def test_a_study_whose_trials_all_fail_ends(tmp_path: Path, train: list[str]) ->
         tune(config_of(tmp_path, space), [], train)
 
 
-def test_a_trial_that_is_given_up_is_ended(tmp_path: Path, train: list[str]) -> None:
-    settings = ["optimizer.sparse.lr=0.1", "trainer.max_steps=20000"]
-    outcome = run_trial(tmp_path / "run", settings, "logloss", lambda number, value: False, train=train)
-    assert outcome.was_given_up
-    assert outcome.values == [pytest.approx(0.45)]
-
-
-def test_a_study_that_is_stopped_leaves_its_trial_for_later(tmp_path: Path, train: list[str]) -> None:
+def test_a_trial_that_is_given_up_or_stopped_is_ended_before_its_time(
+    tmp_path: Path, train: list[str]
+) -> None:
     settings = ["optimizer.sparse.lr=0.1", "trainer.max_steps=20000"]
     stopped = threading.Event()
 
@@ -225,6 +209,9 @@ def test_a_study_that_is_stopped_leaves_its_trial_for_later(tmp_path: Path, trai
     outcome = run_trial(tmp_path / "run", settings, "auc", goes_on, stopped.is_set, train)
     assert outcome.was_given_up
     assert len(outcome.values) == 1
+    outcome = run_trial(tmp_path / "other", settings, "logloss", lambda number, value: False, train=train)
+    assert outcome.was_given_up
+    assert outcome.values == [pytest.approx(0.45)]
 
 
 def test_a_trial_that_ctrl_c_stopped_is_left_for_later(tmp_path: Path, train: list[str]) -> None:
@@ -330,28 +317,22 @@ def test_a_damaged_journal_is_named(tmp_path: Path, train: list[str]) -> None:
         ("tune.space=[]", "tune.space is empty"),
         ("tune.space=[{key: model.dropuot, low: 0, high: 1}]", "model.dropuot is not a known key"),
         ("tune.space=[{key: output, choices: [a, b]}]", "names output, which the study itself decides"),
-        (
-            "tune.space=[{key: model.dropout, low: 0.5, high: 0.1}]",
-            "must have low below high, got 0.5 and 0.1",
-        ),
-        (
-            "tune.space=[{key: model.dropout, low: 0, high: 0.1, log: true}]",
-            "must have low above 0 and no step, got 0, None",
-        ),
-        (
-            "tune.space=[{key: model.dropout, high: 0.1}]",
-            "must give model.dropout low and high (with log or step), or choices",
+        *(
+            (f"tune.space=[{{key: model.dropout, {values}}}]", "or numbers low < high")
+            for values in (
+                "low: 0.5, high: 0.1",
+                "low: 0, high: 0.1, log: true",
+                "high: 0.1",
+                "low: true, high: 3",
+                "low: 0.1, high: 0.2, log: 5",
+                "low: 0, high: 1, step: 5",
+                "low: 0.1, high: 0.2, log: true, step: 0.05",
+            )
         ),
         (
             "tune.space=[{key: model.dropout, choices: [high, low]}]",
             "model.dropout must be a number, got 'high'",
         ),
-        ("tune.space=[{key: model.dropout, low: true, high: 3}]", "must have numbers for low, high and step"),
-        (
-            "tune.space=[{key: model.dropout, low: 0.1, high: 0.2, log: 5}]",
-            "log must be true or false, got 5",
-        ),
-        ("tune.space=[{key: model.dropout, low: 0, high: 1, step: 5}]", "at most high - low, got 5"),
         (
             "tune.space=[{key: model.dropout, choices: [0.1, 0.1]}]",
             "at least two choices, each once, got [0.1, 0.1]",
