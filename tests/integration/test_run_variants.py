@@ -33,8 +33,6 @@ VARIANTS = {
         "schedule.dense.decay_steps=20",
         "schedule.sparse.warmup_steps=4",
         "schedule.dense.warmup_steps=4",
-        "schedule.sparse.decay_steps=8",  # not to the last step, which a stop moves
-        "schedule.dense.decay_steps=8",
         "evaluation.every_steps=3",
     ],
     "ensemble": ["model.ensemble_size=4", "tables.embedding_dim=16", *GENTLE],
