@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
@@ -54,6 +55,7 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
     def work() -> Any:
         if options.version:
             return print(f"dlrm-{name} {__version__}")
+        _refuse_lost_folder()
         _refuse_options(options, words, name)
         if query := options.shell_completion:
             return print_completion(
@@ -69,6 +71,10 @@ def launch(name: str, schema: type[Any], job: Job, validate: Job, complete: Comp
             from dlrm_app.config.reference import help_text
 
             return print(help_text(name, schema, overrides, asked))
+        if options.cfg == "schema":
+            from dlrm_app.config.reference import json_schema
+
+            return print(json_schema(name, schema, overrides))
         if options.cfg:
             tree, _ = compose_tree(name, schema, complete(overrides))
             return print(without_credentials(OmegaConf.to_yaml(tree)))
@@ -112,6 +118,15 @@ class _Discreet(logging.Formatter):
         return without_credentials(super().format(record))
 
 
+def _refuse_lost_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise DlrmError(
+            "the folder that this command was typed in has been deleted: cd to another"
+        ) from error
+
+
 def _refuse_options(options: argparse.Namespace, arguments: list[str], command: str) -> None:
     """Hydra has options that unpickle files and read configurations unchecked: only those that are safe are offered."""
     problems = [
@@ -120,8 +135,10 @@ def _refuse_options(options: argparse.Namespace, arguments: list[str], command: 
         for argument in arguments
         if argument.startswith("-")
     ]
-    if options.cfg not in (None, "job"):
-        problems.append(f"--cfg {options.cfg}: write --cfg job for the configuration that would run")
+    if options.cfg not in (None, "job", "schema"):
+        problems.append(
+            f"--cfg {options.cfg}: write --cfg job for the configuration that would run, --cfg schema for a JSON schema"
+        )
     if options.cfg and options.multirun:
         problems.append("--cfg shows one configuration: leave --multirun out, and give each key one value")
     if options.shell_completion not in (None, *COMPLETIONS):

@@ -34,6 +34,8 @@ HOME_IN_YAML = re.compile(r"""(?<=[\s\[,"'])~(?=/)""")
 OF_HYDRA = ("hydra/launcher", "hydra.launcher.", "hydra.sweep.", "hydra.job.")
 """What a sweep may set of Hydra's."""
 YAML = (".yaml", ".yml")
+PATHS = ("checkpoint", "input.train", "model", "data.path", "output")
+"""Keys that a path without a key may be meant for: the first that a command has as a setting, and that is not typed."""
 SWEEPS = (ValueType.CHOICE_SWEEP, ValueType.SIMPLE_CHOICE_SWEEP)
 Problems = list[Problem | str]
 
@@ -66,7 +68,7 @@ def check_overrides(
         except HydraException:
             override = None
         if override is None or not override.key_or_group:
-            unreadable.append(_unreadable(given))
+            unreadable.append(_unreadable(given, schema, overrides))
             continue
         key, values, value = override.key_or_group, _values(override), text.partition("=")[2]
         if override.package is not None or override.is_delete():
@@ -129,8 +131,14 @@ def _values(override: Override) -> list[Any]:
     return [override.value()]
 
 
-def _unreadable(text: str) -> Problem | str:
+def _unreadable(text: str, schema: type[Any], words: Sequence[str]) -> Problem | str:
     key, equals, value = text.partition("=")
+    if not equals and ("/" in text or Path(text).exists()):
+        typed = {word.partition("=")[0] for word in words}
+        kinds = {name: type_of(name, schema) for name in PATHS if name not in typed}
+        meant = [name for name, kind in kinds.items() if kind is not None and not is_section(kind)]
+        if meant:
+            return Problem(text, "is not key=value", f"did you mean {setting(meant[0], text)}?")
     if not equals or not key:
         return Problem(
             text, "is not key=value", "no spaces around =, and quotes around any, as 'output=my run'"

@@ -1,5 +1,6 @@
-"""The meaning of every key, from the comments in conf/: as the text of ``--help`` and for the page of the docs."""
+"""The meaning of every key, from the comments in conf/: as the text of ``--help``, a JSON schema, and for the page of the docs."""
 
+import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,18 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from omegaconf import OmegaConf
 
 from dlrm_app.config.compose import BUILDS_ON, compose_tree, conf_dir
 from dlrm_app.config.overrides import choices_of
-from dlrm_app.config.schema import is_section, type_of, unknown_key
+from dlrm_app.config.schema import is_section, type_of, types_of, unknown_key
 from dlrm_app.errors import refuse_if
 from dlrm_app.text import as_typed
 
 FOOTER = """
 Set a key with key=value; choose from a group with group=choice or group=path/to/file.yaml.
 --help KEY                        only the keys that KEY is a part of; --version: this program's
---cfg job                         print the configuration and stop
+--cfg job                         print the configuration and stop; --cfg schema: its JSON schema, for editors
 --multirun                        one run for each combination of comma-separated values
 --shell-completion install=bash   print what completes keys and choices with the Tab key; fish and zsh too"""
 
@@ -131,6 +133,27 @@ def _shown(value: Any) -> str:
     text = as_typed(value, lambda text: text if text.isprintable() and text else repr(text))
     is_long = isinstance(value, list) and len(text) > _LONGEST_VALUE
     return f"[… {len(value)} entries]" if is_long else text
+
+
+def json_schema(command: str, schema: type[Any], overrides: list[str]) -> str:
+    """The JSON schema of ``dlrm-<command> *overrides``, for editors of YAML files."""
+    reference = read_reference(command, schema, overrides)
+    described = {entry.key: entry.comment for section in reference.sections for entry in section.entries}
+
+    def section(part: Any, prefix: str) -> dict[str, Any]:
+        properties = {}
+        for name, kind in types_of(part).items():
+            key = f"{prefix}{name}"
+            if is_section(kind):
+                properties[name] = section(kind, f"{key}.")
+            else:
+                properties[name] = {**msgspec.json.schema(kind), "description": described.get(key, "")}
+        return {"type": "object", "additionalProperties": False, "properties": properties}
+
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"dlrm-{command}"}
+    return json.dumps(
+        {**head, "description": reference.header, **section(schema, "")}, indent=2, ensure_ascii=False
+    )
 
 
 def help_text(command: str, schema: type[Any], overrides: list[str], asked: Sequence[str] = ()) -> str:

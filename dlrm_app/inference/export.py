@@ -260,7 +260,10 @@ def _summary(record: ExportRecord) -> str:
             f"{found.p_value:.3g}",
             f"{found.max_difference:.2g}",
             f"{found.mean_difference:.2g}",
-            *(f"{found.milliseconds[str(rows)]:.3g} ms" for rows in TIMED_ROWS),
+            *(
+                f"{found.milliseconds[str(rows)]:.3g} ms{', busy' * (str(rows) in found.busy)}"
+                for rows in TIMED_ROWS
+            ),
         ]
         for found in record.proofs
     ]

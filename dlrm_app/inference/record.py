@@ -70,7 +70,7 @@ class Verification:
 
     Differences are of probabilities. ``auc_loss`` is the trained model's AUC less the file's, with the bounds of its
     interval and the p-value of there being none (DeLong, paired). ``milliseconds``: batch size → the time that the fastest tenth
-    of calls take at most.
+    of calls take at most; ``busy``: the batch sizes that were timed beside other programs.
     """
 
     file: str
@@ -86,6 +86,7 @@ class Verification:
     p_value: float
     bytes: int
     milliseconds: dict[str, float]
+    busy: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ manifest is written.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -11,8 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from isal import isal_zlib
 
+from dlrm_app.dataset.arrow import Bags, read_ids
 from dlrm_app.dataset.lineage import growth_table
 from dlrm_app.dataset.manifest import Manifest, Shard, Split, write_manifest
 from dlrm_app.dataset.manifest import Source as ManifestSource
@@ -28,7 +32,7 @@ from dlrm_app.preprocess.read.parser import OPENS_A_QUOTE, REJECTS, RejectedLine
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.source import MAX_RATIO, content_checksum
 from dlrm_app.table import text_table
-from dlrm_app.text import NONE, bytes_text, next_line, percent
+from dlrm_app.text import NONE, bytes_text, listed, next_line, percent
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +251,38 @@ def report(manifest: Manifest, seconds: float | None = None) -> None:
         )
     if manifest.lineage and manifest.lineage.growth:
         lines += [f"vocabularies on day {manifest.lineage.day}:", text_table(*growth_table(manifest.lineage))]
-    logger.info("\n".join([*lines, *_own_clicks(manifest), next_command(manifest)]))
+    logger.info(
+        "\n".join([*lines, *_unknown_lookups(manifest), *_own_clicks(manifest), next_command(manifest)])
+    )
+
+
+def _unknown_lookups(manifest: Manifest) -> list[str]:
+    """The share of lookups that an earlier dataset's vocabularies do not know, by feature, by some rows of the first split."""
+    encoding = manifest.config["encoding"]
+    vocabularies = [column for column in manifest.sparse if column.encoding["kind"] == "vocab"]
+    if encoding["kind"] != "from_dataset" or not vocabularies:
+        return []
+    name = next(iter(manifest.splits))
+    lookups, unknown = Counter[str](), Counter[str]()
+    for table in _look_at(manifest, name, [column.name for column in vocabularies]):
+        for column in vocabularies:
+            ids = read_ids(table, column)
+            values = ids.values if isinstance(ids, Bags) else ids
+            lookups[column.name] += int(np.count_nonzero(values != column.encoding["missing_id"]))
+            unknown[column.name] += int(np.count_nonzero(values == column.encoding["rare_id"]))
+    shares = Counter({feature: count / lookups[feature] for feature, count in unknown.items() if count})
+    worst = listed([f"{feature} {percent(share)}" for feature, share in shares.most_common()], 8)
+    text = f"lookups in {name} of values that the vocabulary of {encoding['path']} does not know: {worst}"
+    return [text] if shares else []
+
+
+def _look_at(manifest: Manifest, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Some row groups of a split, evenly spread: of _LOOK_ROWS rows, about."""
+    split = manifest.splits[name]
+    reader = ShardReader(manifest.folder, columns)
+    groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
+    for shard, index in groups[:: max(split.rows // _LOOK_ROWS, 1)]:
+        yield reader.read(shard, index)
 
 
 def _own_clicks(manifest: Manifest) -> list[str]:
@@ -261,10 +296,8 @@ def _own_clicks(manifest: Manifest) -> list[str]:
         if manifest.label is None or split.positives is None or (name == "train" and not known):
             continue
         own = OwnClicks(manifest)
-        reader = ShardReader(manifest.folder, [manifest.label, *(column.name for column in manifest.sparse)])
-        groups = [(shard, index) for shard in split.shards for index in range(len(shard.row_groups))]
-        for shard, index in groups[:: max(split.rows // _LOOK_ROWS, 1)]:
-            own.add(reader.read(shard, index))
+        for table in _look_at(manifest, name, [manifest.label, *(column.name for column in manifest.sparse)]):
+            own.add(table)
         if own.share:
             rows = f"rows of {known}" if known else "training rows"
             cure = f"train on {known}, or give" if name == "train" else "metrics of new rows are worse; give"

@@ -69,7 +69,20 @@ def test_after_a_word_that_cannot_be_read_nothing_is_called_missing(words: list[
     problems = problems_of(*words, "modle=dcn")
     assert problems[-1] == "modle is not a known key: did you mean model?"
     assert problems[:-1]
-    assert all("is not key=value: no spaces around =" in problem for problem in problems[:-1])
+    assert all("is not key=value" in problem for problem in problems[:-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["data.path", "=", "x"], "no spaces around ="),
+        (["out/clean"], "did you mean data.path=out/clean?"),
+        (["data.path=x", "a/b"], "did you mean output=a/b?"),
+    ],
+    ids=str,
+)
+def test_a_word_without_a_key_is_told_what_may_be_meant(words: list[str], cure: str) -> None:
+    assert cure in problems_of(*words)[0]
 
 
 def test_a_mapping_of_free_keys_can_be_given_whole() -> None:

@@ -1,5 +1,6 @@
 """--help and the reference say of every key what the comments in conf/ say."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlrm_app.cli.commands import COMMANDS, schema_of
-from dlrm_app.config.reference import help_text, read_comments, read_reference
+from dlrm_app.config.reference import help_text, json_schema, read_comments, read_reference
 from dlrm_app.errors import ConfigError
 from tests.pages import ROOT
 
@@ -86,3 +87,13 @@ def test_help_of_a_key_has_the_keys_that_it_is_a_part_of_and_no_other() -> None:
 def test_help_of_no_key_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"optimizr is not a known key: did you mean optimizer\?"):
         help_text("train", schema_of("train"), [], ["optimizr"])
+
+
+def test_the_json_schema_has_types_ranges_choices_and_meanings() -> None:
+    schema = json.loads(json_schema("train", schema_of("train"), []))
+    trainer = schema["properties"]["trainer"]
+    assert trainer["additionalProperties"] is False
+    epochs = trainer["properties"]["epochs"]
+    assert (epochs["type"], epochs["minimum"]) == ("integer", 1)
+    assert epochs["description"] == "passes over the train split"
+    assert trainer["properties"]["pipeline"]["enum"] == ["base", "prefetch", "sparse_dist"]

@@ -179,7 +179,9 @@ def test_training_rows_that_gave_target_columns_their_clicks_are_refused_or_poin
         assert "of the val rows seem to be training rows" in caplog.text
 
 
-def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(tmp_path: Path) -> None:
+def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     columns = "[{name: clicked, role: label}, {name: item, role: sparse, kind: integer}]"
     keys = [
         "dataset.name=shop",
@@ -191,7 +193,9 @@ def test_lookups_that_an_old_vocabulary_does_not_know_are_counted(tmp_path: Path
     (tmp_path / "new").write_text("".join(f"{n % 2},{n % 10 or ''}\n" for n in range(90)))
     run(tmp_path / "known", *keys, f"input.train={tmp_path}/old", "encoding=vocab")
     known = ["encoding=from_dataset", f"encoding.path={tmp_path}/known"]
-    run(tmp_path / "later", *keys, f"input.train={tmp_path}/new", *known)
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "later", *keys, f"input.train={tmp_path}/new", *known)
+    assert "does not know: item 33%" in caplog.text
     findings = check_dataset(tmp_path / "later")
     # 7, 8 and 9 of 1 to 9; nothing is a missing value
     assert findings.sparse["item"].unknown_share == pytest.approx(1 / 3)
