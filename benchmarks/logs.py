@@ -7,8 +7,9 @@
     python benchmarks/logs.py --folder zoo --kinds sample.tsv                # lines of Criteo's train.txt, clicks as they are
 
 Methods: ``default`` types what a new user types, dlrm-preprocess with nothing chosen and the command of its "next:" line;
-"NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train; ``lightgbm`` (out-of-fold target encoding) learns from the same
-file, with val for its early stop. The last tenth of the lines is test, the tenth before it val. A seed draws the log, and is the seed of what learns from it.
+"NAME: WORDS / WORDS" adds settings to dlrm-preprocess and dlrm-train; ``lightgbm`` (out-of-fold target encoding), ``catboost`` and
+``pytorch`` (a short script) learn from the same file, with val for their early stops. The last tenth of the lines is test, the tenth
+before it val. A seed draws the log, and is the seed of what learns from it.
 
 AUC, log loss and calibration are expected values: each row of test counts as a click with its known probability, so
 the noise of drawn clicks is left out; ``best`` is the known probabilities themselves. Of Criteo's lines they are what they are
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 
 from dlrm_app.table import text_table
 
+PEERS = ("lightgbm", "catboost", "pytorch")
 METRICS = ("auc", "logloss", "calibration", "seconds")
 Probabilities = NDArray[np.float64]  # of the rows of test, in their order
 
@@ -42,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=Path("zoo"), help="keeps logs and LightGBM's scores")
+    parser.add_argument("--folder", type=Path, default=Path("zoo"), help="keeps logs and peers' scores")
     parser.add_argument("--kinds", nargs="+", default=["reporting"])
     parser.add_argument("--methods", nargs="+", default=["default", "lightgbm"])
     parser.add_argument("--rows", type=int, help="at most so many of each kind")
@@ -100,13 +102,13 @@ def measure(method: str, log: Path, seed: int, threads: int) -> dict[str, float]
     truth = truth[len(truth) - len(truth) // 10 :]
     if method == "best":
         return {**scores(truth, truth), "seconds": 0}
-    if method != "lightgbm":
+    if method not in PEERS:
         predictions, seconds = ours(method, log, seed, threads)
         return {**scores(predictions, truth), "seconds": seconds}
-    kept = log / f"lightgbm-{seed}-{threads}.npz"
+    kept = log / f"{method}-{seed}-{threads}.npz"
     if not kept.exists():
-        start, program = cpu_seconds(), str(Path(__file__).with_name("logs_lightgbm.py"))
-        run([sys.executable, program, str(log), str(seed), str(threads), str(log / "scores.npy")])
+        start, program = cpu_seconds(), str(Path(__file__).with_name("logs_peers.py"))
+        run([sys.executable, program, method, str(log), str(seed), str(threads), str(log / "scores.npy")])
         np.savez(kept, scores=np.load(log / "scores.npy"), seconds=cpu_seconds() - start)
     found = np.load(kept)
     return {**scores(found["scores"], truth), "seconds": float(found["seconds"])}

@@ -1,4 +1,4 @@
-"""LightGBM as the peer of ``benchmarks/logs.py``: ``logs_lightgbm.py LOG_FOLDER SEED THREADS SCORES.npy``."""
+"""The peers of ``benchmarks/logs.py``, each a process: ``logs_peers.py NAME LOG_FOLDER SEED THREADS SCORES.npy``."""
 
 import sys
 from pathlib import Path
@@ -82,11 +82,73 @@ def lightgbm(log: Path, seed: int, threads: int) -> Array:
     return np.asarray(model.predict_proba(features[test])[:, 1])
 
 
+def catboost(log: Path, seed: int, threads: int) -> Array:
+    import pandas as pd
+    from catboost import CatBoostClassifier
+
+    labels, numbers, ids, lists = read(log)
+    lengths = {name: [len(each) for each in many] for name, many in lists.items()}
+    table = pd.DataFrame({**numbers, **lengths, **ids})
+    train, val, test = parts(len(labels))
+    model = CatBoostClassifier(
+        random_seed=seed, thread_count=threads, verbose=False, allow_writing_files=False
+    )
+    model.fit(
+        table.iloc[train],
+        labels[train],
+        cat_features=[*ids],
+        eval_set=(table.iloc[val], labels[val]),
+        early_stopping_rounds=50,
+    )
+    return np.asarray(model.predict_proba(table.iloc[test])[:, 1])
+
+
+def pytorch(log: Path, seed: int, threads: int) -> Array:
+    """Embeddings beside standardised numbers, an MLP, Adam; the best of five epochs on val. Lists are left out."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads)
+    labels, numbers, ids, _ = read(log)
+    train, val, test = parts(len(labels))
+    x = np.stack([*numbers.values()], 1) if numbers else np.zeros((len(labels), 1))
+    x = np.nan_to_num((x - np.nanmean(x[train], 0)) / (np.nanstd(x[train], 0) + 1e-9))
+    dense, clicks = torch.tensor(x, dtype=torch.float32), torch.tensor(labels, dtype=torch.float32)
+    sparse = torch.tensor(np.stack([*ids.values()], 1))
+    tables = nn.ModuleList([nn.Embedding(int(each.max()) + 1, 16) for each in sparse.T])
+    mlp = nn.Sequential(
+        nn.Linear(16 * len(tables) + dense.shape[1], 128),
+        nn.ReLU(),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Linear(64, 1),
+    )
+    adam = torch.optim.Adam([*tables.parameters(), *mlp.parameters()], 1e-3)
+
+    def logits(rows: Any) -> Any:
+        vectors = [table(sparse[rows, n]) for n, table in enumerate(tables)]
+        return mlp(torch.cat([*vectors, dense[rows]], 1))[:, 0]
+
+    best, loss_of, scores = np.inf, nn.functional.binary_cross_entropy_with_logits, np.zeros(0)
+    for _ in range(5):
+        for rows in torch.tensor(train)[torch.randperm(len(train))].split(512):
+            adam.zero_grad()
+            loss_of(logits(rows), clicks[rows]).backward()
+            adam.step()
+        with torch.no_grad():
+            loss = float(loss_of(logits(val), clicks[val]))
+            if loss < best:
+                best, scores = loss, torch.sigmoid(logits(test)).double().numpy()
+    return scores
+
+
 def parts(rows: int) -> tuple[Array, Array, Array]:
     order, tenth = np.arange(rows), rows // 10
     return order[: rows - 2 * tenth], order[rows - 2 * tenth : rows - tenth], order[rows - tenth :]
 
 
 if __name__ == "__main__":
-    folder, first, second, output = sys.argv[1:]
-    np.save(output, lightgbm(Path(folder), int(first), int(second)))
+    name, folder, first, second, output = sys.argv[1:]
+    method = {"lightgbm": lightgbm, "catboost": catboost, "pytorch": pytorch}[name]
+    np.save(output, method(Path(folder), int(first), int(second)))
