@@ -9,7 +9,7 @@ import pytest
 from dlrm_app.dataset.manifest import Shard
 from dlrm_app.errors import DataError
 from dlrm_app.preprocess.passes.encode_pass import EncodedSplit, EncodedUnit
-from dlrm_app.preprocess.passes.vocabulary import Moments, StudiedUnit
+from dlrm_app.preprocess.passes.study import Moments, StudiedUnit
 from dlrm_app.preprocess.units.journal import Journal
 from dlrm_app.preprocess.units.unit_text import TextRange
 from dlrm_app.records import from_json
