@@ -18,14 +18,14 @@ from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import ConfigError
 from dlrm_app.runs.checkpoint.marker import TrainedModel, describe_trained, read_marker
 from dlrm_app.runs.checkpoint.names import choose_checkpoint
-from dlrm_app.table import text_table
+from dlrm_app.table import Column, text_table
 from dlrm_app.tables.sparse_optimizers import optimizer_kinds
 from dlrm_app.tables.specs import Table
 from dlrm_app.text import as_typed, listed, setting
 from dlrm_app.training.resume import other_tables, other_values
 
 if TYPE_CHECKING:
-    from dlrm_app.runs.checkpoint.inherit import Inherited
+    from dlrm_app.runs.checkpoint.inherit import Inherited, Kept
 
 _CHOSEN = ("model.", "tables.", "optimizer.", "schedule.", "trainer.global_batch_size", "trainer.calibrate")
 """Keys that a recipe sets, or how they begin: where none is typed, those of the run whose weights a run begins with."""
@@ -168,8 +168,15 @@ def inherited_table(inherited: "Inherited") -> str:
     ):
         changed = {name: each for name, each in kept.items() if each.new or each.reset or each.dropped}
         if num_whole := len(kept) - len(changed):
-            rows.append([f"{num_whole:,} {kind}", "all", "", "", ""])
+            rows.append([f"{num_whole:,} {kind}", "whole", "", "", "", ""])
         for name, each in changed.items():
             numbers = (each.kept, each.new, each.reset, each.dropped)
-            rows.append([name, *(f"{number:,}" if number else "" for number in numbers)])
-    return text_table(["", "kept", "new", "given again", "dropped"], rows)
+            rows.append([name, _state(each), *(f"{number:,}" if number else "" for number in numbers)])
+    return text_table(["", Column("is", is_words=True), "kept", "new", "given again", "dropped"], rows)
+
+
+def _state(kept: "Kept") -> str:
+    if not kept.kept and not kept.reset:
+        return "new" if kept.new else "dropped"
+    parts = {"grown": kept.new, "reset": kept.reset, "cut": kept.dropped}
+    return " and ".join(word for word, number in parts.items() if number)

@@ -59,7 +59,7 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
             rows = SimpleNamespace(labels=labels[part].to(GPU), num_valid=len(labels[part]))
             arguments[-1](rows, logits[part].to(GPU))
 
-    def shift(parts: Sequence[torch.Tensor], clicks: float) -> float:
+    def shift(parts: Sequence[torch.Tensor], clicks: float) -> tuple[float, float]:
         kept.extend(part.is_cuda for part in parts)
         return shift_to_labels(parts, clicks)
 
@@ -68,7 +68,8 @@ def test_the_last_bias_is_fitted_to_logits_in_host_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "split_batches", lambda *_: nullcontext())
     monkeypatch.setattr(module, "last_biases", lambda _: [bias])
     run: Any = SimpleNamespace(trainable=SimpleNamespace(model=None), forward_passes=None, runtime=None)
+    run.manifest = SimpleNamespace(splits={})
     with MakeBelieveGpu():
         fit_final_bias(run)
     assert kept == [False, False]
-    assert bias.item() == pytest.approx(shift_to_labels([logits], float(labels.sum())))
+    assert bias.item() == pytest.approx(shift_to_labels([logits], float(labels.sum()))[0])

@@ -76,7 +76,7 @@ def test_what_is_new_needs_a_word_and_changes_nothing_at_first(
     table = [line.split() for line in caplog.text.splitlines()]
     assert ["3", "tables", "whole"] in table
     assert ["t_c1", "new", "1,000"] in table
-    assert ["dense", "column", "i1", "new"] in table
+    assert ["i1", "new", "1"] in table
     keys = [
         *SMALL,
         f"data.path={wide}",
