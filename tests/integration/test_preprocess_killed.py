@@ -93,9 +93,9 @@ def test_a_full_disk_is_said_clearly_and_the_run_goes_on_once_there_is_room(tmp_
     (tmp_path / "log.tsv").write_bytes(make_clicks(60_000))
     subprocess.run(command(tmp_path, f"{tmp_path}/whole"), check=True, capture_output=True)
     room = sum(len(data) for data in content(tmp_path / "whole").values())
-    with small_disk(tmp_path / "small", room // (1 << 20) + 8):
+    with small_disk(tmp_path / "small", room // (1 << 20) + 68):
         ballast = tmp_path / "small/ballast"
-        ballast.write_bytes(bytes((room // (1 << 20) + 5) << 20))
+        ballast.write_bytes(bytes((room // (1 << 20) + 65) << 20))
         full = subprocess.run(
             command(tmp_path, f"{tmp_path}/small/k"), capture_output=True, text=True, check=False
         )
