@@ -97,8 +97,10 @@ def _like_weight(state: Any, weight: Any, *, is_per_row: bool) -> Any:
     if not isinstance(weight, ShardedTensor):
         return state.view(-1) if is_per_row and not is_sharded else state
     layout, shards = weight.metadata(), weight.local_shards()
-    # torchrec gives a table one dense-kernel parameter a rank
-    values = [each.tensor for each in state.local_shards()] if is_sharded else [state] * len(shards)
+    if is_sharded:
+        values = [each.tensor for each in state.local_shards()]
+    else:  # of a dense kernel, whose parameter holds the rank's pieces of a table below one another
+        values = list(state.split([len(shard.tensor) for shard in shards])) if shards else []
     locate = partial(_locate_rows, layout) if is_per_row else lambda piece: piece
     local = [
         Shard(value.view(-1) if is_per_row else value, locate(shard.metadata))
