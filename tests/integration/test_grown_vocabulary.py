@@ -132,7 +132,7 @@ def test_rows_keep_what_they_learnt_and_those_given_again_begin_anew(
     assert torch.equal(sums[1][kept[2:]], sums[0][kept[2:]])
     assert sums[0][kept[2:]].all()
     lines = [line.split() for line in caplog.text.splitlines()]
-    assert ["t_item", f"{len(kept)}", f"{len(now) - 42}", f"{len(again)}"] in lines
+    assert ["t_item", "grown", "and", "reset", f"{len(kept)}", f"{len(now) - 42}", f"{len(again)}"] in lines
 
 
 @pytest.mark.long
