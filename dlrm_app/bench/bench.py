@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.bench.machine import measure_machine, measure_topology, shape_of, write_inputs
+from dlrm_app.bench.machine import floors_of, measure_machine, measure_topology, write_inputs
 from dlrm_app.bench.sections import Section, measure_loader, measure_model, measure_whole
 from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder
-from dlrm_app.sharding.step_estimate import Machine, step_work
+from dlrm_app.sharding.step_estimate import Machine
 from dlrm_app.text import next_line
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.state import TrainingRun
@@ -81,7 +81,7 @@ def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResul
 
 
 def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
-    floors = machine.floors_ms(step_work(shape_of(run)), run.config.trainer.precision)
+    floors = floors_of(run, machine)
     if "loader" in config.measure:
         yield measure_loader(run)
     if "model" in config.measure:

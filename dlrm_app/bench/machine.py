@@ -26,7 +26,7 @@ from dlrm_app.kernels.dense_layers import is_for_onednn, multiply
 from dlrm_app.model.loss import set_tf32
 from dlrm_app.runs.folder import open_run_folder
 from dlrm_app.sharding.cluster import GIB, running_cluster
-from dlrm_app.sharding.step_estimate import Machine, StepShape, step_shape, step_work
+from dlrm_app.sharding.step_estimate import Machine, step_work
 from dlrm_app.synthetic import generate
 from dlrm_app.training.loop import train_batches
 from dlrm_app.training.setup import open_dataset
@@ -142,14 +142,15 @@ def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtim
         readings = [by_part for _, by_part in time_steps(run, iter(kept), WARM_STEPS, steps)]
         parts = {part for reading in readings for part in reading}
         times = {part: statistics.median(reading.get(part, 0.0) for reading in readings) for part in parts}
-        return machine.floors_ms(step_work(shape_of(run)), run.config.trainer.precision), times
+        return floors_of(run, machine), times
 
 
-def shape_of(run: TrainingRun) -> StepShape:
-    """The shape of the run's steps."""
+def floors_of(run: TrainingRun, machine: Machine) -> dict[str, float]:
+    """Part of a step → the least milliseconds that ``machine`` could take for it."""
     trainable, config = run.trainable, run.config
     batch_size, optimizer = config.trainer.global_batch_size, config.optimizer.dense.kind
-    return step_shape(trainable.plan, trainable.model.module, config.model, batch_size, optimizer)
+    work = step_work(trainable.plan, trainable.model.module, config.model, batch_size, optimizer)
+    return machine.floors_ms(work, config.trainer.precision)
 
 
 def fit(machine: Machine, small: Reading, large: Reading) -> Machine:

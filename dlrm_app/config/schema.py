@@ -35,7 +35,7 @@ GONE: dict[str, str] = {
     "layout.compression_level": "leave it out: shards are compressed where that pays",
     "dry_run": "preprocess a part of the input (head -c 1G) to see what all of it would take",
     "recommend": "leave experiment out for a recipe by the dataset's rows (docs/how-to/recipes.md)",
-    "trainer.probe_memory": "dlrm-plan estimates what a rank needs beside its tables (docs/how-to/planning.md)",
+    "trainer.probe_memory": "leave it out; topology.reserved_share keeps memory from the tables (docs/how-to/planning.md)",
     "trainer.numa": "leave it out; torchrun --numa-binding=node binds ranks to the cores near their GPUs",
     "trainer.learn_val": "preprocess with split.val=0 to train on all rows once the settings are chosen",
     "logging.mlflow": "leave it out; metrics.jsonl has every event (docs/how-to/watching.md)",

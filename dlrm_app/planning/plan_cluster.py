@@ -1,17 +1,24 @@
-"""dlrm-plan: places the tables of a model on a cluster that need not be there."""
+"""dlrm-plan: places the tables of a model on a cluster that need not be there, and estimates a step, part by part."""
 
 from pathlib import Path
+
+import torch
 
 from dlrm_app.config.like_train import PlanConfig
 from dlrm_app.dataset.shard_files import with_pooling_factors
 from dlrm_app.distributed.runtime import quiet_libraries
+from dlrm_app.errors import ConfigError
 from dlrm_app.files import explained_disk_errors
-from dlrm_app.planning.estimates import estimate_text
+from dlrm_app.model.architectures import ModelSpec
+from dlrm_app.model.build import build_model
+from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.sharding.cluster import Cluster
 from dlrm_app.sharding.plan import EstimatedPlan, plan_text, to_plan
 from dlrm_app.sharding.plan_file import write_plan
 from dlrm_app.sharding.planner import find_assignment
+from dlrm_app.sharding.step_estimate import described_machine, step_work
 from dlrm_app.sharding.suggestions import smallest_cluster
+from dlrm_app.table import text_table
 from dlrm_app.text import next_line, setting, typed_settings
 from dlrm_app.training.validation import batch_problems, check_plan, plan_workload
 
@@ -26,11 +33,10 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     if manifest is not None:
         tables = with_pooling_factors(tables, manifest)
     work = plan_workload(config, tables, cluster.device)
-    assignment, options = find_assignment(work, cluster)
-    plan = to_plan(assignment, options, dict.fromkeys(work.tables, ""), work, cluster)
+    plan = to_plan(find_assignment(work, cluster), dict.fromkeys(work.tables, ""), work, cluster)
     print(plan_text(plan))
     num_dense = config.num_dense if manifest is None else len(manifest.dense)
-    print(estimate_text(config, plan, tables, num_dense))
+    print(step_text(config, plan, ModelSpec(config.model, tables, num_dense)))
     # a plan from a file is for its own ranks alone
     if config.smallest and config.sharding.plan is None and (smallest := smallest_cluster(work, cluster)):
         print(f"the smallest cluster of these devices that the tables fit on: {smallest}")
@@ -44,18 +50,24 @@ def plan_cluster(config: PlanConfig) -> EstimatedPlan:
     return plan
 
 
-def train_command(config: PlanConfig, cluster: Cluster) -> str:
-    """The command that trains with the plan in ``output`` on its cluster."""
-    meet = "--standalone"
-    if cluster.nodes > 1:
-        meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
-    settings = [each for each in typed_settings("output", "smallest", "topology") if "topology." not in each]
-    if config.data.path is None:
-        settings.append("data.path=DATASET")
-    settings.append(setting("sharding.plan", Path(config.output or "") / "plan.yaml"))
-    return " ".join(
-        [f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli train", *settings]
-    )
+def step_text(config: PlanConfig, plan: EstimatedPlan, spec: ModelSpec) -> str:
+    """A whole step, or why it is not known: tables can be planned without a model that fits them."""
+    trainer = config.trainer
+    try:
+        model = build_model(spec, torch.device("meta"))
+    except ConfigError as error:
+        return f"no estimate of a whole step: {error}"
+    work = step_work(plan, model, config.model, trainer.global_batch_size, config.optimizer.dense.kind)
+    by_part = described_machine(config.topology, plan.cluster).estimate_ms(work, trainer.precision)
+    times = {part: by_part[part] for part in PARTS if part in by_part}
+    total = sum(times.values())
+    rows = [[TITLES[part], f"{ms:,.2f}", f"{ms / total:.0%}"] for part, ms in times.items()]
+    speed = 1000 * trainer.global_batch_size / total
+    basis = "half of the rates that topology gives, which were not measured"
+    if config.topology.efficiency:
+        basis = "rates measured by dlrm-bench"
+    head = f"a whole step, estimated from {basis}: {speed:,.0f} samples/s if nothing overlaps and reading keeps up"
+    return f"{head}\n{text_table(['', 'ms', 'share'], [*rows, ['all', f'{total:,.2f}', '']])}"
 
 
 def _print_next(config: PlanConfig, cluster: Cluster) -> None:
@@ -63,7 +75,15 @@ def _print_next(config: PlanConfig, cluster: Cluster) -> None:
         print("output=… keeps the plan as plan.yaml, which dlrm-train takes")
         print(next_line("dlrm-plan", {}, *typed_settings("output"), "output=plan"))
         return
-    print(f"next: {train_command(config, cluster)}")
+    meet = "--standalone"
+    if cluster.nodes > 1:
+        meet = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500"
+    settings = [each for each in typed_settings("output", "smallest", "topology") if "topology." not in each]
+    if config.data.path is None:
+        settings.append("data.path=DATASET")
+    settings.append(setting("sharding.plan", Path(config.output) / "plan.yaml"))
+    command = f"torchrun {meet} --nproc-per-node {cluster.devices_per_node} -m dlrm_app.cli train"
+    print(f"next: {' '.join([command, *settings])}")
     if cluster.nodes > 1:
         print("      on each machine, with the first one's name for HOST")
     # no reason not to plan: rows and ranks do not change the plan

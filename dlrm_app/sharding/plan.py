@@ -1,5 +1,5 @@
-"""A plan as DistributedModelParallel takes it, with what it is estimated to cost; and as text: what each rank carries, how and
-why each kind of table is sharded.
+"""A plan as DistributedModelParallel takes it, with what it is estimated to cost; and as text: what each rank carries, and how
+each kind of table is sharded.
 """
 
 import logging
@@ -24,7 +24,7 @@ from torchrec.distributed.types import (
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from dlrm_app.sharding.cluster import Cluster
-from dlrm_app.sharding.cost import KINDS, Option, Options, Workload
+from dlrm_app.sharding.cost import KINDS, Workload
 from dlrm_app.sharding.placement import Assignment, Loads, Placed, imbalance, rank_loads
 from dlrm_app.table import Column, Columns, Rows, share, text_table
 from dlrm_app.tables.specs import Table
@@ -40,8 +40,6 @@ class EstimatedPlan(ShardingPlan):
     cluster: Cluster
     assignment: Assignment
     work: Workload
-    options: Options
-    """Options that the planner chose from; none if the plan is from a file."""
 
     @property
     def loads(self) -> Loads:
@@ -60,7 +58,7 @@ def module_paths(model: nn.Module) -> dict[str, str]:
 
 
 def to_plan(
-    assignment: Assignment, options: Options, paths: Mapping[str, str], work: Workload, cluster: Cluster
+    assignment: Assignment, paths: Mapping[str, str], work: Workload, cluster: Cluster
 ) -> EstimatedPlan:
     """``assignment`` as torchrec's plan, with the caches of the tables' constraints."""
     constraints = work.constraints(cluster)
@@ -68,7 +66,7 @@ def to_plan(
     for name, path in paths.items():
         module_plan = plan.setdefault(path, EmbeddingModuleShardingPlan())
         module_plan[name] = _parameter(assignment[name], constraints[name], cluster)
-    return EstimatedPlan(plan, cluster, assignment, work, options)
+    return EstimatedPlan(plan, cluster, assignment, work)
 
 
 def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Cluster) -> ParameterSharding:
@@ -93,8 +91,8 @@ def _parameter(placed: Placed, constraints: ParameterConstraints, cluster: Clust
     )
 
 
-MAX_TABLE_ROWS = 12
-"""In a run's log; dlrm-plan shows all."""
+MAX_TABLE_ROWS = 30
+"""Lines of tables that are printed."""
 MAX_RANKS = 16
 """Above so many, ranks are shown as smallest, mean and largest."""
 TABLE_COLUMNS: Columns = [
@@ -104,14 +102,13 @@ TABLE_COLUMNS: Columns = [
     Column("sharding", is_words=True),
     "shards",
     "weights",
-    Column("why", is_words=True),
 ]
 
 
 def log_plan(plan: EstimatedPlan) -> None:
     """Logs ``plan`` in brief; what one rank holds, in a line."""
     if plan.cluster.num_ranks > 1:
-        logger.info(plan_text(plan, MAX_TABLE_ROWS))
+        logger.info(plan_text(plan))
         return
     held = float(plan.loads.device[0])
     used = percent(held / plan.cluster.usable)
@@ -120,8 +117,8 @@ def log_plan(plan: EstimatedPlan) -> None:
     )
 
 
-def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
-    """The loads of ranks, the balance (largest over mean), and how tables are sharded, in so many lines."""
+def plan_text(plan: EstimatedPlan) -> str:
+    """The loads of ranks, the balance (largest over mean), and how tables are sharded."""
     loads, num_ranks, rows = plan.loads, plan.cluster.num_ranks, _table_rows(plan)
     lines = [
         f"sharding plan for {plan.cluster}, estimated:",
@@ -133,9 +130,9 @@ def plan_text(plan: EstimatedPlan, max_table_rows: int | None = None) -> str:
         lines.append(
             f"{empty:,} of {num_ranks:,} ranks hold no table: take fewer, or let sharding.types be row_wise"
         )
-    lines.append(indent(text_table(TABLE_COLUMNS, rows[:max_table_rows]), "  "))
-    if max_table_rows is not None and len(rows) > max_table_rows:
-        lines.append(f"  … and {len(rows) - max_table_rows} lines more: plan.yaml has every table")
+    lines.append(indent(text_table(TABLE_COLUMNS, rows[:MAX_TABLE_ROWS]), "  "))
+    if len(rows) > MAX_TABLE_ROWS:
+        lines.append(f"  … and {len(rows) - MAX_TABLE_ROWS} lines more: plan.yaml has every table")
     return "\n".join(lines)
 
 
@@ -160,12 +157,10 @@ def _rank_table(loads: Loads, cluster: Cluster) -> str:
 def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
     """A row of TABLE_COLUMNS for all tables of one shape that are sharded alike."""
     alike: dict[tuple[object, ...], list[Table]] = defaultdict(list)
-    slowest = float(plan.loads.time.max())
     for name, table in plan.work.tables.items():
         placed = plan.assignment[name]
-        why = _reason(placed.option, plan.options.get(name, ()), plan.cluster, slowest)
         shape = (table.rows, table.dim, table.data_type, len(table.features))
-        alike[(*shape, placed.option.label, why, len(placed.ranks))].append(table)
+        alike[(*shape, placed.option.label, len(placed.ranks))].append(table)
     return [
         [
             _label(tables),
@@ -174,28 +169,9 @@ def _table_rows(plan: EstimatedPlan) -> list[list[str]]:
             str(sharding),
             str(num_shards),
             memory_text(sum(t.num_bytes for t in tables)),
-            str(why),
         ]
-        for (rows, dim, _, _, sharding, why, num_shards), tables in alike.items()
+        for (rows, dim, _, _, sharding, num_shards), tables in alike.items()
     ]
-
-
-def _reason(chosen: Option, options: Sequence[Option], cluster: Cluster, slowest: float) -> str:
-    """Why a table is sharded as it is, in a few words."""
-    if not options:
-        return "as the plan's file says"
-    if len(options) == 1:
-        return "nothing else is allowed"
-    cheapest = min(options, key=lambda option: option.total_time)
-    if chosen is cheapest:
-        return "costs least time"
-    if (cheapest.device > cluster.usable).any():
-        return f"{memory_text(float(cheapest.device.max()))} is too much for one rank"
-    if cheapest.time.max() > slowest:
-        return f"{cheapest.time.max():.3g} ms is too much for one rank"
-    return (
-        "saves memory that others need" if chosen.device.sum() < cheapest.device.sum() else "spreads the load"
-    )
 
 
 def _label(tables: Sequence[Table]) -> str:

@@ -13,7 +13,7 @@ from dlrm_app.errors import DlrmError, refuse_if
 from dlrm_app.model.loss import ClickTask
 from dlrm_app.sharding.cluster import Cluster, running_cluster
 from dlrm_app.sharding.constraints import dense_kernel_tables
-from dlrm_app.sharding.cost import Options, Workload, estimate_options
+from dlrm_app.sharding.cost import Workload, estimate_options
 from dlrm_app.sharding.placement import Assignment, rank_loads
 from dlrm_app.sharding.plan import EstimatedPlan, module_paths, to_plan
 from dlrm_app.sharding.plan_file import load_plan
@@ -38,8 +38,9 @@ def plan_model(
 ) -> EstimatedPlan:
     """A plan for the tables of ``task`` (on the meta device), the same on every rank; attaches their fused optimizers.
 
-    ``batch_size``: rows that all ranks together look up in a step. Raises DlrmError, on every rank the same, if the tables do not fit (with what is needed, what there is, and
-    what would help), if ``sharding.plan`` is for other tables or ranks, or ``topology`` for other ranks.
+    ``batch_size``: rows that all ranks together look up in a step. Raises DlrmError, on every rank the same, if the tables do
+    not fit (with what is needed, what there is, and what would help), if ``sharding.plan`` is for other tables or ranks, or
+    ``topology`` for other ranks.
     """
     attach_fused_optimizers(task.model, tables, sparse)
     cluster = _least_of_all(running_cluster(topology, runtime))
@@ -47,8 +48,7 @@ def plan_model(
     found = runtime.together(lambda: find_assignment(work, cluster) if runtime.is_first else None)
     found = broadcast_from_first(found)  # sums of another order would give another plan
     assert found is not None
-    assignment, options = found
-    return to_plan(assignment, options, module_paths(task), work, cluster)
+    return to_plan(found, module_paths(task), work, cluster)
 
 
 def make_workload(
@@ -68,8 +68,8 @@ def make_workload(
     )
 
 
-def find_assignment(work: Workload, cluster: Cluster) -> tuple[Assignment, Options]:
-    """The assignment of ``sharding.plan``'s file, or else the planner's, and the options that it chose from (none for a file).
+def find_assignment(work: Workload, cluster: Cluster) -> Assignment:
+    """The assignment of ``sharding.plan``'s file, or else the planner's.
 
     Raises DlrmError if there is no plan, or the file's is for something else or for more memory.
     """
@@ -77,13 +77,12 @@ def find_assignment(work: Workload, cluster: Cluster) -> tuple[Assignment, Optio
     if sharding.plan is not None:
         loaded = load_plan(Path(sharding.plan), work, cluster)
         refuse_if(_overfull(loaded, sharding.plan, cluster))
-        return loaded, {}
-    options = estimate_options(work, cluster)
-    assignment = search(options, cluster)
+        return loaded
+    assignment = search(estimate_options(work, cluster), cluster)
     if assignment is None:
         logger.info("the tables do not fit; looking for settings that would make them …")
         raise DlrmError(explain_misfit(work, cluster))
-    return assignment, options
+    return assignment
 
 
 def _overfull(assignment: Assignment, path: str, cluster: Cluster) -> list[str]:

@@ -1,9 +1,8 @@
 """Estimates a training step: its work part by part (arithmetic, bytes of memory touched, bytes sent to other ranks), and the
 rates at which a machine does that.
-
-Shapes: B a rank's rows, F sparse features, V vectors that meet (F and the dense one), D embedding width.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +20,8 @@ from dlrm_app.tables.specs import BYTES_PER_WEIGHT, Table
 
 VALUE, INDEX = 4, 8
 """Bytes of an activation and of an id."""
+PARTS_OF = {"dense_arch": "mlps", "over_arch": "mlps", "inter_arch": "interaction"}
+"""Module of a model → the part of a step that its products belong to."""
 
 
 @dataclass(frozen=True)
@@ -30,53 +31,6 @@ class Work:
     flops: float = 0.0
     bytes: float = 0.0
     sent: float = 0.0
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A weight matrix that every row is multiplied with, in ``part`` of the forward pass."""
-
-    part: str
-    inputs: int
-    outputs: int
-    is_first: bool = False
-    """Its input is data, which needs no gradient."""
-
-
-@dataclass(frozen=True)
-class StepShape:
-    """The quantities that a step's work depends on.
-
-    batch: rows of a rank, of each model of an ensemble. lookup_share: of all lookups, by bytes, the busiest rank's;
-    pooled_share: of all pooled vectors, those that the busiest rank makes, whole or in part.
-    """
-
-    batch: int
-    num_ranks: int
-    matrices: Sequence[Matrix]
-    num_dense_weights: int
-    tables: Sequence[Table]
-    optimizers: dict[str, str]
-    dense_optimizer: str
-    model: ModelConfig
-    lookup_share: float
-    pooled_share: float
-
-
-def matrices_of(model: nn.Module) -> list[Matrix]:
-    """Every weight with two dimensions or more outside the tables."""
-    parts = {"dense_arch": "mlps", "over_arch": "mlps", "inter_arch": "interaction"}
-    matrices, begun = [], set()
-    for name, weight in model.named_parameters():
-        pieces = name.split(".")
-        part = next((parts[piece] for piece in pieces if piece in parts), None)
-        if part is not None and weight.ndim >= 2:
-            bottom = name.partition("dense_arch")[0] if "dense_arch" in pieces else None
-            inputs = weight.shape[-1]
-            outputs = weight.numel() // inputs
-            matrices.append(Matrix(part, inputs, outputs, bottom is not None and bottom not in begun))
-            begun.add(bottom)
-    return matrices
 
 
 def busiest_shares(assignment: Assignment, tables: Sequence[Table], num_ranks: int) -> tuple[float, float]:
@@ -97,64 +51,73 @@ def busiest_shares(assignment: Assignment, tables: Sequence[Table], num_ranks: i
     return imbalance(looked_up) / num_ranks, float(pooled.max()) / all_pooled
 
 
-def step_work(shape: StepShape) -> dict[str, Work]:
-    """Part → its work; parts without any are left out."""
-    batch, ranks, share, made = shape.batch, shape.num_ranks, shape.lookup_share, shape.pooled_share
-    rows = batch * shape.model.ensemble_size
+def step_work(
+    plan: EstimatedPlan, model: nn.Module, config: ModelConfig, global_batch_size: int, dense_optimizer: str
+) -> dict[str, Work]:
+    """Part → its work in a step of ``model``, which has the dense part's weights; its tables are not looked at."""
+    ranks, tables = plan.cluster.num_ranks, list(plan.work.tables.values())
+    # share: of all lookups, the busiest rank's; made: of all pooled vectors, those that it makes, whole or in part
+    share, made = busiest_shares(plan.assignment, tables, ranks)
+    batch = global_batch_size // ranks
+    rows = batch * config.ensemble_size
     everywhere = rows * ranks
     away = (ranks - 1) / ranks
-    ids = sum(sum(table.expected_pooling_factors) for table in shape.tables)
-    pooled = sum(table.dim * len(table.features) for table in shape.tables) * VALUE
-    read = sum(sum(t.expected_pooling_factors) * t.dim * BYTES_PER_WEIGHT[t.data_type] for t in shape.tables)
+    ids = sum(sum(table.expected_pooling_factors) for table in tables)
+    pooled = sum(table.dim * len(table.features) for table in tables) * VALUE
+    read = sum(sum(t.expected_pooling_factors) * t.dim * BYTES_PER_WEIGHT[t.data_type] for t in tables)
     state = sum(
-        sum(table.expected_pooling_factors) * _state_bytes(shape.optimizers[table.name], table.dim)
-        for table in shape.tables
+        sum(t.expected_pooling_factors) * _state_bytes(plan.work.optimizers[t.name], t) for t in tables
     )
-    meeting = _interaction(shape)
-    mlps, first = _products(shape, "mlps")
-    crossing, _ = _products(shape, "interaction")
-    dense = shape.num_dense_weights * VALUE
+    products, first = _products(model, batch)
+    mlps, crossing = products["mlps"], products["interaction"]
+    meeting = _interaction(config, tables, batch)
+    interaction = Work(meeting.flops + crossing.flops, meeting.bytes + crossing.bytes)
+    dense = VALUE * sum(w.numel() for name, w in model.named_parameters() if "sparse_arch" not in name)
     # weight and gradient are read and the weight written, each state both
-    passes = 3 + 2 * DENSE_STATES[shape.dense_optimizer]
+    passes = 3 + 2 * DENSE_STATES[dense_optimizer]
     return {
         "input_dist": Work(bytes=2 * rows * ids * INDEX, sent=rows * ids * INDEX * away),
         "lookup": Work(bytes=everywhere * (share * (ids * INDEX + read) + made * pooled)),
         "output_dist": Work(sent=everywhere * made * pooled * away),
         "mlps": mlps,
-        "interaction": Work(meeting.flops + crossing.flops, meeting.bytes + crossing.bytes),
+        "interaction": interaction,
         "mlps_backward": Work(2 * mlps.flops - first, 2 * mlps.bytes),
-        "interaction_backward": Work(
-            2 * (meeting.flops + crossing.flops), 2 * (meeting.bytes + crossing.bytes)
-        ),
+        "interaction_backward": Work(2 * interaction.flops, 2 * interaction.bytes),
         "gradient_exchange": Work(sent=(everywhere * made * pooled + 2 * dense) * away),
         "table_update": Work(bytes=everywhere * (made * pooled + 2 * share * (read + state))),
         "optimizer": Work(bytes=dense * passes),
     }
 
 
-def _state_bytes(kind: str, dim: int) -> float:
-    per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array([1]), np.array([dim]))
+def _state_bytes(kind: str, table: Table) -> float:
+    """Bytes of the optimizer's state for a row."""
+    per_weight, per_row = SPARSE_OPTIMIZERS[kind].state_bytes(np.array([1]), np.array([table.dim]))
     return float(np.sum(per_weight) + np.sum(per_row))
 
 
-def _products(shape: StepShape, part: str) -> tuple[Work, float]:
-    """The work of the matrices of ``part``, and the flops of those whose input needs no gradient."""
-    matrices = [matrix for matrix in shape.matrices if matrix.part == part]
-    flops = [2.0 * shape.batch * matrix.inputs * matrix.outputs for matrix in matrices]
-    moved = sum(
-        VALUE * (shape.batch * (matrix.inputs + matrix.outputs) + matrix.inputs * matrix.outputs)
-        for matrix in matrices
-    )
-    first = sum(each for each, matrix in zip(flops, matrices, strict=True) if matrix.is_first)
-    return Work(sum(flops), moved), first
+def _products(model: nn.Module, batch: int) -> tuple[dict[str, Work], float]:
+    """Part → the work of its weight matrices, and the flops of those whose input is data, which needs no gradient."""
+    flops, moved, first, begun = Counter[str](), Counter[str](), 0.0, set()
+    for name, weight in model.named_parameters():
+        module = next((piece for piece in name.split(".") if piece in PARTS_OF), None)
+        if module is None or weight.ndim < 2:
+            continue
+        inputs = weight.shape[-1]
+        outputs = weight.numel() // inputs
+        flops[PARTS_OF[module]] += 2 * batch * inputs * outputs
+        moved[PARTS_OF[module]] += VALUE * (batch * (inputs + outputs) + inputs * outputs)
+        member = name.partition("dense_arch")[0]
+        if module == "dense_arch" and member not in begun:
+            begun.add(member)
+            first += 2 * batch * inputs * outputs
+    return {part: Work(float(flops[part]), moved[part]) for part in ("mlps", "interaction")}, first
 
 
-def _interaction(shape: StepShape) -> Work:
+def _interaction(model: ModelConfig, tables: Sequence[Table], batch: int) -> Work:
     """Work of features with each other, without the interaction's own weights."""
-    model, batch, count = shape.model, shape.batch, shape.model.ensemble_size
-    vectors = 1 + sum(len(table.features) for table in shape.tables)
-    width = shape.tables[0].dim // count
-    together = sum(table.dim * len(table.features) for table in shape.tables)
+    together = sum(table.dim * len(table.features) for table in tables)
+    vectors = 1 + sum(len(table.features) for table in tables)
+    width = tables[0].dim // model.ensemble_size
     if model.kind == "dlrm":
         pairs = vectors * (vectors - 1) / 2
     elif model.kind == "projection":
@@ -163,30 +126,8 @@ def _interaction(shape: StepShape) -> Work:
         pairs = model.projection_branch1[-1] * model.projection_branch2[-1]
     else:
         return Work(bytes=2.0 * VALUE * batch * together)
-    flops = 2.0 * batch * count * pairs * width
-    return Work(flops, VALUE * batch * count * (vectors * width + pairs))
-
-
-def step_shape(
-    plan: EstimatedPlan, model: nn.Module, config: ModelConfig, global_batch_size: int, dense_optimizer: str
-) -> StepShape:
-    """The shape of a step of ``model``, which has the dense part's weights; its tables are not looked at."""
-    num_ranks = plan.cluster.num_ranks
-    tables = list(plan.work.tables.values())
-    lookup_share, pooled_share = busiest_shares(plan.assignment, tables, num_ranks)
-    dense = [weight.numel() for name, weight in model.named_parameters() if "sparse_arch" not in name]
-    return StepShape(
-        batch=global_batch_size // num_ranks,
-        num_ranks=num_ranks,
-        matrices=matrices_of(model),
-        num_dense_weights=sum(dense),
-        tables=tables,
-        optimizers=dict(plan.work.optimizers),
-        dense_optimizer=dense_optimizer,
-        model=config,
-        lookup_share=lookup_share,
-        pooled_share=pooled_share,
-    )
+    rows = batch * model.ensemble_size
+    return Work(2.0 * rows * pairs * width, VALUE * rows * (vectors * width + pairs))
 
 
 EFFICIENCY = 0.5

@@ -55,8 +55,7 @@ def make_plan(config: PlanConfig) -> EstimatedPlan:
     """Of the cluster that ``config`` describes."""
     cluster, _, tables = check_plan(config)
     work, model = plan_workload(config, tables, cluster.device), on_paper(config, tables)
-    assignment, options = find_assignment(work, cluster)
-    return to_plan(assignment, options, module_paths(model), work, cluster)
+    return to_plan(find_assignment(work, cluster), module_paths(model), work, cluster)
 
 
 def shard_on_meta(config: TrainConfig, plan: EstimatedPlan) -> DistributedModelParallel:

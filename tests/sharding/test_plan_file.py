@@ -45,7 +45,7 @@ def planned(
 def plan_path(tmp_path: Path) -> Path:
     found, work, where = planned()
     path = tmp_path / "plan.yaml"
-    write_plan(path, to_plan(found, {}, dict.fromkeys(work.tables, "bags"), work, where))
+    write_plan(path, to_plan(found, dict.fromkeys(work.tables, "bags"), work, where))
     return path
 
 
@@ -72,7 +72,7 @@ def test_a_written_plan_loads_as_it_was(plan_path: Path) -> None:
     loaded = load_plan(plan_path, workload(TABLES), where)
     assert same(loaded, found)
     assert (rank_loads(loaded, 4).memory == rank_loads(found, 4).memory).all()
-    again = to_plan(loaded, {}, dict.fromkeys(work.tables, "bags"), work, where)
+    again = to_plan(loaded, dict.fromkeys(work.tables, "bags"), work, where)
     assert plan_to_dict(again) == yaml.safe_load(plan_path.read_text())
 
 
@@ -82,7 +82,7 @@ def test_a_plan_keeps_kernels_and_load_factors(tmp_path: Path) -> None:
     work = workload([one_hot(1000, 16, "t")], tables=constraints)
     found = search(estimate_options(work, where), where)
     assert found is not None
-    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, {"t": "bags"}, work, where))
+    write_plan(tmp_path / "plan.yaml", to_plan(found, {"t": "bags"}, work, where))
     loaded = load_plan(tmp_path / "plan.yaml", workload([one_hot(1000, 16, "t")]), where)
     assert loaded["t"].option.kernel == "fused_uvm_caching"
     assert loaded["t"].option.load_factor == 0.3
@@ -125,7 +125,7 @@ def test_a_plan_for_more_ranks_is_refused_once_and_not_for_every_table(tmp_path:
     found = search(estimate_options(work, where), where)
     assert found is not None
     assert max(rank for placed in found.values() for rank in placed.ranks) > 1
-    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, dict.fromkeys(found, "bags"), work, where))
+    write_plan(tmp_path / "plan.yaml", to_plan(found, dict.fromkeys(found, "bags"), work, where))
     with pytest.raises(ConfigError) as error:
         load_plan(tmp_path / "plan.yaml", work, cluster(2, device="cpu"))
     (problem,) = error.value.problems
@@ -216,7 +216,7 @@ def test_a_plan_within_nodes_needs_nodes_of_that_size(tmp_path: Path) -> None:
     work = workload([one_hot(100, 16, "t")], types=["table_row_wise"])
     found = search(estimate_options(work, where), where)
     assert found is not None
-    write_plan(tmp_path / "plan.yaml", to_plan(found, {}, {"t": "bags"}, work, where))
+    write_plan(tmp_path / "plan.yaml", to_plan(found, {"t": "bags"}, work, where))
     assert same(load_plan(tmp_path / "plan.yaml", work, where), found)
     with pytest.raises(ConfigError, match="made for 2 ranks per node, here are 4"):
         load_plan(tmp_path / "plan.yaml", work, cluster(4, device="cpu"))

@@ -1,7 +1,5 @@
 """A step's work: what torch's own counter and a count by hand say."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -15,14 +13,10 @@ from dlrm_app.runs.events import PARTS
 from dlrm_app.sharding.cluster import described_cluster
 from dlrm_app.sharding.cost import Option
 from dlrm_app.sharding.placement import Placed
-from dlrm_app.sharding.step_estimate import (
-    StepShape,
-    busiest_shares,
-    described_machine,
-    matrices_of,
-    step_work,
-)
+from dlrm_app.sharding.plan import EstimatedPlan
+from dlrm_app.sharding.step_estimate import Work, busiest_shares, described_machine, step_work
 from dlrm_app.tables.specs import Table
+from tests.sharding.clusters import cluster, workload
 
 BATCH, NUM_DENSE, DIM = 64, 5, 8
 TABLES = [Table(f"t_{index}", 100, DIM, (f"f_{index}",)) for index in range(6)]
@@ -33,11 +27,21 @@ def model_config(kind: str, **keys: object) -> ModelConfig:
     return ModelConfig(kind=kind, bottom_mlp=[32, DIM], top_mlp=[16, 1], ensemble_size=1, **keys)  # type: ignore[arg-type]
 
 
-def shape(model: torch.nn.Module, config: ModelConfig, **changes: object) -> StepShape:
-    dense = sum(weight.numel() for name, weight in model.named_parameters() if "sparse_arch" not in name)
-    kinds = {table.name: "rowwise_adagrad" for table in TABLES}
-    made = StepShape(BATCH, 1, matrices_of(model), dense, TABLES, kinds, "adam", config, 1.0, 1.0)
-    return replace(made, **changes)  # type: ignore[arg-type]
+def build(config: ModelConfig) -> torch.nn.Module:
+    return build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
+
+
+def placed(sharding_type: str, sizes: list[tuple[int, int]], ranks: tuple[int, ...]) -> Placed:
+    none, offsets = np.zeros(len(sizes)), np.zeros((len(sizes), 2))
+    memory = np.zeros((len(sizes), 4))
+    return Placed(Option(sharding_type, "fused", None, np.array(sizes), offsets, none, memory, none), ranks)
+
+
+def work_of(config: ModelConfig, ranks: int = 1, optimizer: str = "rowwise_adagrad") -> dict[str, Work]:
+    """The work of a step under a plan that cuts every table's columns evenly over the ranks."""
+    even = placed("column_wise", [(100, DIM // ranks)] * ranks, tuple(range(ranks)))
+    plan = EstimatedPlan({}, cluster(ranks), {t.name: even for t in TABLES}, workload(TABLES, optimizer))
+    return step_work(plan, build(config), config, BATCH, "adam")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +50,7 @@ def shape(model: torch.nn.Module, config: ModelConfig, **changes: object) -> Ste
 def test_the_flops_of_the_mlps_are_those_that_torch_counts(kind: str, keys: dict[str, int]) -> None:
     """Forward and backward, from data that needs no gradient."""
     config = model_config(kind, **keys)
-    model = build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
-    work = step_work(shape(model, config))
+    model, work = build(config), work_of(config)
     assert set(work) < set(PARTS)
     bottom, top = _linears(model.dense_arch), _linears(model.over_arch)
     dense = torch.randn(BATCH, NUM_DENSE)
@@ -68,8 +71,7 @@ def _linears(module: object) -> torch.nn.Sequential:
 
 
 def test_the_interaction_is_a_product_of_every_pair() -> None:
-    config = model_config("dlrm")
-    work = step_work(shape(build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU), config))
+    work = work_of(model_config("dlrm"))
     vectors = torch.randn(BATCH, len(TABLES) + 1, DIM)
     pairs = [(a, b) for a in range(vectors.shape[1]) for b in range(a)]
     assert work["interaction"].flops == sum(2 * (vectors[:, a] * vectors[:, b]).numel() for a, b in pairs)
@@ -77,16 +79,12 @@ def test_the_interaction_is_a_product_of_every_pair() -> None:
 
 def test_ranks_share_lookups_and_send_what_is_not_their_own() -> None:
     config = model_config("dlrm")
-    model = build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
-    alone = step_work(shape(model, config, batch=BATCH))
-    shared = step_work(
-        shape(model, config, batch=BATCH // 4, num_ranks=4, lookup_share=0.25, pooled_share=0.25)
-    )
+    alone, shared = work_of(config), work_of(config, ranks=4)
     assert all(each.sent == 0 for each in alone.values())
     assert shared["lookup"].bytes == alone["lookup"].bytes / 4
     pooled = 4 * BATCH / 4 * len(TABLES) * DIM  # of one rank, before three quarters of it are sent
     assert shared["output_dist"].sent == 0.75 * pooled
-    dense = sum(weight.numel() for name, weight in model.named_parameters() if "sparse" not in name)
+    dense = sum(weight.numel() for name, weight in build(config).named_parameters() if "sparse" not in name)
     assert shared["gradient_exchange"].sent == 0.75 * (pooled + 2 * 4 * dense)
 
 
@@ -102,44 +100,24 @@ def test_ranks_share_lookups_and_send_what_is_not_their_own() -> None:
 def test_a_rank_with_some_of_the_rows_makes_vectors_of_all_samples(
     sharding_type: str, sizes: list[tuple[int, int]], ranks: tuple[int, ...], expected: float
 ) -> None:
-    none = np.zeros(len(sizes))
-    option = Option(
-        sharding_type,
-        "fused",
-        None,
-        np.array(sizes),
-        np.zeros((len(sizes), 2)),
-        none,
-        np.zeros((len(sizes), 4)),
-        none,
-    )
-    assert busiest_shares({"t_0": Placed(option, ranks)}, TABLES[:1], 4)[1] == expected
+    assert busiest_shares({"t_0": placed(sharding_type, sizes, ranks)}, TABLES[:1], 4)[1] == expected
 
 
 def test_a_row_that_is_updated_is_read_and_written_with_its_state() -> None:
-    config = model_config("dlrm")
-    model = build_model(ModelSpec(config, TABLES, NUM_DENSE), CPU)
-    by_kind = {
-        kind: step_work(shape(model, config, optimizers={t.name: kind for t in TABLES}))["table_update"].bytes
-        for kind in ("sgd", "rowwise_adagrad", "adagrad")
-    }
+    config, kinds = model_config("dlrm"), ("sgd", "rowwise_adagrad", "adagrad")
+    by_kind = {kind: work_of(config, optimizer=kind)["table_update"].bytes for kind in kinds}
     rows = BATCH * len(TABLES)
     assert by_kind["sgd"] == rows * (DIM * 4 + 2 * DIM * 4)  # its gradient, and the weights there and back
     assert by_kind["rowwise_adagrad"] - by_kind["sgd"] == rows * 2 * 4
     assert by_kind["adagrad"] - by_kind["sgd"] == rows * 2 * DIM * 4
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("nodes", "link"), [(1, "intra_node"), (2, "inter_node")])
-def test_what_topology_leaves_open_is_the_planners_figure(device: str, nodes: int, link: str) -> None:
-    config = TopologyConfig(nodes=nodes, devices_per_node=8, device=device, memory_gib=80)
-    cluster = described_cluster(config)
-    machine = described_machine(config, cluster)
-    assert machine.exchange == 1000 * getattr(cluster.bandwidths, link)
-    assert machine.memory == 1000 * cluster.bandwidths.memory
-
-
-def test_what_topology_gives_is_taken() -> None:
+def test_what_topology_gives_is_taken_and_what_it_leaves_open_is_the_planners_figure() -> None:
     config = TopologyConfig(2, 8, "cuda", 80, memory_gbps=2039, inter_node_gbps=25, bf16_tflops=100)
     machine = described_machine(config, described_cluster(config))
     assert (machine.memory, machine.exchange, machine.flops["bf16"]) == (2039e9, 25e9, 100e12)
+    config = TopologyConfig(1, 8, "cuda", 80)
+    found = described_cluster(config)
+    machine = described_machine(config, found)
+    assert machine.exchange == 1000 * found.bandwidths.intra_node
+    assert machine.memory == 1000 * found.bandwidths.memory
