@@ -10,10 +10,9 @@ from dlrm_app.text import NONE, percent
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; ``meaning`` is shown on hover. Words are aligned left, numbers right."""
+    """A heading. Words are aligned left, numbers right."""
 
     title: str
-    meaning: str = ""
     is_words: bool = False
 
 
@@ -69,10 +68,8 @@ def html_table(columns: Columns, rows: Rows) -> str:
     """The same table for a page."""
     heads = _columns(columns)
     classes = [' class="words"' if head.is_words else "" for head in heads]
-    titles = [f' title="{escape(head.meaning)}"' if head.meaning else "" for head in heads]
     head_cells = "".join(
-        f'<th scope="col"{kind}{title}>{escape(head.title)}</th>'
-        for head, kind, title in zip(heads, classes, titles, strict=True)
+        f'<th scope="col"{kind}>{escape(head.title)}</th>' for head, kind in zip(heads, classes, strict=True)
     )
     body = "".join(f"<tr>{_html_cells(row, classes)}</tr>" for row in rows)
     return (

@@ -45,11 +45,6 @@ def percent(share: float | None) -> str:
     return f"{value:.{decimals}f}%" if abs(value) >= 0.0001 else "<0.0001%"
 
 
-def percent_tick(share: float, decimals: int) -> str:
-    """A tick's share, as all ticks of an axis with ``decimals`` (of the share) are written."""
-    return f"{100 * share:.{max(0, decimals - 2)}f}%"
-
-
 def short(value: float | None) -> str:
     """``950``, ``12.3k``, ``4.56M``, ``1.2B``: three digits that count."""
     if value is None or math.isnan(value):

@@ -47,14 +47,12 @@ def _check(config: Any) -> None:
     from dlrm_app.check.check_dataset import check_dataset, conclude
     from dlrm_app.check.raw_logs import check_raw
     from dlrm_app.check.tables import log_tables
-    from dlrm_app.reports.dataset import write_page
 
     if config.input is not None:
         check_raw(config.input, config.output)
         return
     findings = check_dataset(Path(config.data.path), num_threads=config.threads, memory_gib=config.memory_gib)
     log_tables(findings)
-    write_page(findings)
     conclude(findings)
 
 

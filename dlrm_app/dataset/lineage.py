@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dlrm_app.table import Column, Columns, Rows, integer, share
+from dlrm_app.table import Columns, Rows, integer, share
 from dlrm_app.text import day_number, listed
 
 
@@ -108,15 +108,7 @@ def _days_of_ancestors(columns: Mapping[str, Any]) -> dict[str, int]:
 
 def growth_table(lineage: Lineage) -> tuple[Columns, Rows]:
     """What the day did to each vocabulary, the most unseen first."""
-    columns = (
-        Column("vocabulary of", is_words=True),
-        Column("values", "that have an id"),
-        Column("new", "given an id this day"),
-        Column("given again", "new ones with an id that another value had before"),
-        Column("expired", "values that lost their id this day"),
-        Column("waiting", "values not seen often enough yet, or without room"),
-        Column("unseen", "share of this day's lookups of values that had no id before"),
-    )
+    columns = ("vocabulary of", "values", "new", "given again", "expired", "waiting", "unseen")
     rows: Rows = [
         [
             listed(growth.features),

@@ -1,8 +1,8 @@
-"""ROC curve, reliability diagram and score histogram of predictions spread over all ranks, as curves.json has them.
+"""ROC curve and reliability diagram of predictions spread over all ranks, as curves.json has them.
 
 roc: points from (0, 0) to (1, 1), a row is called positive from ``threshold`` (a probability) on; None where all rows are of
 one class. reliability: bins of about equally many rows, by rising prediction, with the range and the mean of their
-predictions. histogram: rows of either class by logit; ``edges`` has one more entry, and the outermost bins hold all beyond.
+predictions.
 """
 
 from typing import Any
@@ -17,9 +17,7 @@ NUM_BUCKETS = 1 << 16
 """Between the lowest and the highest logit: every count below is exact for scores cut at the buckets' edges."""
 MAX_LOGIT = 100.0
 """Logits past it count as it: its probability is 0 or 1 to the last bit anyway."""
-NUM_ROC_POINTS, NUM_RELIABILITY_BINS, NUM_HISTOGRAM_BINS = 200, 20, 40
-TAIL = 0.001
-"""The share of all scores at either end that falls into the histogram's outermost bins."""
+NUM_ROC_POINTS, NUM_RELIABILITY_BINS = 200, 20
 CHUNK = 1 << 20
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -43,7 +41,6 @@ def measure_curves(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]
         "num_samples": int(negatives.sum() + positives.sum()),
         "roc": _roc(negatives, positives, edges),
         "reliability": _reliability(negatives + positives, positives, predictions.cpu().numpy(), edges),
-        "histogram": _histogram(negatives, positives, edges),
     }
 
 
@@ -99,19 +96,6 @@ def _reliability(rows: Counts, positives: Counts, predictions: Floats, edges: Fl
         "count": count.tolist(),
         "positives": np.add.reduceat(positives, starts).tolist(),
         "mean_prediction": (np.add.reduceat(predictions, starts) / count).tolist(),
-    }
-
-
-def _histogram(negatives: Counts, positives: Counts, edges: Floats) -> Lists:
-    behind = (negatives + positives).cumsum()
-    first, last = np.searchsorted(behind, [TAIL * behind[-1], (1 - TAIL) * behind[-1]])
-    width = max(1, -(-int(last + 1 - first) // NUM_HISTOGRAM_BINS))
-    starts = np.arange(first, last + 1, width)
-    groups = np.concatenate([[0], starts[1:]])
-    return {
-        "edges": edges[np.concatenate([starts, [min(starts[-1] + width, NUM_BUCKETS)]])].tolist(),
-        "negatives": np.add.reduceat(negatives, groups).tolist(),
-        "positives": np.add.reduceat(positives, groups).tolist(),
     }
 
 

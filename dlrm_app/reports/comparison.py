@@ -11,18 +11,16 @@ from dlrm_app.config.scoring import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves
-from dlrm_app.reports.chart import Chart, Point, charts_html, linear_axis
+from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis
 from dlrm_app.reports.page import page
-from dlrm_app.reports.run_charts import thin, without_peaks
+from dlrm_app.reports.run_charts import eval_points, train_points
 from dlrm_app.reports.run_page import METRICS, metric_cell
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.table import Cell, Column, Rows, html_table, text_table
-from dlrm_app.text import NONE, count, duration, fixed, next_line, short
+from dlrm_app.text import NONE, count, duration, next_line, short
 
 OF_THE_FOLDER = ("output", "resume")
 """Keys that say where a run lies, not what it is."""
-STYLES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-"""Colours; no more runs than these are drawn."""
 Runs = Mapping[str, RunRecord]
 """Runs by the names that tell them apart."""
 
@@ -91,10 +89,7 @@ def results_table(runs: Runs, split: str) -> tuple[list[Column], Rows]:
     columns = [
         Column("run", is_words=True),
         *(Column(title) for title, _ in METRICS.values()),
-        Column("steps"),
-        Column("rows trained"),
-        Column("samples/s", "of training"),
-        Column("time", "of training"),
+        *map(Column, ("steps", "rows trained", "samples/s", "time")),
     ]
     return columns, [_row(name, record, split) for name, record in runs.items()]
 
@@ -118,49 +113,34 @@ def comparison_charts(runs: Runs, split: str) -> list[Chart]:
     if any(event.split == "val" for record in runs.values() for event in record.evals):
         split = "val"
 
-    def evals(key: str) -> Callable[[RunRecord], list[Point]]:
-        return lambda run: [(e.step, e.metrics.get(key, math.nan)) for e in run.evals if e.split == split]
+    drawn = dict(list(runs.items())[: len(STYLES)])
+    left_out = len(runs) - len(drawn)
+    most = max(record.last_step * record.batch_size for record in drawn.values())
+    x = linear_axis([0, max(1, most)], "rows trained on", write=short)
+
+    def chart(
+        title: str, curve: Callable[[RunRecord], list[Point]], write: Callable[[float], str] | None = None
+    ) -> Chart | None:
+        lines = {
+            name: [(step * record.batch_size, y) for step, y in curve(record)]
+            for name, record in drawn.items()
+        }
+        note = f"not drawn: {count(left_out, 'more run')}" if left_out else ""
+        return line_chart(
+            title, x, lines, lambda rows: f"{short(rows)} rows,", write=write, cuts_peaks=True, note=note
+        )
 
     charts = [
-        _chart(runs, f"AUC on {split}", evals("auc")),
-        _chart(runs, f"Log loss on {split}", evals("logloss")),
-        _chart(runs, "Training loss", lambda run: thin([(e.step, e.loss) for e in run.train])),
-        _chart(
-            runs,
+        chart(f"AUC on {split}", lambda run: eval_points(run, split, "auc")),
+        chart(f"Log loss on {split}", lambda run: eval_points(run, split, "logloss")),
+        chart("Training loss", lambda run: train_points(run, lambda event: event.loss)),
+        chart(
             "Training throughput, samples/s",
-            lambda run: thin([(e.step, e.samples_per_second) for e in run.train]),
+            lambda run: train_points(run, lambda event: event.samples_per_second),
             short,
         ),
     ]
-    return [chart for chart in charts if chart is not None]
-
-
-def _chart(
-    runs: Runs,
-    title: str,
-    curve: Callable[[RunRecord], list[Point]],
-    write: Callable[[float], str] | None = None,
-) -> Chart | None:
-    """``curve`` gives values by step; those that ``write`` writes are drawn from 0. None where no run has any."""
-    lines = {
-        name: [(step * record.batch_size, y) for step, y in curve(record)]
-        for name, record in list(runs.items())[: len(STYLES)]
-    }
-    heights = [y for points in lines.values() for y in without_peaks([y for _, y in points])]
-    if not heights:
-        return None
-    most = max(x for points in lines.values() for x, _ in points)
-    label = None if write is None else lambda value, _: write(value)
-    x_axis = linear_axis(
-        [0, most], "rows trained on", label=lambda value, _: short(value), ends_on_ticks=False
-    )
-    left_out = len(runs) - len(lines)
-    note = f"not drawn: {count(left_out, 'more run')}" if left_out else ""
-    chart = Chart(title, x_axis, linear_axis(heights, label=label, from_zero=write is not None), note=note)
-    for (name, points), style in zip(lines.items(), STYLES, strict=False):
-        tips = [f"{name}, {short(x)} rows: {write(y) if write else fixed(y, 5)}" for x, y in points]
-        chart.line(points, style, tips, name)
-    return chart
+    return [each for each in charts if each is not None]
 
 
 def _configurations(runs: Runs) -> str:

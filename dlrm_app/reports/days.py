@@ -9,9 +9,9 @@ from statistics import fmean, stdev
 from dlrm_app.days.day import read_seconds
 from dlrm_app.days.record import DAYS, DayRecord, read_marks, read_records
 from dlrm_app.files import explained_disk_errors, write_text
-from dlrm_app.reports.chart import Axis, Chart, charts_html, linear_axis
+from dlrm_app.reports.chart import Axis, Chart, charts_html, line_chart
 from dlrm_app.reports.page import page
-from dlrm_app.text import count, duration, fixed, percent
+from dlrm_app.text import count, duration, percent
 
 MODELS = {
     "full_retrain": "trained from scratch",
@@ -123,21 +123,27 @@ def _chart(
     write: Callable[[float], str] | None = None,
     bars: tuple[Values, Values] = ((), ()),
 ) -> Chart | None:
-    """A line by day for each of ``lines``; from zero where ``write`` writes its values. None where no value is known."""
-    heights = [y for values in (*lines.values(), *bars) for y in values if y is not None]
-    if not heights:
-        return None
+    """A line by day for each of ``lines`` that is not 0 on all of them; from zero where ``write`` writes its values."""
     step = math.ceil(len(days) / MAX_TICKS)
     x = Axis(-0.5, len(days) - 0.5, [(float(n), day[5:]) for n, day in enumerate(days) if n % step == 0])
-    label = None if write is None else lambda value, _: write(value)
-    y = linear_axis(heights, from_zero=write is not None, label=label)
-    chart = Chart(title, x, y, note="bars: 95% intervals" if any(bars) else "")
+    styles = {
+        name: style for (name, values), style in zip(lines.items(), STYLES, strict=False) if any(values)
+    }
+    points = {
+        name: [(float(n), value) for n, value in enumerate(lines[name]) if value is not None]
+        for name in styles
+    }
+    chart = line_chart(
+        title,
+        x,
+        points,
+        lambda n: days[int(n)],
+        styles=list(styles.values()),
+        write=write,
+        more_heights=[value for values in bars for value in values if value is not None],
+        note="bars: 95% intervals" if any(bars) else "",
+    )
     for n, (low, high) in enumerate(zip(*bars, strict=True)):
-        if low is not None and high is not None:
-            chart.error_bar(n, low, high, STYLES[len(lines) - 1])
-    for (name, values), style in zip(lines.items(), STYLES, strict=False):
-        points = [(float(n), value) for n, value in enumerate(values) if value is not None]
-        tips = [f"{days[int(n)]} {name}: {write(value) if write else fixed(value, 5)}" for n, value in points]
-        if any(value for _, value in points):
-            chart.line(points, style, tips, name)
+        if chart and low is not None and high is not None:
+            chart.error_bar(n, low, high, "first")
     return chart

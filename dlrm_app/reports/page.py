@@ -42,25 +42,12 @@ def tiles(shown: Sequence[Tile]) -> str:
     return f'<div class="tiles">{"".join(parts)}</div>'
 
 
-def facts(values: Mapping[str, str]) -> str:
-    """Names and values in two columns."""
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in values.items()
-    )
-    return f'<dl class="facts">{items}</dl>'
-
-
-def details(title: str, content: str) -> str:
-    """HTML that is shown once its ``title`` is clicked."""
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
-
-
-def configuration(config: Mapping[str, object]) -> str:
-    """A configuration as YAML, to unfold."""
+def details(title: str, values: Mapping[str, object]) -> str:
+    """``values`` as YAML, shown once the ``title`` is clicked."""
     text = yaml.safe_dump(
-        dict(config), sort_keys=False, default_flow_style=None, width=100, allow_unicode=True
+        dict(values), sort_keys=False, default_flow_style=None, width=100, allow_unicode=True
     )
-    return details("Configuration", f"<pre>{escape(text)}</pre>")
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
 
 
 def _text(name: str) -> str:

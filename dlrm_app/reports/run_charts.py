@@ -1,106 +1,75 @@
-"""Charts of a run: loss, AUC and throughput by step; ROC, reliability and scores of the last predictions."""
+"""Charts of a run: loss, AUC and throughput by step; ROC and reliability of the last predictions."""
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dlrm_app.reports.chart import SPLIT_STYLES, Axis, Chart, Point, linear_axis
+from dlrm_app.reports.chart import Axis, Chart, Point, line_chart, linear_axis
 from dlrm_app.reports.run_record import RunRecord
 from dlrm_app.runs.events import TrainEvent
-from dlrm_app.text import fixed, percent, percent_tick, short
+from dlrm_app.text import percent, short
 
 MAX_POINTS = 240
 """A line's points; more are averaged in groups."""
+SPLIT_STYLES = {"train": "first", "val": "second", "test": "third"}
 
 
 def learning_charts(record: RunRecord) -> list[Chart]:
     """The charts that the run's events allow."""
-    losses = _train_points(record, lambda event: event.loss)
+    x = linear_axis([0, max(1, record.last_step)], "step", write=short)
+    group = math.ceil(len(record.train) / MAX_POINTS)
+    note = f"each point is the mean of {group} log events" if group > 1 else ""
+    losses = train_points(record, lambda event: event.loss)
+    speeds = train_points(record, lambda event: event.samples_per_second)
     charts = [
-        metric_chart(record, "Loss, nats", "log loss", "logloss", losses),
-        metric_chart(record, "AUC", "AUC", "auc"),
-        throughput_chart(record),
+        _metric_chart(record, "Loss, nats", "logloss", x, {"training": losses}, note),
+        _metric_chart(record, "AUC", "auc", x, {}, ""),
+        line_chart("Training throughput, samples/s", x, {"": speeds}, _at_step, write=short, note=note),
     ]
     return [chart for chart in charts if chart is not None]
 
 
-def metric_chart(
-    record: RunRecord, title: str, name: str, key: str, train: Sequence[Point] = ()
+def _metric_chart(
+    record: RunRecord, title: str, key: str, x: Axis, train: Mapping[str, Sequence[Point]], note: str
 ) -> Chart | None:
-    """A metric of every evaluation by step, the best reachable one, and training's."""
-    evals = {
-        split: [(e.step, e.metrics.get(key, math.nan)) for e in record.evals if e.split == split]
-        for split in ("val", "test")
-    }
-    values = [y for points in evals.values() for _, y in points]
-    if not train and not any(map(math.isfinite, values)):
-        return None
+    """A metric of every evaluation by step, training's, and the best reachable one."""
+    lines = {**train, **{split: eval_points(record, split, key) for split in ("val", "test")}}
+    lines = {name: points for name, points in lines.items() if points}
     best = (record.dataset.get("best") or {}).get(key)
-    heights = values + without_peaks([y for _, y in train]) + ([] if best is None else [best])
-    notes = [f"dashed: best reachable, {best:.5f}"] if best is not None else []
-    notes += [note] if train and (note := _note_on_groups(record)) else []
-    across = step_axis(record)
-    chart = Chart(title, across, linear_axis(heights), note="; ".join(notes))
-    if best is not None:
-        chart.guide((across.low, best), (across.high, best))
-    if train:
-        chart.line(train, "first", [f"step {short(x)}: training loss {y:.5f}" for x, y in train], "training")
-    for split, points in evals.items():
-        if points:
-            tips = [f"step {short(x)}: {name} on {split} {fixed(y, 5)}" for x, y in points]
-            chart.line(points, SPLIT_STYLES[split], tips, split)
+    styles = [SPLIT_STYLES.get(name, "first") for name in lines]
+    reachable = [] if best is None else [best]
+    note = "; ".join(filter(None, [*(f"dashed: best reachable, {value:.5f}" for value in reachable), note]))
+    chart = line_chart(
+        title, x, lines, _at_step, styles=styles, more_heights=reachable, cuts_peaks=True, note=note
+    )
+    if chart and best is not None:
+        chart.guide((x.low, best), (x.high, best))
     return chart
 
 
-def throughput_chart(record: RunRecord) -> Chart | None:
-    """Training samples a second by step."""
-    points = _train_points(record, lambda event: event.samples_per_second)
-    if not points:
-        return None
-    y = linear_axis([y for _, y in points], label=lambda value, _: short(value), from_zero=True)
-    chart = Chart("Training throughput, samples/s", step_axis(record), y, note=_note_on_groups(record))
-    chart.line(points, "first", [f"step {short(x)}: {short(y)} samples/s" for x, y in points])
-    return chart
+def _at_step(step: float) -> str:
+    return f"step {short(step)}"
 
 
-def step_axis(record: RunRecord) -> Axis:
-    """Steps from 0 to the last."""
-    steps = [0, max(1, record.last_step)]
-    return linear_axis(steps, "step", label=lambda value, _: short(value), ends_on_ticks=False)
+def eval_points(record: RunRecord, split: str, key: str) -> list[Point]:
+    """A metric of the evaluations on ``split``, by step."""
+    return [(e.step, e.metrics.get(key, math.nan)) for e in record.evals if e.split == split]
 
 
-def thin(points: Sequence[Point]) -> list[Point]:
-    """At most MAX_POINTS points, each the mean of as many neighbours; what is not finite stays so."""
+def train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> list[Point]:
+    """A value of the train events by step: at most MAX_POINTS points, each the mean of as many neighbours."""
+    points = [(event.step, value(event)) for event in record.train]
     group = math.ceil(len(points) / MAX_POINTS) or 1
     parts = [points[start : start + group] for start in range(0, len(points), group)]
     return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in parts]
-
-
-def _train_points(record: RunRecord, value: Callable[[TrainEvent], float]) -> list[Point]:
-    return thin([(event.step, value(event)) for event in record.train])
-
-
-def without_peaks(losses: Sequence[float]) -> list[float]:
-    """``losses`` less the highest hundredth where it would flatten all others: the first steps' mostly."""
-    finite = sorted(loss for loss in losses if math.isfinite(loss))
-    kept = finite[: max(1, math.ceil(0.98 * len(finite)))]
-    if len(finite) < 20 or finite[-1] - finite[0] < 2 * (kept[-1] - kept[0]):
-        return finite
-    return kept
-
-
-def _note_on_groups(record: RunRecord) -> str:
-    group = math.ceil(len(record.train) / MAX_POINTS)
-    return f"each point is the mean of {group} log events" if group > 1 else ""
 
 
 def prediction_charts(record: RunRecord, split: str) -> list[Chart]:
     """Charts of the curves that curves.json holds for ``split``."""
     curves, style = record.curves[split], SPLIT_STYLES[split]
     charts = [roc_chart(curves["roc"], style)] if curves["roc"] else []
-    return [*charts, reliability_chart(curves["reliability"], style), histogram_chart(curves["histogram"])]
+    return [*charts, reliability_chart(curves["reliability"], style)]
 
 
 def roc_chart(roc: dict[str, Any], style: str) -> Chart:
@@ -120,10 +89,9 @@ def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
     """Observed positives over the mean prediction, in bins of about equally many rows."""
     predicted, counts = bins["mean_prediction"], bins["count"]
     observed = [k / n for k, n in zip(bins["positives"], counts, strict=True)]
-    axis = linear_axis([0, *predicted, *observed], "mean prediction", label=percent_tick)
+    axis = linear_axis([0, *predicted, *observed], "mean prediction", write=percent)
     note = f"{len(observed)} bins of about {sum(counts) // len(counts):,} rows each"
-    upright = linear_axis([0, axis.high], label=percent_tick)
-    chart = Chart("Reliability: observed rate", axis, upright, note=note)
+    chart = Chart("Reliability: observed rate", axis, linear_axis([0, axis.high], write=percent), note=note)
     chart.guide((0, 0), (axis.high, axis.high))
     points = list(zip(predicted, observed, strict=True))
     tips = [
@@ -131,28 +99,4 @@ def reliability_chart(bins: dict[str, Any], style: str) -> Chart:
         for (x, y), n in zip(points, counts, strict=True)
     ]
     chart.line(points, style, tips)
-    return chart
-
-
-def histogram_chart(histogram: dict[str, Any]) -> Chart:
-    """Distribution of the predictions of either class."""
-    edges: list[float] = histogram["edges"]
-    classes = {"negatives": "first", "positives": "second"}
-    totals = {name: sum(histogram[name]) for name in classes}
-    shares = {name: [n / max(1, totals[name]) for n in histogram[name]] for name in classes}
-    upright = linear_axis([0, *shares["negatives"], *shares["positives"]], label=percent_tick)
-
-    def probability(logit: float, _: int = 0) -> str:
-        return percent(1 / (1 + math.exp(-logit)))
-
-    title = "prediction (spaced by log-odds)"
-    axis = linear_axis([edges[0], edges[-1]], title, label=probability, ends_on_ticks=False)
-    chart = Chart("Predictions, share of each class", axis, upright)
-    ends = list(map(probability, edges))
-    for name, style in classes.items():
-        tips = [
-            f"{low} to {high}: {number:,} {name}"
-            for (low, high), number in zip(pairwise(ends), histogram[name], strict=True)
-        ]
-        chart.steps(edges, shares[name], style, tips, f"{name} ({totals[name]:,})")
     return chart

@@ -2,21 +2,17 @@
 
 from html import escape
 from pathlib import Path
+from statistics import fmean
 
 from dlrm_app.files import write_text
 from dlrm_app.reports.chart import charts_html
-from dlrm_app.reports.page import Tile, configuration, page, tiles
+from dlrm_app.reports.page import Tile, details, page, tiles
 from dlrm_app.reports.run_charts import learning_charts, prediction_charts
 from dlrm_app.reports.run_record import RunRecord, read_run
-from dlrm_app.reports.run_sections import (
-    changes_section,
-    dataset_section,
-    environment_section,
-    step_section,
-)
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.table import Cell, Rows, html_table
-from dlrm_app.text import count, duration, fixed, short
+from dlrm_app.runs.events import PARTS, TITLES
+from dlrm_app.table import Cell, Column, Columns, Rows, html_table, integer, share
+from dlrm_app.text import bytes_text, count, duration, fixed, short
 
 METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
 REMARKS = {
@@ -25,7 +21,6 @@ REMARKS = {
     "ne": "1 is the mean rate alone",
     "calibration": "predicted over observed clicks",
 }
-MAX_EVALS = 60
 
 
 def write_report(run_folder: Path, path: Path | None = None) -> Path:
@@ -46,12 +41,11 @@ def render(record: RunRecord) -> str:
         _learning(record),
         _predictions(record),
         evaluations(record),
-        step_section(record),
-        dataset_section(record),
+        _step(record),
+        _dataset(record),
         "<h2>How it was made</h2>",
-        changes_section(record),
-        configuration(record.config),
-        environment_section(record),
+        details("Configuration", record.config),
+        details("Environment", record.environment) if record.environment else "",
     ]
     return page(
         record.path.absolute().name,
@@ -67,7 +61,7 @@ def _learning(record: RunRecord) -> str:
 
 
 def _predictions(record: RunRecord) -> str:
-    split = next((name for name in ("test", "val") if record.curves.get(name, {}).get("histogram")), None)
+    split = next((name for name in ("test", "val") if record.curves.get(name)), None)
     if split is None:
         return ""
     step = record.curves[split]["step"]
@@ -114,28 +108,68 @@ def _cost_tiles(record: RunRecord) -> list[Tile]:
 
 
 def evaluations(record: RunRecord) -> str:
-    """All evaluations, the latest MAX_EVALS of them where there are more, with every number they have."""
+    """All evaluations, with every number they have."""
     if not record.evals:
         return ""
-    shown = record.evals[-MAX_EVALS:]
     columns = {
         **METRICS,
         "num_samples": ("rows", 0),
         "positives": ("positives", 0),
         "seconds": ("seconds", 2),
     }
-    for key in [key for event in shown for key in event.metrics]:
+    for key in [key for event in record.evals for key in event.metrics]:
         columns.setdefault(key, (key.replace("_", " "), 5))
     rows: Rows = [
         [
             f"{event.split}, step {event.step:,}",
             *(metric_cell(event, key, decimals) for key, (_, decimals) in columns.items()),
         ]
-        for event in shown
+        for event in record.evals
     ]
-    left_out = f"<p>The last {MAX_EVALS} of {len(record.evals)}.</p>" if len(record.evals) > MAX_EVALS else ""
     headings = ["split", *(name for name, _ in columns.values())]
-    return f"<h2>Evaluations</h2>{left_out}{html_table(headings, rows)}"
+    return f"<h2>Evaluations</h2>{html_table(headings, rows)}"
+
+
+def _dataset(record: RunRecord) -> str:
+    """Rows, positives and rejects of every split; empty where the run has no dataset.json."""
+    dataset = record.dataset
+    if not dataset:
+        return ""
+    rows = [
+        [
+            name,
+            integer(split["rows"]),
+            integer(split["positives"]),
+            share(None if split["positives"] is None else split["positives"] / max(1, split["rows"])),
+            integer(split["rejects"]),
+            bytes_text(split["bytes"]),
+        ]
+        for name, split in dataset["splits"].items()
+    ]
+    sentence = (
+        f"{dataset['dataset']} in {dataset['path']}: {dataset['num_dense']} dense and "
+        f"{len(dataset['sparse'])} sparse features; fingerprint {dataset['fingerprint'][:12]}."
+    )
+    headings = ["split", "rows", "positives", "positive rate", "rejected lines", "on disk"]
+    return f"<h2>Dataset</h2><p>{escape(sentence)}</p>{html_table(headings, rows)}"
+
+
+def _step(record: RunRecord) -> str:
+    """A line for each part, with its share as a bar; empty where none was measured."""
+    events = [event.step_ms for event in record.train if event.step_ms]
+    events = events[1:] or events  # the first has the start's slow steps
+    means = {part: fmean(step_ms.get(part, 0.0) for step_ms in events) for part in PARTS if events}
+    total = sum(means.values())
+    if not total:
+        return ""
+    rows: list[list[str | Cell]] = [
+        [TITLES[part], Cell(fixed(ms, 2), ms), share(ms / total), PARTS[part]]
+        for part, ms in means.items()
+        if ms
+    ]
+    rows.append(["all", Cell(fixed(total, 2), total), "", ""])
+    columns: Columns = ["part", "ms a step", "share", Column("what it is", is_words=True)]
+    return f"<h2>Where a step's time goes</h2>{html_table(columns, rows)}"
 
 
 def metric_cell(event: Evaluation | None, key: str, decimals: int) -> Cell:

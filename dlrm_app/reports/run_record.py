@@ -1,26 +1,18 @@
 """Contents of a run's folder, read without torch and without the dataset."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from dlrm_app.config.saved import changed_keys
 from dlrm_app.errors import DataError
 from dlrm_app.files import yaml_text
 from dlrm_app.runs.checkpoint.marker import Evaluation
-from dlrm_app.runs.events import (
-    Event,
-    TrainEvent,
-    read_events,
-)
+from dlrm_app.runs.events import TrainEvent, read_events
 
 WHAT_TO_DO = "take it from a copy of the run, or delete it"
-Kind = TypeVar("Kind", TrainEvent, Evaluation)
 
 
 @dataclass(frozen=True)
@@ -36,8 +28,6 @@ class RunRecord:
     train: list[TrainEvent]
     evals: list[Evaluation]
     last_step: int
-    changes: list[tuple[int, list[str]]]
-    """(step, keys with their values before and after) of every start that changed the configuration."""
 
     @property
     def batch_size(self) -> int:
@@ -67,10 +57,9 @@ def read_run(folder: Path) -> RunRecord:
         dataset=dataset,
         curves=_read(folder / "curves.json"),
         result=result if result and not is_stale else None,
-        train=_of_kind(TrainEvent, events),
-        evals=_of_kind(Evaluation, events),
+        train=[event for event in events if isinstance(event, TrainEvent)],
+        evals=[event for event in events if isinstance(event, Evaluation)],
         last_step=last_step,
-        changes=_read_changes(folder),
     )
 
 
@@ -79,17 +68,6 @@ def _is_of_training(config: dict[str, Any]) -> bool:
     trainer = config.get("trainer")
     batch_size = trainer.get("global_batch_size", 1) if isinstance(trainer, dict) else None
     return type(batch_size) is int and batch_size > 0
-
-
-def _read_changes(folder: Path) -> list[tuple[int, list[str]]]:
-    paths = sorted(folder.glob("config-until-step-*.yaml"))
-    steps = [int(path.stem.rpartition("-")[2]) for path in paths]
-    configs = [_read(path) for path in [*paths, folder / "config.yaml"]]
-    return [(step, changed_keys(*pair)) for step, pair in zip(steps, pairwise(configs), strict=True)]
-
-
-def _of_kind(kind: type[Kind], events: Sequence[Event]) -> list[Kind]:
-    return [event for event in events if isinstance(event, kind)]
 
 
 def _read(path: Path) -> dict[str, Any]:

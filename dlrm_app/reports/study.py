@@ -9,8 +9,8 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import FrozenTrial, TrialState
 
 from dlrm_app.files import explained_disk_errors, write_text
-from dlrm_app.reports.chart import charts_html
-from dlrm_app.reports.comparison import STYLES, comparison_charts, read_runs
+from dlrm_app.reports.chart import STYLES, charts_html
+from dlrm_app.reports.comparison import comparison_charts, read_runs
 from dlrm_app.reports.page import Tile, page, tiles
 from dlrm_app.table import Cell, Rows, html_table, share
 from dlrm_app.tuning.study import JOURNAL, load_study, ranked, score_cell, trials_table

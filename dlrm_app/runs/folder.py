@@ -4,7 +4,7 @@ RUN/config.yaml  environment.json  plan.yaml   everything needed to do it again
 RUN/config-until-step-000001000.yaml            the configuration of the steps before, where it was changed
 RUN/dataset.json                                what the dataset holds, in short
 RUN/metrics.jsonl                               one event a line
-RUN/curves.json                                 ROC, reliability and histogram of the last evaluations
+RUN/curves.json                                 ROC curve and reliability diagram of the last evaluations
 RUN/result.json  report.html                    written last
 """
 

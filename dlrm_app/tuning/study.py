@@ -143,7 +143,7 @@ def trials_table(trials: Sequence[FrozenTrial], metric: str) -> tuple[list[Colum
     keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
     columns = [
         Column("trial", is_words=True),
-        Column(metric, "the best on val; of one given up, its last"),
+        Column(metric),
         *(Column(key) for key in keys),
         Column("evaluations"),
         Column("end", is_words=True),

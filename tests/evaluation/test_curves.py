@@ -1,19 +1,13 @@
-"""ROC curve, reliability diagram and histogram against scikit-learn and against counting."""
+"""ROC curve and reliability diagram against scikit-learn and against counting."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 
 from dlrm_app.distributed.runtime import Runtime
-from dlrm_app.evaluation.curves import (
-    NUM_HISTOGRAM_BINS,
-    NUM_RELIABILITY_BINS,
-    NUM_ROC_POINTS,
-    measure_curves,
-)
+from dlrm_app.evaluation.curves import NUM_RELIABILITY_BINS, NUM_ROC_POINTS, measure_curves
 from tests.ranks import on_ranks
 
 
@@ -64,17 +58,6 @@ def test_reliability_bins_hold_equal_shares_and_the_right_rows() -> None:
         assert bins["mean_prediction"][at] == pytest.approx(chances[inside].mean(), rel=1e-12)
 
 
-def test_the_histogram_counts_every_row_once() -> None:
-    """numpy's counts between the edges; what lies beyond falls into the outermost bins."""
-    logits, labels = draw_rows(20_000, 1.5)
-    histogram = curves_of(logits, labels)["histogram"]
-    edges = np.array(histogram["edges"])
-    assert len(edges) - 1 == len(histogram["negatives"]) <= NUM_HISTOGRAM_BINS
-    open_edges = np.concatenate([[-np.inf], edges[1:-1], [np.inf]])
-    for name, rows in (("negatives", ~labels), ("positives", labels)):
-        assert histogram[name] == np.histogram(logits[rows].double().numpy(), open_edges)[0].tolist()
-
-
 @pytest.mark.parametrize("label", [False, True])
 def test_one_class_has_no_roc_curve(label: bool) -> None:
     curves = curves_of(draw_rows(100, 1.0)[0], torch.full((100,), label))
@@ -87,7 +70,6 @@ def test_equal_scores_make_one_bin() -> None:
     curves = curves_of(torch.full((50,), 0.25), torch.arange(50) < 20)
     assert (curves["reliability"]["count"], curves["reliability"]["positives"]) == ([50], [20])
     assert curves["roc"]["true_positive_rate"] == [0, 1]
-    assert (sum(curves["histogram"]["negatives"]), sum(curves["histogram"]["positives"])) == (30, 20)
 
 
 def test_what_is_no_number_is_left_out_and_what_is_infinite_is_not() -> None:

@@ -24,8 +24,8 @@ def test_every_runs_last_metrics_curves_and_speed_are_on_it(
     page = read_report(tmp_path / "compare.html")
     shown = {float(value) for value, _ in page.numbers}
     assert {0.61, 0.61 + 1 / 64, 4321.5} <= shown
-    assert any(tip.startswith("a, 10 rows: ") for tip in page.tips)
-    assert any(tip.startswith("b, 40 rows: ") for tip in page.tips)
+    assert any(tip.startswith("10 rows, a: ") for tip in page.tips)
+    assert any(tip.startswith("40 rows, b: ") for tip in page.tips)
     assert page.addresses == []
     out = capsys.readouterr().out
     assert "0.61000" in out
@@ -49,7 +49,7 @@ def test_nine_runs_are_all_in_the_table_and_eight_are_drawn(tmp_path: Path) -> N
     report_runs(config_of(str(tmp_path)))
     page = read_report(tmp_path / "compare.html")
     assert "not drawn: 1 more run" in page.text
-    assert not any(tip.startswith("i, ") for tip in page.tips)
+    assert not any(" i: " in tip for tip in page.tips)
     assert all(name in page.text for name in "abcdefghi")
 
 

@@ -73,7 +73,6 @@ def curves_of(step: int) -> dict[str, Any]:
             "positives": [50, 200],
             "mean_prediction": [0.15, 0.45],
         },
-        "histogram": {"edges": [-2.0, -1.0, 0.5], "negatives": [500, 250], "positives": [50, 200]},
     }
 
 
