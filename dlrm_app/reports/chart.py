@@ -169,7 +169,10 @@ def line_chart(
     shown += more_heights
     chart = Chart(title, x, linear_axis(shown, write=write, from_zero=write is not None), note=note)
     for (name, points), style in zip(lines.items(), styles, strict=False):
-        tips = [f"{at(x)} {name}: {write(y) if write else fixed(y, 5)}" for x, y in points]
+        tips = [
+            f"{', '.join(filter(None, (at(x), name)))}: {write(y) if write else fixed(y, 5)}"
+            for x, y in points
+        ]
         chart.line(points, style, tips, name)
     return chart
 

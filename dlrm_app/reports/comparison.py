@@ -127,7 +127,7 @@ def comparison_charts(runs: Runs, split: str) -> list[Chart]:
         }
         note = f"not drawn: {count(left_out, 'more run')}" if left_out else ""
         return line_chart(
-            title, x, lines, lambda rows: f"{short(rows)} rows,", write=write, cuts_peaks=True, note=note
+            title, x, lines, lambda rows: f"{short(rows)} rows", write=write, cuts_peaks=True, note=note
         )
 
     charts = [

@@ -29,7 +29,7 @@ def test_its_numbers_are_those_of_metrics_jsonl(tmp_path: Path) -> None:
     assert shown[12.5] == "12 s"
     train = [event for event in events if event["event"] == "train"]
     for event in train:
-        assert f"step {event['step']}: training {event['loss']:.5f}" in report.tips
+        assert f"step {event['step']}, training: {event['loss']:.5f}" in report.tips
     assert "Finished after 40 steps; 2 ranks on cpu" in report.text
     assert "best reachable 0.80000" in report.text
 
