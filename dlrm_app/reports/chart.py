@@ -69,7 +69,7 @@ class Chart:
     """Collects marks; ``html`` gives the picture under its ``title``, with the keys of its marks and a ``note``."""
 
     def __init__(self, title: str, x: Axis, y: Axis, *, note: str = "") -> None:
-        self._title, self._x, self._y, self._note = title, x, y, note
+        self._title, self._x, self._y, self.note = title, x, y, note
         self._keys: dict[str, str] = {}
         self._marks: list[str] = []
         self._hits: list[str] = []
@@ -99,7 +99,7 @@ class Chart:
 
     def html(self, name: str) -> str:
         """A figure element; ``name`` must be unique on the page."""
-        title, note = escape(self._title), escape(self._note)
+        title, note = escape(self._title), escape(self.note)
         keys = "".join(
             f'<span><i class="swatch {style}"></i>{escape(key)}</span>' for key, style in self._keys.items()
         )
@@ -153,21 +153,17 @@ def line_chart(
     *,
     styles: Sequence[str] = STYLES,
     write: Callable[[float], str] | None = None,
-    more_heights: Sequence[float] = (),
-    cuts_peaks: bool = False,
-    note: str = "",
+    heights: Sequence[float] | None = None,
 ) -> Chart | None:
     """A line for each of ``lines``, by its name; None where no value is known.
 
-    ``at`` writes an x, ``write`` a y, of which the axis then begins at 0. ``more_heights`` must be on the axis too;
-    with ``cuts_peaks`` the highest may lie beyond.
+    ``at`` writes an x, ``write`` a y, of which the axis then begins at 0. ``heights``: what is on the axis, mostly all values.
     """
-    heights = [[y for _, y in points] for points in lines.values()]
-    shown = [y for ys in heights for y in (without_peaks(ys) if cuts_peaks else ys)]
-    if not any(map(math.isfinite, shown)):
+    values = [y for points in lines.values() for _, y in points]
+    if not any(map(math.isfinite, values)):
         return None
-    shown += more_heights
-    chart = Chart(title, x, linear_axis(shown, write=write, from_zero=write is not None), note=note)
+    y_axis = linear_axis(values if heights is None else heights, write=write, from_zero=write is not None)
+    chart = Chart(title, x, y_axis)
     for (name, points), style in zip(lines.items(), styles, strict=False):
         tips = [
             f"{', '.join(filter(None, (at(x), name)))}: {write(y) if write else fixed(y, 5)}"
@@ -177,13 +173,15 @@ def line_chart(
     return chart
 
 
-def without_peaks(values: Sequence[float]) -> list[float]:
-    """``values`` less the highest hundredth where it would flatten all others: the first steps' losses mostly."""
-    finite = sorted(value for value in values if math.isfinite(value))
-    kept = finite[: max(1, math.ceil(0.98 * len(finite)))]
-    if len(finite) < 20 or finite[-1] - finite[0] < 2 * (kept[-1] - kept[0]):
-        return finite
-    return kept
+def without_peaks(lines: Mapping[str, Sequence[Point]]) -> list[float]:
+    """The values of ``lines``, of each less the highest hundredth if that would flatten all others: the first steps' losses."""
+    values = []
+    for points in lines.values():
+        finite = sorted(y for _, y in points if math.isfinite(y))
+        kept = finite[: max(1, math.ceil(0.98 * len(finite)))]
+        is_flat = len(finite) >= 20 and finite[-1] - finite[0] >= 2 * (kept[-1] - kept[0])
+        values += kept if is_flat else finite
+    return values
 
 
 def charts_html(charts: Sequence[Chart], name: str) -> str:

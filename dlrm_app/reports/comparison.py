@@ -11,7 +11,7 @@ from dlrm_app.config.scoring import ReportConfig
 from dlrm_app.errors import refuse_if
 from dlrm_app.files import output_problems, write_text
 from dlrm_app.records import leaves
-from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis
+from dlrm_app.reports.chart import STYLES, Chart, Point, charts_html, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.page import page
 from dlrm_app.reports.run_charts import eval_points, train_points
 from dlrm_app.reports.run_page import METRICS, metric_cell
@@ -114,7 +114,6 @@ def comparison_charts(runs: Runs, split: str) -> list[Chart]:
         split = "val"
 
     drawn = dict(list(runs.items())[: len(STYLES)])
-    left_out = len(runs) - len(drawn)
     most = max(record.last_step * record.batch_size for record in drawn.values())
     x = linear_axis([0, max(1, most)], "rows trained on", write=short)
 
@@ -125,10 +124,11 @@ def comparison_charts(runs: Runs, split: str) -> list[Chart]:
             name: [(step * record.batch_size, y) for step, y in curve(record)]
             for name, record in drawn.items()
         }
-        note = f"not drawn: {count(left_out, 'more run')}" if left_out else ""
-        return line_chart(
-            title, x, lines, lambda rows: f"{short(rows)} rows", write=write, cuts_peaks=True, note=note
-        )
+        heights = without_peaks(lines)
+        made = line_chart(title, x, lines, lambda rows: f"{short(rows)} rows", write=write, heights=heights)
+        if made and len(runs) > len(drawn):
+            made.note = f"not drawn: {count(len(runs) - len(drawn), 'more run')}"
+        return made
 
     charts = [
         chart(f"AUC on {split}", lambda run: eval_points(run, split, "auc")),

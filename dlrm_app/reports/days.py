@@ -140,9 +140,10 @@ def _chart(
         lambda n: days[int(n)],
         styles=list(styles.values()),
         write=write,
-        more_heights=[value for values in bars for value in values if value is not None],
-        note="bars: 95% intervals" if any(bars) else "",
+        heights=[value for values in (*lines.values(), *bars) for value in values if value is not None],
     )
+    if chart and any(bars):
+        chart.note = "bars: 95% intervals"
     for n, (low, high) in enumerate(zip(*bars, strict=True)):
         if chart and low is not None and high is not None:
             chart.error_bar(n, low, high, "first")

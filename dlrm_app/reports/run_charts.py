@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from dlrm_app.reports.chart import Axis, Chart, Point, line_chart, linear_axis
+from dlrm_app.reports.chart import Axis, Chart, Point, line_chart, linear_axis, without_peaks
 from dlrm_app.reports.run_record import RunRecord
 from dlrm_app.runs.events import TrainEvent
 from dlrm_app.text import percent, short
@@ -19,32 +19,34 @@ def learning_charts(record: RunRecord) -> list[Chart]:
     """The charts that the run's events allow."""
     x = linear_axis([0, max(1, record.last_step)], "step", write=short)
     group = math.ceil(len(record.train) / MAX_POINTS)
-    note = f"each point is the mean of {group} log events" if group > 1 else ""
     losses = train_points(record, lambda event: event.loss)
     speeds = train_points(record, lambda event: event.samples_per_second)
     charts = [
-        _metric_chart(record, "Loss, nats", "logloss", x, {"training": losses}, note),
-        _metric_chart(record, "AUC", "auc", x, {}, ""),
-        line_chart("Training throughput, samples/s", x, {"": speeds}, _at_step, write=short, note=note),
+        _metric_chart(record, "Loss, nats", "logloss", x, {"training": losses}),
+        _metric_chart(record, "AUC", "auc", x, {}),
+        line_chart("Training throughput, samples/s", x, {"": speeds}, _at_step, write=short),
     ]
+    for chart in charts[::2]:
+        if chart and group > 1:
+            chart.note = "; ".join(
+                filter(None, [chart.note, f"each point is the mean of {group} log events"])
+            )
     return [chart for chart in charts if chart is not None]
 
 
 def _metric_chart(
-    record: RunRecord, title: str, key: str, x: Axis, train: Mapping[str, Sequence[Point]], note: str
+    record: RunRecord, title: str, key: str, x: Axis, train: Mapping[str, Sequence[Point]]
 ) -> Chart | None:
     """A metric of every evaluation by step, training's, and the best reachable one."""
     lines = {**train, **{split: eval_points(record, split, key) for split in ("val", "test")}}
     lines = {name: points for name, points in lines.items() if points}
     best = (record.dataset.get("best") or {}).get(key)
+    heights = without_peaks(lines) + ([] if best is None else [best])
     styles = [SPLIT_STYLES.get(name, "first") for name in lines]
-    reachable = [] if best is None else [best]
-    note = "; ".join(filter(None, [*(f"dashed: best reachable, {value:.5f}" for value in reachable), note]))
-    chart = line_chart(
-        title, x, lines, _at_step, styles=styles, more_heights=reachable, cuts_peaks=True, note=note
-    )
+    chart = line_chart(title, x, lines, _at_step, styles=styles, heights=heights)
     if chart and best is not None:
         chart.guide((x.low, best), (x.high, best))
+        chart.note = f"dashed: best reachable, {best:.5f}"
     return chart
 
 
