@@ -34,7 +34,6 @@ from dlrm_app.files import explained_disk_errors, write_json
 from dlrm_app.loader.batch import EvalBatches, choose_loading
 from dlrm_app.runs.checkpoint.load import load_trained, open_trained
 from dlrm_app.runs.checkpoint.marker import TrainedModel, known_rows
-from dlrm_app.text import next_line, typed_settings
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +83,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             tests=tests,
         )
         if runtime.is_first:
-            print(format_result(result, config.ema))
-            print(next_command(config, manifest), flush=True)
+            print(format_result(result, config.ema), flush=True)
             if config.output:
                 with explained_disk_errors(Path(config.output), "then evaluate again"):
                     Path(config.output).parent.mkdir(parents=True, exist_ok=True)
@@ -191,16 +189,3 @@ def find_intervals(
     difference = Interval(-less.value, less.standard_error, -less.high, -less.low)
     comparison = Comparison(intervals[0], intervals[1], difference, compared[0].p_value)
     return intervals, comparison, list(map(PairedTest, compared, adjusted))
-
-
-def next_command(config: EvaluateConfig, manifest: Manifest | None) -> str:
-    """The same command against another run, or with several models on another split."""
-    splits = manifest.splits if manifest else {}
-    others = [name for name, split in splits.items() if name != config.split and split.positives]
-    split = others[-1] if config.against and others else config.split
-    settings = {"split": split, "against": config.against or "ANOTHER_RUN"}
-    if config.checkpoint is None:
-        settings = {"split": split, "checkpoint": "RUN"}
-    # a blend has a weight for each model, and this command may have one more
-    typed = typed_settings("split", "against", "output", *(() if config.against else ("blend",)))
-    return next_line(" ".join(["dlrm-evaluate", *typed]), settings)

@@ -47,11 +47,10 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class FeatureImportance:
-    """Loss without ``feature``: AUC as it is less AUC permuted, and log loss permuted less log loss as it is."""
+    """AUC as it is less AUC with the values of ``feature`` permuted."""
 
     feature: str
     auc_lost: Interval
-    logloss_gained: Interval
 
 
 @dataclass(frozen=True)
@@ -133,9 +132,8 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
         if found := model.importance:
             times = f"over {found.rows:,} rows, {count(found.repeats, 'time')} each"
             lines.append(f"{model.name}: what is lost where one feature's values are permuted, {times}")
-            heads = ["feature", "AUC lost", interval, "log loss gained", interval]
-            each = [[f.feature, *_cells(f.auc_lost), *_cells(f.logloss_gained)] for f in found.features]
-            lines.append(text_table(heads, each))
+            each = [[f.feature, *_cells(f.auc_lost)] for f in found.features]
+            lines.append(text_table(["feature", "AUC lost", interval], each))
     return "\n".join(lines)
 
 

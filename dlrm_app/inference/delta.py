@@ -87,28 +87,19 @@ def write_delta(base: Path, full: Path, delta: Path) -> DeltaRecord:
     before, after = read_record(base), read_record(full)
     check_files(base, before.files)
     patched = [name for name, mark in after.files.items() if before.files.get(name) != mark]
-    num_changed, num_new = 0, 0
     for name in patched:
         old, new = _mapped(base, name, before), _mapped(full, name, after)
         pieces = _cut(old, new, _places(before, base, name), _places(after, full, name))
         patch = delta / f"{name}.patch"
         patch.parent.mkdir(parents=True, exist_ok=True)
         with patch.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:
-            changed = _write_patch(stream, old, new, pieces)
-        tables = {at.offset for at in before.rows.get(name, [])}
-        compared = [n for n, piece in enumerate(pieces) if piece.bytes and piece.base_offset in tables]
-        num_changed += sum(changed[n] for n in compared)
-        num_new += sum(at.rows for at in after.rows.get(name, []))
-        num_new -= sum(pieces[n].bytes // pieces[n].row_bytes for n in compared)
+            _write_patch(stream, old, new, pieces)
     record = DeltaRecord(
         base=checksum(base / RECORD),
         base_step=before.step,
         result=checksum(full / RECORD),
         record=after,
         patched=patched,
-        rows=sum(at.rows for places in after.rows.values() for at in places),
-        changed_rows=num_changed,
-        new_rows=num_new,
         files=mark_files(delta, [delta / f"{name}.patch" for name in patched]),
     )
     write_json(delta / DELTA, asdict(record))
@@ -160,12 +151,12 @@ def _lies_in(data: Bytes, at: RowsAt) -> bool:
     return min(at.offset, at.rows, at.row_bytes - 1) >= 0 and at.offset + at.rows * at.row_bytes <= len(data)
 
 
-def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> list[int]:
-    """Writes the pieces, and what the base lacks; gives how many rows of each piece changed."""
-    at, num_changed = 0, [0] * len(pieces)
+def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Piece]) -> None:
+    """Writes the pieces, and what the base lacks."""
+    at = 0
     stream.write(np.array([len(pieces)], "<i8"))
     stream.write(np.array(pieces, "<i8"))
-    for number, piece in enumerate(pieces):
+    for piece in pieces:
         there = old[piece.base_offset :]
         for begin, end in _blocks(piece):
             if piece.base_offset < 0:
@@ -177,9 +168,7 @@ def _write_patch(stream: pa.NativeFile, old: Bytes, new: Bytes, pieces: list[Pie
                 stream.write(np.array([len(changed)], "<u4"))
                 stream.write(np.diff(changed, prepend=0).astype("<u4"))
                 stream.write((rows[changed] - base[changed]).T.copy())
-                num_changed[number] += len(changed)
         at += piece.bytes
-    return num_changed
 
 
 def _blocks(piece: Piece) -> Iterator[tuple[int, int]]:
@@ -241,7 +230,4 @@ def _patched(stream: pa.NativeFile, old: Bytes) -> Iterator[bytes | memoryview]:
 def describe(record: DeltaRecord) -> str:
     """How large a delta is beside the export."""
     size, full = (sum(mark.bytes for mark in marks.values()) for marks in (record.files, record.record.files))
-    return (
-        f"delta: {bytes_text(size)}, {size / full:.1%} of the export's {bytes_text(full)}; of {record.rows:,} rows "
-        f"{record.changed_rows:,} changed, {record.new_rows:,} are new"
-    )
+    return f"delta: {bytes_text(size)}, {size / full:.1%} of the export's {bytes_text(full)}"

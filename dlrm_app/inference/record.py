@@ -6,11 +6,10 @@ folder without rows, enough to encode raw rows as those of training were.
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dlrm_app import machine
 from dlrm_app.dataset.encoding_files import copy_encoding_files
 from dlrm_app.dataset.manifest import Manifest, write_manifest
 from dlrm_app.errors import DataError
@@ -118,8 +117,7 @@ class ExportRecord:
 class DeltaRecord:
     """A delta. ``base`` and ``result`` are the checksums of both exports' export.json, which has those of their files.
 
-    ``patched``: the files that changed. ``rows`` of tables in all files, of which ``changed_rows`` changed and ``new_rows``
-    are not in the base. ``files``: the delta's own.
+    ``patched``: the files that changed. ``files``: the delta's own.
     """
 
     base: str
@@ -127,9 +125,6 @@ class DeltaRecord:
     result: str
     record: ExportRecord
     patched: list[str]
-    rows: int
-    changed_rows: int
-    new_rows: int
     files: dict[str, FileMark]
     format: str = DELTA_FORMAT
     version: int = VERSION
@@ -137,11 +132,9 @@ class DeltaRecord:
 
 def installed() -> dict[str, str]:
     """The versions that a compiled model depends on, without a build's suffix (+cpu)."""
-    versions = {}
-    for name in ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec", "dlrm-app"):
-        with suppress(PackageNotFoundError):
-            versions[name.removesuffix("-cpu")] = version(name).split("+")[0]
-    return versions
+    names = ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec", "dlrm-app")
+    found = {name.removesuffix("-cpu"): version for name in names if (version := machine.installed(name))}
+    return {name: version.split("+")[0] for name, version in found.items()}
 
 
 def mark_files(folder: Path, files: Sequence[Path] | None = None) -> dict[str, FileMark]:

@@ -1,6 +1,5 @@
 """Several runs side by side: curves by rows trained on, results, and what differs in their configurations."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -17,7 +16,7 @@ from dlrm_app.reports.run_charts import eval_points, train_points
 from dlrm_app.reports.run_page import METRICS, metric_cell
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.table import Cell, Column, Rows, html_table, text_table
-from dlrm_app.text import NONE, count, duration, next_line, short
+from dlrm_app.text import NONE, count, duration, short
 
 OF_THE_FOLDER = ("output", "resume")
 """Keys that say where a run lies, not what it is."""
@@ -77,10 +76,6 @@ def write_comparison(runs: Runs, split: str | None, output: str | None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page(title, "comparison of runs", summary=summary, sections=sections))
     print(f"{split}:\n{text_table(*results)}")
-    best = max(
-        runs.values(), key=lambda run: event.comparable_auc if (event := run.last_eval(split)) else -math.inf
-    )
-    print(next_line("dlrm-evaluate", {"checkpoint": best.path, "split": split}))
     return path
 
 

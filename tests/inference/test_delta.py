@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from dlrm_app.inference import export
 from dlrm_app.inference.delta import _cut, _patched, _write_patch, locate_rows
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.problems import check_export
-from dlrm_app.inference.record import RowsAt, read_delta, read_record
+from dlrm_app.inference.record import RowsAt, read_record
 from tests.inference.conftest import TABLES, export_here
 from tests.small_run import train_here
 
@@ -78,37 +77,10 @@ def test_base_and_delta_give_the_files_of_the_full_export(
     full = make_delta(tmp_path, trained / "run", later, monkeypatch, *FORMATS[kind])
     assert files_of(apply(tmp_path)) == full
     assert set(full) == {*read_record(tmp_path / "applied").files, "export.json"}
-    delta = read_delta(tmp_path / "delta")
-    num_formats = len(FORMATS[kind][0].split(","))
-    assert delta.rows == 1080 * num_formats
-    assert 60 <= delta.changed_rows <= 260 * num_formats
-    assert delta.new_rows == 0
+    size = sum(len(data) for data in files_of(tmp_path / "delta").values())
+    assert size < 0.5 * sum(map(len, full.values()))
     if kind != "plain":
         assert open_export(tmp_path / "applied").record.checkpoint == "later/step-000000002"
-
-
-def test_a_delta_counts_and_holds_the_rows_that_changed(
-    trained: Path,
-    later: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Beside a count of unequal vectors in Parquet, and the full export of the same checkpoint made by itself."""
-    make_delta(tmp_path, trained / "run", later, monkeypatch, "format=parquet")
-    export_here(f"checkpoint={later}", "format=parquet", f"output={tmp_path}/full")
-    applied = apply(tmp_path)
-    changed = 0
-    for name in ("t_c0", "t_c1", "t_bags"):
-        path = f"tables/{name}.parquet"
-        assert (applied / path).read_bytes() == (tmp_path / "full" / path).read_bytes()
-        old, new = (
-            np.array(pq.read_table(f / path)["vector"].to_pylist()) for f in (tmp_path / "base", applied)
-        )
-        changed += int((old != new).any(axis=1).sum())
-    delta = read_delta(tmp_path / "delta")
-    assert (delta.rows, delta.changed_rows) == (1080, changed)
-    assert f"of 1,080 rows {changed} changed, 0 are new" in capsys.readouterr().out
 
 
 def test_tables_that_grew_are_in_the_delta(
@@ -123,7 +95,6 @@ def test_tables_that_grew_are_in_the_delta(
         tmp_path, trained / "run", tmp_path / "run", monkeypatch, "format=torchscript", "quantize=int8"
     )
     assert files_of(apply(tmp_path)) == full
-    assert read_delta(tmp_path / "delta").new_rows == 210
 
 
 @given(

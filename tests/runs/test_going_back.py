@@ -119,11 +119,8 @@ def test_what_a_resume_changes_is_said_and_both_configurations_kept(
     assert "→ 0.5; trainer.max_steps 6 → 8" in caplog.text
     before = yaml.safe_load(Path("r/config-until-step-000000006.yaml").read_text())
     assert before["trainer"]["max_steps"] == 6
-    [(step, changes)] = read_run(Path("r")).changes
-    assert (step, changes[-1]) == (6, "trainer.max_steps 6 → 8")
-    assert "trainer.max_steps 6 → 8" in write_report(Path("r")).read_text()
     train(small("r", "resume=r/checkpoints/step-000000006", "trainer.max_steps=6"))
-    assert read_run(Path("r")).changes == []
+    assert not list(Path("r").glob("config-until-*"))
 
 
 @pytest.mark.parametrize(

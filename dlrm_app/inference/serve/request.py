@@ -13,16 +13,13 @@ _BREAKING = frozenset(f"{_FIELD}{_ITEM}\n\r")
 MAX_PROBLEMS = 8
 """Bad rows that an answer names."""
 _SHOWN = 60
-_NUMBER = ["number", "string"]
-_JSON_TYPES = {
-    "integer": ["integer", "string"],
-    "string": ["string", "integer"],
-    "hex": ["string"],
-    "iso": ["string"],
-    **dict.fromkeys(("float", "score", "seconds", "milliseconds"), _NUMBER),
+_PLAIN_TYPES: dict[str, set[type]] = {
+    "string": {str, int},
+    "integer": {int, str},
+    "hex": {str},
+    "iso": {str},
+    **{kind: {int, float, str} for kind in ("float", "score", "seconds", "milliseconds")},
 }
-_PYTHON: dict[str, set[type]] = {"string": {str}, "integer": {int}, "number": {int, float}}
-_PLAIN_TYPES = {kind: set().union(*(_PYTHON[name] for name in names)) for kind, names in _JSON_TYPES.items()}
 """Kind of column → types of values that stand in a line as ``str`` writes them."""
 
 
@@ -175,22 +172,3 @@ def _shown(value: Any) -> str:
     except ValueError:  # an integer of more digits than Python writes
         text = "a number of many digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def request_schema(spec: Spec) -> dict[str, object]:
-    """A request with rows of ``spec`` as JSON schema: the columns by name, with what they hold."""
-    columns: dict[str, object] = {}
-    for column in spec.columns:
-        if column.role in ("dense", "sparse", "time"):
-            types = [*_JSON_TYPES[column.kind or ""], "null"]
-            is_list = column.separator is not None
-            columns[column.name] = (
-                {"type": ["array", "null"], "items": {"type": types}} if is_list else {"type": types}
-            )
-    rows = {"type": "array", "minItems": 1, "items": {"type": "object", "properties": columns}}
-    return {
-        "type": "object",
-        "required": ["rows"],
-        "additionalProperties": False,
-        "properties": {"rows": rows},
-    }

@@ -1,4 +1,4 @@
-"""dlrm-serve: an export behind HTTP until a signal ends it: /score, /schema, /health, /ready, /metrics."""
+"""dlrm-serve: an export behind HTTP until a signal ends it: /score, /health, /ready, /metrics."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from starlette.routing import Route
 from dlrm_app.config.scoring import ServeConfig
 from dlrm_app.distributed.runtime import quiet_libraries
 from dlrm_app.errors import DlrmError
-from dlrm_app.inference.serve.request import RequestError, parse_body, request_schema
+from dlrm_app.inference.serve.request import RequestError, parse_body
 from dlrm_app.inference.serve.scoring import Answer, Batcher, ServedExport, open_served
 
 logger = logging.getLogger(__name__)
@@ -83,10 +83,7 @@ def _announce(host: str, port: int, export: ServedExport) -> None:
 
 
 class Server:
-    """The endpoints, behind which ``thread`` scores with ``export``.
-
-    The columns of a row change with the export, so /schema tells them, in place of /openapi.json.
-    """
+    """The endpoints, behind which ``thread`` scores with ``export``."""
 
     def __init__(self, export: ServedExport, thread: ThreadPoolExecutor, config: ServeConfig) -> None:
         self._export = export
@@ -116,12 +113,7 @@ class Server:
 
     def application(self) -> Starlette:
         """The ASGI application; the batcher runs while it does."""
-        pages = {
-            "/schema": self._schema,
-            "/health": self._health,
-            "/ready": self._ready,
-            "/metrics": self._page,
-        }
+        pages = {"/health": self._health, "/ready": self._ready, "/metrics": self._page}
         routes = [Route(path, page, methods=["GET"]) for path, page in pages.items()]
         return Starlette(
             routes=[Route("/score", self._answer, methods=["POST"]), *routes], lifespan=self._running
@@ -170,9 +162,6 @@ class Server:
             if len(body) > limit:
                 raise RequestError(413, f"the body is longer than limits.body_kib={limit >> 10} KiB")
         return bytes(body)
-
-    async def _schema(self, _: Request) -> Response:
-        return _json(200, request_schema(self._export.spec))
 
     async def _health(self, _: Request) -> Response:
         record = self._export.export.record
