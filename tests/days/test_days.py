@@ -215,26 +215,6 @@ def test_later_days_take_what_is_not_a_vocabulary_from_the_first(three: Path) ->
     assert of_day["grown"][1:3] == ["encoding=vocab", f'encoding.grow_from="{grown.folder}"']
 
 
-@pytest.mark.long
-def test_hashed_columns_stay_as_the_first_day_had_them(log: Path, tmp_path: Path) -> None:
-    words = [word for word in days_words(log, tmp_path / "out", NAMES[1]) if "expire_days" not in word]
-    learn([*words, "preprocess.encoding=hash", "preprocess.encoding.num_embeddings=500"])
-    first, second = lines(tmp_path / "out").values()
-    assert (second["published"], second["unseen_share"], second["vocabulary"]) == (True, None, None)
-    columns = [read_manifest(tmp_path / "out/days" / name / "dataset").dense for name in NAMES[:2]]
-    assert [column.transform for column in columns[0]] == [column.transform for column in columns[1]]
-    assert first["rows"] == 3000
-
-
-def test_settings_of_other_commands_are_theirs(tmp_path: Path) -> None:
-    words = ["input.days=a={day}/*", "dataset=x.yaml", "output=o", "days.from=2026-11-01"]
-    typed = ["train.model=dcn", "train.model.top_mlp=[8,1]", "preprocess.encoding=hash"]
-    config = configured([*words, *typed])
-    assert config.train == ["model=dcn", "model.top_mlp=[8,1]"]
-    assert config.preprocess == ["encoding=hash"]
-    assert config.problems() == []
-
-
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["dlrm_app.training.train", "tests.days.days_here"])
 

@@ -114,8 +114,3 @@ def test_other_bytes_than_were_verified_are_refused(
     done = run(built / "dlrm_score", str(copy), "--check")
     assert done.returncode == 1
     assert "model.pt2 has other bytes than were verified (checksum)" in done.stderr
-
-
-def test_the_benchmark_measures(built: Path, package_export: Path) -> None:
-    done = run(built / "dlrm_benchmark", str(package_export), "0.05", "1", "64")
-    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ['{"rows": 1', '{"rows": 64']

@@ -215,21 +215,3 @@ def test_a_kill_leaves_nothing_and_the_same_command_makes_the_delta(
     export_here(*keys)
     assert files_of(made / "again") == files_of(made / "delta")
     assert files_of(apply(made)) == files_of(made / "full")
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ([], "checkpoint is required"),
-        (["base=b"], "base needs apply=DELTA"),
-        (["apply=a"], "apply needs base=EXPORT"),
-        (
-            ["apply=a", "base=b", "checkpoint=c"],
-            "checkpoint is not read where a delta is applied: leave it out",
-        ),
-        (["apply=a", "base=b", "since=c"], "since is not read where a delta is applied: leave it out"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(keys: list[str], problem: str) -> None:
-    found = compose_config("export", ExportConfig, ["output=o", *keys]).problems()
-    assert any(str(each).startswith(problem) for each in found)

@@ -218,6 +218,13 @@ def test_plain_weights_are_those_of_the_checkpoint(trained: Path, tmp_path: Path
         (["format=[aoti,aoti]"], "format must name each file once"),
         (["quantize_tables={t_*: int9}"], r"quantize_tables\.t_\* must be one of"),
         (["max_auc_loss=-1"], "max_auc_loss must be at least 0"),
+        (["shards=2"], "shards is of format=torchscript alone, not aoti, got 2: give format=torchscript, or"),
+        (["shards=2", "format=torchscript"], "quantize must be int8, int4 or int2 in shards, got 'fp32'"),
+        (["checkpoint=null"], "checkpoint is required"),
+        (["base=b"], "base needs apply=DELTA"),
+        (["apply=a"], "apply needs base=EXPORT"),
+        (["apply=a", "base=b"], "checkpoint is not read where a delta is applied: leave it out"),
+        (["apply=a", "base=b", "checkpoint=null", "since=c"], "since is not read where a delta is applied"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(tmp_path: Path, overrides: list[str], message: str) -> None:
@@ -274,22 +281,3 @@ def test_an_export_in_two_shards_scores_as_the_whole_one(shop: Path, tmp_path: P
         open_export(tmp_path / "sharded").score(inputs)[0], expected, rtol=0, atol=1e-6
     )
     assert b"IntNBit" in (tmp_path / "sharded" / "model.ts").read_bytes()  # torchrec's tables, not ours
-
-
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        (
-            ["quantize=int8"],
-            "shards is of format=torchscript alone, not aoti, got 2: give format=torchscript, or shards=1",
-        ),
-        (["format=torchscript"], "quantize must be int8, int4 or int2 in shards, got 'fp32'"),
-        (
-            ["format=torchscript", "quantize=int8", "quantize_tables={t_a: fp16}"],
-            "quantize_tables.t_a must be int8, int4 or int2 in shards, got 'fp16'",
-        ),
-    ],
-)
-def test_what_torchrec_does_not_shard_is_refused(overrides: list[str], problem: str) -> None:
-    config = compose_config("export", ExportConfig, ["checkpoint=x", "output=y", "shards=2", *overrides])
-    assert any(problem in str(each) for each in config.problems())

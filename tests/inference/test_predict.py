@@ -143,29 +143,19 @@ def test_a_checkpoint_scores_as_its_export(shop: Path, expected: pa.Table, tmp_p
     )
 
 
-def test_metrics_are_those_of_the_scores(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
-    keys = [
-        f"model={shop}/export",
-        f"input={shop}/test.csv",
-        f"output={tmp_path}/scores.parquet",
-        "threads=1",
-    ]
+def test_metrics_of_both_commands_are_sklearns_of_the_scores(shop: Path, tmp_path: Path) -> None:
+    keys = [f"model={shop}/run", f"data.path={shop}/dataset", f"output={tmp_path}/s.parquet", "threads=1"]
     values = predict(compose_config("predict", PredictConfig, keys))
     assert values is not None
-    auc = roc_auc_score(expected.column("label").to_numpy(), expected.column("score").to_numpy())
-    assert values["auc"] == pytest.approx(auc, abs=1e-12)
-
-
-def test_dlrm_evaluates_metrics_are_sklearns_of_the_predicted_scores(shop: Path, tmp_path: Path) -> None:
-    """Two commands that share no metric code with sklearn, on one checkpoint and split."""
-    scores = predicted(tmp_path / "scores.parquet", f"model={shop}/run", f"data.path={shop}/dataset")
+    scores = pq.read_table(tmp_path / "s.parquet")
     keys = [f"checkpoint={shop}/run", "split=test", "threads=1"]
     (found,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys)).models
     labels, probabilities = scores.column("label").to_numpy(), scores.column("score").to_numpy()
     assert found.metrics["num_samples"] == NUM_TEST == len(scores)
-    assert found.metrics["auc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-9)
     expected_loss = log_loss(labels, probabilities.astype(np.float64))
-    assert found.metrics["logloss"] == pytest.approx(expected_loss, rel=1e-6)
+    for metrics in (found.metrics, values):
+        assert metrics["auc"] == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-9)
+        assert metrics["logloss"] == pytest.approx(expected_loss, rel=1e-6)
 
 
 def cut_in_files(shop: Path, folder: Path) -> str:
@@ -266,26 +256,6 @@ def test_a_dataset_that_is_encoded_otherwise_is_refused(shop: Path, tmp_path: Pa
         predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"data.path={tmp_path}/other")
     with pytest.raises(DataError, match="has no val split"):
         predicted(tmp_path / "s.parquet", f"model={shop}/export", f"data.path={shop}/dataset", "split=val")
-
-
-def test_damaged_parquet_is_named(shop: Path, tmp_path: Path) -> None:
-    rows: dict[str, Any] = {"hour": [1] * 500, "price": [2.0] * 500, "user": [f"u{i}" for i in range(500)]}
-    path = tmp_path / "rows.parquet"
-    rows |= {"last_items": [["i1"]] * 500, "item": ["i1"] * 500, "shown_at": ["2026-11-23"] * 500}
-    pq.write_table(pa.table(rows), path)
-    whole = path.read_bytes()
-    for damaged in (whole[:900], whole[:4] + bytes(600) + whole[604:]):
-        path.write_bytes(damaged)
-        with pytest.raises(
-            DataError, match=r"rows.parquet cannot be read as Parquet: .*; copy or download it again"
-        ):
-            predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={path}")
-
-
-def test_a_missing_column_of_parquet_is_named(shop: Path, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"hour": [1], "price": [2.0], "last_items": [["i1"]]}), tmp_path / "rows.parquet")
-    with pytest.raises(ConfigError, match="lacks the columns user"):
-        predicted(tmp_path / "scores.parquet", f"model={shop}/export", f"input={tmp_path}/rows.parquet")
 
 
 def test_a_file_without_rows_has_no_scores(shop: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dlrm_app.errors import ConfigError
-from dlrm_app.inference.tables import QuantizedTables, ShardedTables, row_bytes, table_types
+from dlrm_app.inference.tables import QuantizedTables, ShardedTables, table_types
 from dlrm_app.tables.specs import Table
 
 QUANTIZED = [
@@ -66,22 +66,16 @@ IDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8", "int4", "int2"])
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "int8", "int4", "int2", "several"])
 def test_pooled_vectors_are_those_of_an_embedding_bag(kind: str) -> None:
-    types = {table.name: kind for table in QUANTIZED}
-    tables = QuantizedTables(QUANTIZED, types, weights_of, stacked=False)
+    by_pattern = {"*": "int8", "shared": "fp32"} if kind == "several" else {}
+    types = table_types(QUANTIZED, "int4" if kind == "several" else kind, by_pattern)
+    actual = QuantizedTables(QUANTIZED, types, weights_of, stacked=False)(
+        as_inputs(IDS, ["a", "b", "c", "d"])
+    )
     expected, slack = pooled(IDS, types)
-    actual = tables(as_inputs(IDS, ["a", "b", "c", "d"]))
     assert actual.shape == (3, 8 + 16 + 16 + 8)
     assert bool(((actual - expected).abs() <= slack).all())
-
-
-def test_tables_of_several_types_lie_beside_each_other() -> None:
-    types = table_types(QUANTIZED, "int4", {"*": "int8", "shared": "fp32"})
-    assert types == {"one": "int8", "shared": "fp32", "last": "int8"}
-    tables = QuantizedTables(QUANTIZED, types, weights_of, stacked=False)
-    expected, slack = pooled(IDS, types)
-    assert bool(((tables(as_inputs(IDS, ["a", "b", "c", "d"])) - expected).abs() <= slack).all())
 
 
 def test_tables_of_one_width_are_stacked() -> None:
@@ -96,13 +90,6 @@ def test_rows_of_two_bits_must_be_whole_pairs_of_bytes() -> None:
     tables = [Table(name, 5, 12, (name,)) for name in "abcde"]
     with pytest.raises(ConfigError, match=r"multiple of 8, that of a, b is not: use quantize=int4, or"):
         table_types(tables, "fp16", {"[ab]": "int2"})
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"), [("fp32", 64), ("fp16", 32), ("int8", 20), ("int4", 12), ("int2", 8)]
-)
-def test_a_row_takes_its_bits_and_four_bytes(kind: str, expected: int) -> None:
-    assert row_bytes(Table("t", 1, 16, ("f",)), kind) == expected
 
 
 TABLES = [

@@ -40,11 +40,6 @@ def steps(run: str) -> list[int]:
     return [int(path.name[-9:]) for path in list_checkpoints(Path(run, "checkpoints"))]
 
 
-def damage(checkpoint: Path) -> None:
-    path = next(checkpoint.glob("*.distcp"))
-    path.write_bytes(bytes(len(path.read_bytes())))
-
-
 def test_a_run_that_goes_back_sets_its_later_history_aside(caplog: pytest.LogCaptureFixture) -> None:
     train(small("r", *SAVE_EVERY))
     before = events(Path("r"))
@@ -61,24 +56,6 @@ def test_a_run_that_goes_back_sets_its_later_history_aside(caplog: pytest.LogCap
     assert train(small("again", "resume=r/set-aside-1", "trainer.max_steps=7")).steps == 7
     assert [event["step"] for event in events(Path("again"), "train")] == [1, 2, 3, 4, 5, 6, 7]
     assert train(small("r", "resume=auto")).steps == 6
-
-
-def test_a_damaged_checkpoint_takes_no_place_of_a_whole_one(caplog: pytest.LogCaptureFixture) -> None:
-    train(small("r", *SAVE_EVERY))
-    damage(Path("r/checkpoints/step-000000006"))
-    Path("r/checkpoints/step-000000002", MARKER).write_text("{")
-    train(
-        small("r", "resume=auto", "trainer.max_steps=5", "checkpoint.keep_last=2", "checkpoint.keep_best=1")
-    )
-    assert steps("r") == [5, 4, 2]
-    assert steps("r/set-aside-1") == [6]
-    Path("r/checkpoints/step-000000005", MARKER).write_text("{")
-    damage(Path("r/checkpoints/step-000000004"))
-    caplog.clear()
-    train(small("r", "resume=auto"))
-    assert "no checkpoint of r is whole: starting afresh" in caplog.text
-    assert [event["step"] for event in events(Path("r"), "train")] == [1, 2, 3, 4, 5, 6]
-    assert steps("r/set-aside-2") == [5, 4, 2]
 
 
 def test_another_run_s_folder_is_refused() -> None:
@@ -101,13 +78,6 @@ def test_a_folder_is_one_run_s_at_a_time() -> None:
     with pytest.raises(ConfigError):
         train(small("new", "resume=r", "trainer.seed=3"))
     assert not Path("new").exists()
-
-
-def test_a_run_that_goes_on_elsewhere_has_a_checkpoint_from_the_start() -> None:
-    train(small("a"))
-    train(small("b", "resume=a"))  # nothing is left to train
-    assert steps("b") == [6]
-    assert train(small("b", "resume=auto", "trainer.max_steps=7")).steps == 7
 
 
 def test_what_a_resume_changes_is_said_and_both_configurations_kept(

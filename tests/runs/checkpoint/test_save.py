@@ -15,13 +15,12 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.train import CheckpointConfig, TrainConfig
 from dlrm_app.distributed.collectives import new_group
-from dlrm_app.distributed.rendezvous import TIMEOUT
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DlrmError
 from dlrm_app.runs.checkpoint import save as pieces
 from dlrm_app.runs.checkpoint.marker import LossSums, Marker, Progress
 from dlrm_app.runs.checkpoint.names import list_checkpoints
-from dlrm_app.runs.checkpoint.save import Checkpoints, copy_pieces, not_finite, save_checkpoint
+from dlrm_app.runs.checkpoint.save import Checkpoints, not_finite, save_checkpoint
 from dlrm_app.runs.checkpoint.tensors import local_pieces
 from dlrm_app.training.train import train
 from tests.loader.dataset_fixture import write_dataset
@@ -139,12 +138,6 @@ def save_one_tensor(folder: Path, runtime: Runtime) -> None:
     save_checkpoint(folder, tensors, local_pieces(tensors), marker, runtime, new_group(PATIENCE))
 
 
-def messages_wait_for(runtime: Runtime) -> timedelta:
-    group = Checkpoints(Path(), CheckpointConfig(), runtime).group
-    assert group is not None
-    return group._get_backend(torch.device("cpu")).options._timeout
-
-
 def test_a_rank_with_a_slow_disk_is_waited_for(tmp_path: Path) -> None:
     assert min(on_ranks(partial(save_slowly, tmp_path / "step-000000001"), 2)) >= 5
     assert len(list_checkpoints(tmp_path)) == 1
@@ -154,10 +147,6 @@ def test_a_rank_that_is_lost_during_a_save_is_given_up(tmp_path: Path) -> None:
     waited, _ = on_ranks(partial(save_until_lost, tmp_path / "step-000000001"), 2)
     assert 0 < waited < 6
     assert list_checkpoints(tmp_path) == []
-
-
-def test_messages_of_a_save_wait_as_long_as_those_of_training(tmp_path: Path) -> None:
-    assert on_ranks(messages_wait_for, 2) == [TIMEOUT, TIMEOUT]
 
 
 def test_a_save_in_the_background_lets_training_go_on_and_a_failure_is_raised_once(
@@ -179,14 +168,6 @@ def test_a_save_in_the_background_lets_training_go_on_and_a_failure_is_raised_on
             saves.wait()
         assert not saves.have_failed()
         saves.wait()
-
-
-def test_copies_keep_the_values_that_training_changes() -> None:
-    weight = torch.ones(3, 2)
-    views, copies = local_pieces({"model/w": weight}), copy_pieces({"model/w": weight})
-    weight.fill_(5)
-    assert torch.equal(copies["model/w", (0, 0)], torch.ones(3, 2))
-    assert views["model/w", (0, 0)] is weight
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
