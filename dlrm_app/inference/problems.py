@@ -10,8 +10,8 @@ from dlrm_app.errors import ConfigError, DataError, refuse_all, refuse_if
 from dlrm_app.files import output_problems
 from dlrm_app.inference.record import is_export, read_delta, read_record, refuse_other_base
 from dlrm_app.preprocess.units.source import find_files
-from dlrm_app.runs.checkpoint.names import list_checkpoints, refuse_no_checkpoint
-from dlrm_app.text import install_command, setting
+from dlrm_app.runs.checkpoint.names import refuse_no_checkpoint
+from dlrm_app.text import install_command
 
 
 def check_export(config: ExportConfig) -> None:
@@ -74,10 +74,7 @@ def check_serve(config: ServeConfig) -> None:
         names = ", ".join(lacking)
         problems.append(f"dlrm-serve needs {names}, which this Python lacks: {install_command('serve')}")
     if path and not is_export(Path(path)):
-        is_run = bool(list_checkpoints(Path(path) / "checkpoints"))
-        checkpoint, export = setting("checkpoint", path) if is_run else "checkpoint=RUN", f"{path}-export"
         problems.append(
-            f"no export at model={path}: make one with dlrm-export {checkpoint} {setting('output', export)}, then "
-            f"{setting('model', export)}"
+            f"no export at model={path}: make one with dlrm-export checkpoint=RUN output=EXPORT, then model=EXPORT"
         )
     refuse_if(problems)

@@ -11,8 +11,8 @@ from dlrm_app.reports.run_charts import learning_charts, prediction_charts
 from dlrm_app.reports.run_record import RunRecord, read_run
 from dlrm_app.runs.checkpoint.marker import Evaluation
 from dlrm_app.runs.events import PARTS, TITLES
-from dlrm_app.table import Cell, Column, Columns, Rows, html_table, integer, share
-from dlrm_app.text import bytes_text, count, duration, fixed, short
+from dlrm_app.table import Cell, Column, Columns, Rows, html_table, share
+from dlrm_app.text import count, duration, fixed, short
 
 METRICS = {"auc": ("AUC", 5), "logloss": ("log loss", 5), "ne": ("NE", 4), "calibration": ("calibration", 4)}
 REMARKS = {
@@ -36,16 +36,15 @@ def write_report(run_folder: Path, path: Path | None = None) -> Path:
 
 def render(record: RunRecord) -> str:
     """The page."""
+    made_by = {"Dataset": record.dataset, "Configuration": record.config, "Environment": record.environment}
     sections = [
         headline(record),
         _learning(record),
         _predictions(record),
         evaluations(record),
         _step(record),
-        _dataset(record),
         "<h2>How it was made</h2>",
-        details("Configuration", record.config),
-        details("Environment", record.environment) if record.environment else "",
+        *(details(name, values) for name, values in made_by.items() if values),
     ]
     return page(
         record.path.absolute().name,
@@ -128,30 +127,6 @@ def evaluations(record: RunRecord) -> str:
     ]
     headings = ["split", *(name for name, _ in columns.values())]
     return f"<h2>Evaluations</h2>{html_table(headings, rows)}"
-
-
-def _dataset(record: RunRecord) -> str:
-    """Rows, positives and rejects of every split; empty where the run has no dataset.json."""
-    dataset = record.dataset
-    if not dataset:
-        return ""
-    rows = [
-        [
-            name,
-            integer(split["rows"]),
-            integer(split["positives"]),
-            share(None if split["positives"] is None else split["positives"] / max(1, split["rows"])),
-            integer(split["rejects"]),
-            bytes_text(split["bytes"]),
-        ]
-        for name, split in dataset["splits"].items()
-    ]
-    sentence = (
-        f"{dataset['dataset']} in {dataset['path']}: {dataset['num_dense']} dense and "
-        f"{len(dataset['sparse'])} sparse features; fingerprint {dataset['fingerprint'][:12]}."
-    )
-    headings = ["split", "rows", "positives", "positive rate", "rejected lines", "on disk"]
-    return f"<h2>Dataset</h2><p>{escape(sentence)}</p>{html_table(headings, rows)}"
 
 
 def _step(record: RunRecord) -> str:

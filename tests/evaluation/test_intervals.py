@@ -7,8 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dlrm_app.distributed.runtime import Runtime
 from dlrm_app.evaluation.intervals import auc_covariance, auc_interval, compare_aucs, holm
@@ -50,19 +48,6 @@ def test_the_covariance_is_that_of_the_structural_components(size: int, step: fl
     expected_aucs, expected_covariance = slow([first, second], labels)
     assert aucs == pytest.approx(expected_aucs, rel=1e-12)
     assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9, abs=1e-16)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(-2, 2), st.integers(-2, 2), st.booleans()), min_size=4, max_size=25
-    ).filter(lambda rows: 2 <= sum(label for *_, label in rows) <= len(rows) - 2)
-)
-def test_any_few_rows_with_ties(rows: list[tuple[int, int, bool]]) -> None:
-    first, second, label = torch.tensor(rows, dtype=torch.float32).unbind(1)
-    aucs, covariance = auc_covariance([first, second], label > 0.5)
-    expected_aucs, expected_covariance = slow([first, second], label > 0.5)
-    assert aucs == pytest.approx(expected_aucs, rel=1e-12)
-    assert np.array(covariance) == pytest.approx(expected_covariance, rel=1e-9, abs=1e-15)
 
 
 def test_a_case_worked_out_by_hand() -> None:

@@ -8,10 +8,14 @@ import pytest
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig, PredictConfig
+from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.inference.export import export_model
+from dlrm_app.inference.formats import Inputs
 from dlrm_app.inference.predict.predict import predict
 from dlrm_app.inference.problems import check_predict
 from dlrm_app.inference.record import ExportRecord
+from dlrm_app.inference.scoring_model import to_inputs
+from dlrm_app.loader.batch import EvalBatches
 from tests.inference.shop import NUM_ROWS, NUM_TEST, SHOP, draw_rows, write_csv
 from tests.loader.dataset_fixture import write_dataset
 from tests.preprocess.running import AUTO
@@ -25,6 +29,13 @@ specs:
   - {name: t_c1, rows: 1000, features: [c1], data_type: fp16}
   - {name: t_bags, rows: 30, features: [m0, m1], pooling: mean}
 """
+
+
+def first_rows(trained: Path, num_rows: int) -> Inputs:
+    """The first rows of the test split of TRAINED/dataset, as a scoring model takes them."""
+    features, manifest = ["c0", "c1", "m0", "m1"], read_manifest(trained / "dataset")
+    with EvalBatches(manifest, "test", features, batch_size=num_rows) as batches:
+        return to_inputs(next(iter(batches)))
 
 
 def export_here(*overrides: str) -> ExportRecord:

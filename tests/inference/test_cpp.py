@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.files import checksum
 from dlrm_app.inference.exported_model import open_export, to_lines
-from dlrm_app.inference.scoring_model import to_inputs
-from dlrm_app.loader.batch import EvalBatches
+from tests.inference.conftest import first_rows
 
 SOURCE = Path(__file__).resolve().parents[2] / "dlrm_app" / "inference" / "cpp"
 pytestmark = pytest.mark.long
@@ -51,8 +49,7 @@ def test_reference_rows_have_the_scores_that_python_gave_them(built: Path, packa
 
 def test_rows_of_standard_input_score_as_in_python(built: Path, package_export: Path, trained: Path) -> None:
     model = open_export(package_export)
-    with EvalBatches(read_manifest(trained / "dataset"), "test", model.features, batch_size=701) as batches:
-        inputs = to_inputs(next(iter(batches)))
+    inputs = first_rows(trained, 701)
     done = run(built / "dlrm_score", str(package_export), rows="\n".join(to_lines(inputs)))
     scores = torch.from_numpy(np.array(done.stdout.split(), np.float32))
     torch.testing.assert_close(scores, model.score(inputs)[0], rtol=0, atol=1e-6)

@@ -13,7 +13,6 @@ import torch
 
 from dlrm_app.config.compose import compose_config
 from dlrm_app.config.scoring import ExportConfig
-from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.distributed.runtime import start_runtime
 from dlrm_app.errors import ConfigError, DataError, DlrmError
 from dlrm_app.inference import exported_model
@@ -22,11 +21,10 @@ from dlrm_app.inference.exported_model import open_export, read_reference
 from dlrm_app.inference.formats import Run
 from dlrm_app.inference.problems import check_export
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.scoring_model import CheckpointWeights, to_inputs
-from dlrm_app.loader.batch import EvalBatches
+from dlrm_app.inference.scoring_model import CheckpointWeights
 from dlrm_app.runs.checkpoint.load import open_trained
 from dlrm_app.tables.specs import Table
-from tests.inference.conftest import export_here, predicted
+from tests.inference.conftest import export_here, first_rows, predicted
 from tests.ranks import train_on_ranks
 from tests.small_run import SMALL, train_here
 
@@ -53,15 +51,10 @@ def test_the_record_names_inputs_in_their_order(script_export: Path) -> None:
 
 def test_what_is_opened_scores_any_number_of_rows(script_export: Path, trained: Path) -> None:
     model = open_export(script_export)
-    manifest = read_manifest(trained / "dataset")
-    with EvalBatches(manifest, "test", model.features, batch_size=701) as batches:
-        inputs = to_inputs(next(iter(batches)))
-    scores, logits = model.score(inputs)
+    scores, logits = model.score(first_rows(trained, 701))
     assert scores.shape == (701,)
     assert torch.equal(scores, torch.sigmoid(logits))
-    with EvalBatches(manifest, "test", model.features, batch_size=1) as batches:
-        first = to_inputs(next(iter(batches)))
-    assert float(model.score(first)[0][0]) == pytest.approx(float(scores[0]), abs=1e-6)
+    assert float(model.score(first_rows(trained, 1))[0][0]) == pytest.approx(float(scores[0]), abs=1e-6)
 
 
 def test_opening_unpickles_nothing(script_export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +127,8 @@ def test_wrong_inputs_are_refused_by_name(
     script_export: Path, trained: Path, wrong: Any, message: str
 ) -> None:
     model = open_export(script_export)
-    with EvalBatches(read_manifest(trained / "dataset"), "test", model.features, batch_size=64) as batches:
-        inputs = to_inputs(next(iter(batches)))
     with pytest.raises(DataError, match=message):
-        model.score(wrong(*inputs))
+        model.score(wrong(*first_rows(trained, 64)))
 
 
 def test_too_much_loss_leaves_nothing(trained: Path, tmp_path: Path) -> None:

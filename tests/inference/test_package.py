@@ -7,7 +7,6 @@ import pytest
 import torch
 from torchrec.models.dlrm import InteractionArch
 
-from dlrm_app.dataset.manifest import read_manifest
 from dlrm_app.errors import DataError
 from dlrm_app.inference import exported_model
 from dlrm_app.inference.exported_model import from_lines, open_export, to_lines
@@ -20,8 +19,7 @@ from dlrm_app.inference.formats import (
     write_torchscript,
 )
 from dlrm_app.inference.record import read_record
-from dlrm_app.inference.scoring_model import to_inputs
-from dlrm_app.loader.batch import EvalBatches
+from tests.inference.conftest import first_rows
 
 
 @pytest.mark.long
@@ -30,10 +28,7 @@ def test_the_package_scores_as_the_script_of_the_same_model(package_export: Path
     model = open_export(package_export)
     script = load_script(package_export / SCRIPT)
     for size in (1, 2, 77, 701):
-        with EvalBatches(
-            read_manifest(trained / "dataset"), "test", model.features, batch_size=size
-        ) as batches:
-            inputs = to_inputs(next(iter(batches)))
+        inputs = first_rows(trained, size)
         torch.testing.assert_close(model.score(inputs)[0], script(inputs)[0], rtol=0, atol=1e-6)
 
 
@@ -57,10 +52,7 @@ def test_a_cpu_without_an_instruction_is_refused_by_its_name(
 
 
 def test_reference_rows_come_back_to_the_bit(trained: Path) -> None:
-    with EvalBatches(
-        read_manifest(trained / "dataset"), "val", ["c0", "c1", "m0", "m1"], batch_size=50
-    ) as batches:
-        inputs = to_inputs(next(iter(batches)))
+    inputs = first_rows(trained, 50)
     for before, after in zip(inputs, from_lines(to_lines(inputs), 3), strict=True):
         assert torch.equal(before, after)
 

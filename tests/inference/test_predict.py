@@ -276,7 +276,7 @@ def test_the_encoding_of_an_export_preprocesses_new_days(
     assert same_scores(table, expected)
 
 
-def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(command("predict", "model=nowhere", "output=scores.csv", "batch_size=0"), tmp_path)
     assert done.returncode == 2
     for message in (
@@ -293,14 +293,9 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"(?s)labels is for raw logs.*no dataset at x"):
         check_predict(config)
-
-
-def test_input_that_is_not_there_is_told_before_torch_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet"]
+    keys = [f"model={tmp_path}", f"output={tmp_path}/s.parquet", "input=nothing.tsv"]
     with pytest.raises(ConfigError, match=r"input=nothing\.tsv: no such file"):
-        check_predict(compose_config("predict", PredictConfig, [*keys, "input=nothing.tsv"]))
+        check_predict(compose_config("predict", PredictConfig, keys))
     monkeypatch.setenv("WORLD_SIZE", "2")
     export = compose_config("export", ExportConfig, [f"checkpoint={tmp_path}", f"output={tmp_path}/e"])
     with pytest.raises(ConfigError, match="dlrm-export is one process"):

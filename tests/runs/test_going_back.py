@@ -58,17 +58,6 @@ def test_a_run_that_goes_back_sets_its_later_history_aside(caplog: pytest.LogCap
     assert train(small("r", "resume=auto")).steps == 6
 
 
-def test_another_run_s_folder_is_refused() -> None:
-    train(small("a"))
-    train(small("b", "trainer.seed=1"))
-    before = {path: path.stat().st_mtime_ns for path in Path("b").rglob("*")}
-    with pytest.raises(DlrmError, match="b already holds a run: add resume=auto"):
-        train(small("b", "resume=a", "trainer.max_steps=8"))
-    with pytest.raises(DlrmError, match="b already holds a run"):
-        train(small("b", "resume=a/checkpoints/step-000000006", "trainer.max_steps=8"))
-    assert {path: path.stat().st_mtime_ns for path in Path("b").rglob("*")} == before
-
-
 def test_a_folder_is_one_run_s_at_a_time() -> None:
     Path("r").mkdir()
     with held_lock(Path("r/.lock"), ""), pytest.raises(DlrmError, match="another dlrm-train is working on"):

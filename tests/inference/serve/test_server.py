@@ -193,12 +193,3 @@ def test_what_cannot_be_served_is_refused_at_once(tmp_path: Path) -> None:
     assert done.returncode == 2
     for message in ("no export at model=", "port must lie between", "batch.rows must lie between"):
         assert message in done.stderr
-
-
-def test_a_run_is_told_how_it_becomes_an_export(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "my run" / "checkpoints" / "step-000000001"
-    checkpoint.mkdir(parents=True)
-    (checkpoint / "complete.json").touch()
-    done = run(command("serve", "model=my run"), tmp_path)
-    assert done.returncode == 2
-    assert "dlrm-export 'checkpoint=my run' 'output=my run-export', then 'model=my run-export'" in done.stderr

@@ -72,7 +72,7 @@ def save_any(folder: Path, tensors: Tensors, runtime: Runtime, scale: float = 1.
         piece.copy_(torch.rand(piece.shape, generator=generator) * scale)
     save(folder, tensors, runtime)
     entries = TensorReader(folder).read_metadata().state_dict_metadata.items()
-    whole = {name: torch.empty(entry.size, dtype=tensors[name].dtype) for name, entry in entries}
+    whole = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries}
     for name, tensor in whole.items():
         load_tensors(folder, {name: tensor})  # alone: states are not fitted to weights that are not cut
     return whole
@@ -136,18 +136,10 @@ def differences(folder: Path, case: str, overrides: list[str], runtime: Runtime)
     return found + ([] if kept == expected_kept else [f"{kept}"])
 
 
-def test_rows_are_those_copied_by_hand_on_two_ranks(tmp_path: Path) -> None:
-    """Weights and optimizer states, to the bit, of tables split by rows and by columns."""
-    assert on_ranks(partial(inherit_all, tmp_path), 2) == [[], []]
-
-
-def test_rows_are_those_copied_by_hand_on_a_rank_that_holds_all_pieces(tmp_path: Path) -> None:
-    assert on_ranks(partial(inherit_all, tmp_path), 1) == [[]]
-
-
-@pytest.mark.long
-def test_rows_are_those_copied_by_hand_on_three_ranks(tmp_path: Path) -> None:
-    assert on_ranks(partial(inherit_all, tmp_path), 3) == [[], [], []]
+@pytest.mark.parametrize("num_ranks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+def test_rows_are_those_copied_by_hand(num_ranks: int, tmp_path: Path) -> None:
+    """Weights and optimizer states, to the bit, of tables split by rows and by columns; one rank holds all pieces."""
+    assert on_ranks(partial(inherit_all, tmp_path), num_ranks) == [[]] * num_ranks
 
 
 ARCHITECTURES = {
