@@ -118,7 +118,6 @@ class PredictConfig(Section):
     batch_size: BatchRows = REQUIRED
     unit_mib: Annotated[int, Meta(ge=1, le=256)] = REQUIRED
     rejects: RejectsConfig = field(default_factory=RejectsConfig)
-    metrics: bool = REQUIRED
     keep: list[str] = field(default_factory=list)
     threads: Threads | None = None
 

@@ -92,15 +92,14 @@ def test_a_checkpoint_of_the_device_is_evaluated_scored_and_exported(
 def use_checkpoint(data: str, folder: Path) -> list[float]:
     """Val's log losses by dlrm-evaluate and dlrm-predict; dlrm-export compares the model's scores itself."""
     keys = ["split=val", "threads=1"]
-    checkpoint, scores = f"checkpoint={folder}/run", f"output={folder}/scores.parquet"
-    (model,) = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, [checkpoint, *keys])).models
-    predicted = predict(
-        compose_config("predict", PredictConfig, [f"model={folder}/run", data, scores, *keys])
-    )
+    checkpoint, scores = f"checkpoint={folder}/run", f"{folder}/scores.parquet"
+    predicted = [f"model={folder}/run", data, f"output={scores}", *keys]
+    predict(compose_config("predict", PredictConfig, predicted))
+    keys_of_both = [checkpoint, data, f"scores=[{scores}]", *keys]
+    models = evaluate_checkpoints(compose_config("evaluate", EvaluateConfig, keys_of_both)).models
     export = [checkpoint, "format=torchscript", f"output={folder}/export", *keys]
     export_model(compose_config("export", ExportConfig, export))
-    assert predicted is not None
-    return [model.metrics["logloss"], predicted["logloss"]]
+    return [model.metrics["logloss"] for model in models]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

@@ -180,7 +180,7 @@ def test_a_delta_that_says_other_things_is_refused(made: Path) -> None:
     written = json.loads((made / "delta/delta.json").read_text())
     for change, refusal in (
         ({"version": 2}, "is not what this program reads"),
-        ({"rows": "many"}, r"damaged.*rows must be of type int"),
+        ({"base_step": "many"}, r"damaged.*base_step must be of type int"),
         (
             {"record": {**written["record"], "files": {"../x": {"bytes": 0, "checksum": ""}}}},
             "outside its folder",

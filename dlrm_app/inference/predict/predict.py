@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
 from dlrm_app.config.scoring import PredictConfig
-from dlrm_app.dataset.arrow import array_of, numbers_of
+from dlrm_app.dataset.arrow import array_of
 from dlrm_app.dataset.manifest import Manifest, read_manifest
 from dlrm_app.distributed.collectives import broadcast_from_first
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError
-from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.files import checksum, explained_disk_errors, held_output
 from dlrm_app.inference.exported_model import open_export
 from dlrm_app.inference.predict.parts import MAX_REJECTS, DatasetParts, Part, RawParts
@@ -44,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 REPEAT = "then run the same command again; it continues where it stopped"
-_SHOWN = {"auc": "AUC", "pr_auc": "PR-AUC", "logloss": "log loss", "ne": "NE", "calibration": "calibration"}
 _PREFETCHED = 1
 """Parts that are read while another is scored."""
 
@@ -69,8 +66,8 @@ class Model:
     check: Callable[[Manifest], Manifest]
 
 
-def predict(config: PredictConfig) -> dict[str, float] | None:
-    """Scores as ``config`` says and gives the metrics, where there are labels. Raises DlrmError."""
+def predict(config: PredictConfig) -> None:
+    """Scores as ``config`` says. Raises DlrmError."""
     output = Path(config.output)
     with (
         start_runtime(config.threads, on_cpu=True) as runtime,
@@ -117,14 +114,10 @@ def predict(config: PredictConfig) -> dict[str, float] | None:
                 "rows are worse; for honest scores of training rows give data.path=DATASET split=train",
                 percent(own.share),
             )
-        values = _measure(scores, runtime) if config.metrics else None
         if runtime.is_first:
             rows = scores.finish()
             seconds = time.perf_counter() - started
             print(f"{rows:,} scores in {output}, {seconds:.1f} s, {rows / seconds:,.0f} rows/s")
-            if values is not None:
-                print(", ".join(f"{title} {values[key]:.5f}" for key, title in _SHOWN.items()))
-        return values
 
 
 def _from_export(path: Path, runtime: Runtime) -> Model:
@@ -205,18 +198,3 @@ def _refuse_rejects(scores: ScoresFile, max_fraction: float) -> None:
             "again; it continues with what is scored"
         )
     logger.warning(text)
-
-
-def _measure(scores: ScoresFile, runtime: Runtime) -> dict[str, float] | None:
-    """The metrics over all parts, shared among the ranks; None without labels."""
-    metrics = ClickMetrics("scores")
-    metrics.update(torch.empty(0), torch.empty(0))
-    has_labels = True
-    for number, path in enumerate(scores.paths()):
-        footer = pq.read_metadata(path)
-        has_labels = has_labels and ("label" in footer.schema.names or not footer.num_rows)
-        if has_labels and footer.num_rows and number % runtime.world_size == runtime.rank:
-            table = pq.read_table(path)
-            labels = torch.from_numpy(numbers_of(table.column("label")).astype(np.float32))
-            metrics.update(torch.from_numpy(numbers_of(table.column("logit")).copy()), labels)
-    return metrics.compute() if has_labels else None
