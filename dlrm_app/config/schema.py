@@ -62,6 +62,10 @@ GONE: dict[str, str] = {
     "report": "dlrm-evaluate prints all of it, and output=FILE.json holds the numbers",
     "dense": "leave it out: dlrm-export writes linear layers in fp32",
     "cpp_program": "type dlrm_score EXPORT --check once it is exported",
+    **dict.fromkeys(
+        ("importance", "permutations"),
+        "dlrm-train without a feature, and dlrm-evaluate against= this run, tell what the feature is worth",
+    ),
     "metrics": "type dlrm-evaluate scores=[SCORES.parquet] for the metrics of labelled rows",
     "limits.requests_per_second": "limit requests in the proxy before dlrm-serve",
     **{

@@ -43,13 +43,6 @@ class EvaluationDataConfig(Section):
 
 
 @dataclass(slots=True)
-class PermutationsConfig(Section):
-    repeats: Annotated[int, Meta(ge=2, le=1000)] = REQUIRED
-    rows: Annotated[int, Meta(ge=2, le=1 << 27)] = REQUIRED
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = REQUIRED
-
-
-@dataclass(slots=True)
 class EvaluateConfig(Section):
     checkpoint: str | None = None
     against: str | None = None
@@ -62,8 +55,6 @@ class EvaluateConfig(Section):
     batch_size: BatchRows | None = None
     group_by: str | None = None
     confidence: Between = REQUIRED
-    importance: bool = REQUIRED
-    permutations: PermutationsConfig = field(default_factory=PermutationsConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     threads: Threads | None = None
@@ -76,7 +67,7 @@ class EvaluateConfig(Section):
             if not self.scores:
                 cure = "give checkpoint=RUN, or scores=[FILE.parquet]"
                 problems.append(Problem(f"{prefix}checkpoint", "or scores must say what to evaluate", cure))
-            given = {"against": self.against, "importance": self.importance or None, "ema": self.ema or None}
+            given = {"against": self.against, "ema": self.ema or None}
             problems += [
                 Problem(f"{prefix}{key}", "is for checkpoints", "give checkpoint=RUN, or leave it out", value)
                 for key, value in given.items()

@@ -16,14 +16,12 @@ from dlrm_app.distributed.collectives import all_gather_objects
 from dlrm_app.distributed.runtime import Runtime, start_runtime
 from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate import ForwardPasses, batch_rows, evaluate
-from dlrm_app.evaluation.importance import measure_importance
 from dlrm_app.evaluation.intervals import auc_interval, compare_aucs, holm
 from dlrm_app.evaluation.metrics import ClickMetrics
 from dlrm_app.evaluation.problems import group_problems, refuse_moved
 from dlrm_app.evaluation.result import (
     Comparison,
     EvaluationResult,
-    Importance,
     Interval,
     ModelResult,
     PairedTest,
@@ -47,7 +45,6 @@ class Measured:
     values: dict[str, float]
     logits: torch.Tensor
     labels: torch.Tensor
-    importance: Importance | None = None
 
 
 def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
@@ -76,7 +73,7 @@ def evaluate_checkpoints(config: EvaluateConfig) -> EvaluationResult:
             group_by=config.group_by,
             confidence=config.confidence,
             models=[
-                ModelResult(each.path, each.step, each.values, interval, each.importance)
+                ModelResult(each.path, each.step, each.values, interval)
                 for each, interval in zip(measured, intervals, strict=True)
             ],
             comparison=comparison,
@@ -163,13 +160,10 @@ def measure(trained: TrainedModel, others: Manifest, config: EvaluateConfig, run
     metrics = ClickMetrics(config.split, config.group_by)
     with batches:
         values = evaluate(passes, batches, metrics, runtime, f"evaluate {trained.name}")
-    importance = None
-    if config.importance:
-        importance = measure_importance(passes, trained.features, manifest, config, size, runtime)
     del model, passes
     gc.collect()  # its parts refer to one another; another model may need the memory
     step = trained.marker.progress.step
-    return Measured(str(trained.folder), step, values, *metrics.rows(), importance)
+    return Measured(str(trained.folder), step, values, *metrics.rows())
 
 
 def find_intervals(

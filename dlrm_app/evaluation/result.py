@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dlrm_app.table import text_table
-from dlrm_app.text import NONE, count
+from dlrm_app.text import NONE
 
 HEADINGS = {
     "pr_auc": "PR-AUC",
@@ -46,24 +46,6 @@ class PairedTest:
 
 
 @dataclass(frozen=True)
-class FeatureImportance:
-    """AUC as it is less AUC with the values of ``feature`` permuted."""
-
-    feature: str
-    auc_lost: Interval
-
-
-@dataclass(frozen=True)
-class Importance:
-    """All features of a model, those whose AUC is missed most first, on ``rows`` rows, each permuted ``repeats`` times."""
-
-    rows: int
-    repeats: int
-    confidence: float
-    features: list[FeatureImportance]
-
-
-@dataclass(frozen=True)
 class ModelResult:
     """One model's part of ``output``. ``checkpoint``: its folder, or a file of scores, or a blend, which have no step."""
 
@@ -71,7 +53,6 @@ class ModelResult:
     step: int | None
     metrics: dict[str, float]
     auc_interval: Interval
-    importance: Importance | None
 
     @property
     def name(self) -> str:
@@ -100,7 +81,7 @@ class EvaluationResult:
 
 
 def format_result(result: EvaluationResult, are_averaged: bool) -> str:
-    """A row a model, how the AUCs of several differ, and the importance of features where it was measured."""
+    """A row a model, and how the AUCs of several differ."""
     interval = f"{100 * result.confidence:g}% interval"
     first = result.models[0].metrics
     shown = {key: title for key, title in HEADINGS.items() if key in first}
@@ -128,12 +109,6 @@ def format_result(result: EvaluationResult, are_averaged: bool) -> str:
         value, bounds = _cells(result.comparison.difference)
         p_value = f"p = {result.comparison.p_value:.3g} for no difference (DeLong, paired)"
         lines.append(f"difference in AUC {value} ({interval} {bounds}), {p_value}")
-    for model in result.models:
-        if found := model.importance:
-            times = f"over {found.rows:,} rows, {count(found.repeats, 'time')} each"
-            lines.append(f"{model.name}: what is lost where one feature's values are permuted, {times}")
-            each = [[f.feature, *_cells(f.auc_lost)] for f in found.features]
-            lines.append(text_table(["feature", "AUC lost", interval], each))
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dlrm_app.text import count
 
 USUAL_LANES = 64
-GROUP_ORDER, ROW_ORDER, COLUMN_ORDER = 0, 1, 2
+GROUP_ORDER, ROW_ORDER = 0, 1
 """What a permutation is for: no two may share random numbers."""
 
 
