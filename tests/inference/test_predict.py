@@ -21,7 +21,7 @@ from dlrm_app.inference.predict.scores_file import ScoresFile
 from dlrm_app.inference.problems import check_export, check_predict
 from tests.commands import command, run, succeed
 from tests.inference.conftest import predicted
-from tests.inference.shop import HEADER, NUM_TEST, draw_rows, write_csv
+from tests.inference.shop import HEADER, NUM_TEST, Row, draw_rows, write_csv
 from tests.preprocess.clicks import make_clicks
 from tests.preprocess.running import run as preprocess
 from tests.small_run import train_here
@@ -47,19 +47,23 @@ def test_raw_lines_have_the_scores_of_the_dataset_and_name_their_line(
     assert set(table.column("file").to_pylist()) == {f"{shop}/test.csv"}
 
 
-def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
-    text = (shop / "test.csv").read_bytes()
-    (tmp_path / "test.csv.gz").write_bytes(gzip.compress(text))
-    rows = draw_rows()[-NUM_TEST:]
-    columns = {
+def parquet_columns(rows: list[Row]) -> dict[str, pa.Array]:
+    """The rows as pandas has them, in another order of columns."""
+    return {
         "user": pa.array([row[4] or None for row in rows]).dictionary_encode(),
-        "hour": pa.array([None if row[1] == "" else float(row[1]) for row in rows]),  # as pandas has them
+        "hour": pa.array([None if row[1] == "" else float(row[1]) for row in rows]),
         "price": pa.array([None if row[2] == "" else row[2] for row in rows], pa.float64()),
         "last_items": pa.array([row[5].split("|") if row[5] else [] for row in rows], pa.list_(pa.string())),
         "clicked": pa.array([bool(row[0]) for row in rows]),
         "item": pa.array([row[6] or None for row in rows]),
         "shown_at": pa.array([date.fromisoformat(row[7]) if row[7] else None for row in rows]),
     }
+
+
+def test_gzip_and_parquet_score_alike(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
+    text = (shop / "test.csv").read_bytes()
+    (tmp_path / "test.csv.gz").write_bytes(gzip.compress(text))
+    columns = parquet_columns(draw_rows()[-NUM_TEST:])
     pq.write_table(pa.table(columns), tmp_path / "test.parquet", row_group_size=100)
     for name in ("test.csv.gz", "test.parquet"):
         table = predicted(
@@ -105,16 +109,9 @@ def test_files_that_are_not_what_the_model_reads_are_refused(shop: Path, tmp_pat
 def test_columns_of_parquet_go_along_with_their_row(shop: Path, expected: pa.Table, tmp_path: Path) -> None:
     rows = draw_rows()[-NUM_TEST:]
     ids = [f"request {number}" for number in range(NUM_TEST)]
-    columns = {
-        "id": pa.array(ids),
-        "clicked": pa.array([7 if number == 3 else row[0] for number, row in enumerate(rows)]),
-        "hour": pa.array([None if row[1] == "" else int(row[1]) for row in rows]),
-        "price": pa.array([None if row[2] == "" else row[2] for row in rows], pa.float64()),
-        "user": pa.array([row[4] or None for row in rows]),
-        "last_items": pa.array([row[5] for row in rows]),  # as text, between separators
-        "item": pa.array([row[6] for row in rows]),
-        "shown_at": pa.array([row[7] for row in rows]),
-    }
+    columns = {"id": pa.array(ids), **parquet_columns(rows)}
+    columns["clicked"] = pa.array([7 if number == 3 else row[0] for number, row in enumerate(rows)])
+    columns["last_items"] = pa.array([row[5] for row in rows])  # as text, between separators
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=64)
     keys = (f"model={shop}/export", f"input={tmp_path}/rows.parquet", "rejects.max_fraction=0.1")
     table = predicted(tmp_path / "scores.parquet", *keys, "keep=[id,user]")

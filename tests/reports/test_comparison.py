@@ -42,16 +42,6 @@ def test_runs_are_compared_on_val_where_one_was_not_tested(tmp_path: Path) -> No
     assert "1 of them finished" in text
 
 
-def test_nine_runs_are_all_in_the_table_and_eight_are_drawn(tmp_path: Path) -> None:
-    for name in "abcdefghi":
-        write_run(tmp_path / name)
-    report_runs(config_of(str(tmp_path)))
-    page = read_report(tmp_path / "compare.html")
-    assert "not drawn: 1 more run" in page.text
-    assert not any(" i: " in tip for tip in page.tips)
-    assert all(name in page.text for name in "abcdefghi")
-
-
 def config_of(*runs: str) -> ReportConfig:
     return ReportConfig(runs=list(runs))
 
