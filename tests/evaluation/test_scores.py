@@ -1,7 +1,7 @@
 """Anybody's scores by dlrm-evaluate: alone, beside a checkpoint and blended, against scikit-learn and dlrm-predict."""
 
-import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from dlrm_app.errors import DataError, refuse_if
 from dlrm_app.evaluation.evaluate_checkpoints import evaluate_checkpoints
 from dlrm_app.evaluation.intervals import holm
 from dlrm_app.inference.predict.predict import predict
-from tests.commands import command, succeed
 from tests.loader.dataset_fixture import write_dataset
+from tests.ranks import start_ranks
 from tests.small_run import train_here
 
 
@@ -99,8 +99,7 @@ def test_two_ranks_find_the_same(folder: Path) -> None:
         f"data.path={folder}/data",
         "blend=[1,2]",
     ]
-    succeed(command("evaluate", *words, "output=two.json", ranks=2), folder)
-    two, one = json.loads((folder / "two.json").read_text()), evaluated(*words)
+    (two, _), one = start_ranks(partial(evaluated, *words), 2, 2), evaluated(*words)
     for found, expected in zip(two["models"], one["models"], strict=True):
         assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-9)
         assert found["auc_interval"] == pytest.approx(expected["auc_interval"], rel=1e-9)

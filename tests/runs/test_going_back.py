@@ -82,17 +82,10 @@ def test_what_a_resume_changes_is_said_and_both_configurations_kept(
     assert not list(Path("r").glob("config-until-*"))
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("tables.pooling=mean", "pooling of t_.* is mean, in .* sum: give pooling=sum"),
-        ("model.top_mlp=[8,8]", r"give model.top_mlp=\[8\]"),
-    ],
-)
-def test_another_function_is_refused(override: str, message: str) -> None:
+def test_another_function_is_refused() -> None:
     train(small("r"))
-    with pytest.raises(ConfigError, match=message):
-        train(small("r", "resume=auto", "trainer.max_steps=8", override))
+    with pytest.raises(ConfigError, match=r"pooling of t_.* is mean, in .* sum: give pooling=sum"):
+        train(small("r", "resume=auto", "trainer.max_steps=8", "tables.pooling=mean"))
 
 
 @pytest.mark.parametrize("output", ["file/sub", "x" * 300, "file"])
