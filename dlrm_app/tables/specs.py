@@ -19,7 +19,7 @@ A spec names an embedding table and the features that read it:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
@@ -95,28 +95,27 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     None: there is no dataset to fit. Raises ConfigError with every fault: unknown features, too few rows,
     a feature read twice, and so on.
     """
-    if config.from_dataset and config.specs:
-        raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
-    specs: list[Any] = list(config.specs)
-    if config.from_dataset:  # torch takes no dots in names of modules, a CSV's header does
-        names = {feature: f"t_{feature.replace('.', '_')}" for feature in feature_rows or ()}
-        specs = [
-            {"name": name, "rows": (feature_rows or {})[f], "features": [f]} for f, name in names.items()
+    specs, lacking = config.specs, "tables.specs is empty: give at least one table, or choose tables=dataset"
+    if config.from_dataset:
+        if config.specs:
+            raise ConfigError(["tables.from_dataset=true makes the tables itself: leave tables.specs empty"])
+        specs = [  # torch takes no dots in names of modules, a CSV's header does
+            {"name": f"t_{feature.replace('.', '_')}", "rows": rows, "features": [feature]}
+            for feature, rows in (feature_rows or {}).items()
         ]
+        lacking = "the dataset has no sparse column to make a table of: preprocess with one, or with dense.bucket_columns=all"
     if not specs:
-        lacking = "tables.specs is empty: give at least one table, or choose tables=dataset"
-        if config.from_dataset:
-            lacking = "the dataset has no sparse column to make a table of: preprocess with one, or with dense.bucket_columns=all"
         raise ConfigError([lacking])
     faults: dict[str, list[str]] = defaultdict(list)
-    tables = []
+    tables: list[Table] = []
     for index, spec in enumerate(specs):
-        made, wrong = _read_spec(spec, config)
-        tables += made
-        name = f" ({spec.get('name', 'no name')})" if isinstance(spec, Mapping) else ""
-        for fault in wrong:
-            faults[str(fault)].append(f"tables.specs[{index}]{name}")
-    problems: list[Problem | str] = [
+        try:
+            tables += _read_spec(spec, config)
+        except ConfigError as error:
+            name = f" ({spec.get('name', 'no name')})" if isinstance(spec, Mapping) else ""
+            for fault in error.problems:
+                faults[fault].append(f"tables.specs[{index}]{name}")
+    problems = [
         f"{where[0]}{f' and {len(where) - 1} more' * (len(where) > 1)}: {fault}"
         for fault, where in faults.items()
     ]
@@ -127,32 +126,30 @@ def resolve_tables(config: TablesConfig, feature_rows: Mapping[str, int] | None)
     return tables
 
 
-def _read_spec(spec: Any, config: TablesConfig) -> tuple[list[Table], Sequence[Problem | str]]:
-    """The tables of one spec, or what is wrong with it."""
+def _read_spec(spec: Any, config: TablesConfig) -> list[Table]:
+    """The tables of one spec. Raises ConfigError with what is wrong with it."""
     if not isinstance(spec, Mapping):
-        return [], [f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"]
-    needed = {"name": "name", "rows": "rows", "features": "features", "dim": "dim (or tables.embedding_dim)"}
-    faults: list[Problem | str] = [_unknown_key(str(key)) for key in spec if key not in _TYPES]
-    missing = [key for key in needed if key not in spec and (key != "dim" or config.embedding_dim is None)]
-    faults += [f"{needed[key]} is missing" for key in missing]
-    if faults:
-        return [], faults
+        raise ConfigError([f"must be a mapping with {', '.join(_TYPES)}, got {spec!r}"])
+    needed = {"name": "name", "rows": "rows", "features": "features"}
+    if config.embedding_dim is None:
+        needed["dim"] = "dim (or tables.embedding_dim)"
+    unknown = [_unknown_key(str(key)) for key in spec if key not in _TYPES]
+    refuse_if([*unknown, *(f"{name} is missing" for key, name in needed.items() if key not in spec)])
     kept = ("pooling", "data_type", "init", "init_scale")
     values = {"dim": config.embedding_dim, **{key: getattr(config, key) for key in kept}, **spec}
+    faults: list[Problem] = []
     for key, value in values.items():
         problem = type_problem(key, value, _TYPES[key])
         faults += [problem] if problem else value_problems(key, value, _TYPES[key])
-    if faults:
-        return [], faults
+    refuse_if(faults)
     count = values.pop("count", None)
     tuples = {key: tuple(values.get(key, ())) for key in ("features", "pooling_factors")}
     table = Table(**{**values, **tuples})
-    if faults := _table_faults(table):
-        return [], faults
+    refuse_if(_table_faults(table))
     tables = [table] if count is None else [_numbered(table, number) for number in range(count)]
     if "data_type" in spec:
-        return [replace(each, precision_by="") for each in tables], []
-    return [_of_pattern(each, config.data_types) for each in tables], []
+        return [replace(each, precision_by="") for each in tables]
+    return [_of_pattern(each, config.data_types) for each in tables]
 
 
 def _unknown_key(key: str) -> str:
@@ -166,10 +163,10 @@ def _of_pattern(table: Table, data_types: Mapping[str, str]) -> Table:
     return replace(table, data_type=data_types[fitting[-1]], precision_by=fitting[-1]) if fitting else table
 
 
-def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[Problem | str]:
+def _pattern_faults(data_types: Mapping[str, str], tables: Sequence[Table]) -> list[str]:
     names = [table.name for table in tables]
     faults = [f for kind in data_types.values() for f in value_problems("tables.data_types", kind, DataType)]
-    return faults + [
+    return [*map(str, faults)] + [
         f"tables.data_types.{pattern} fits no table: they are {listed(names, 30)}"
         for pattern in data_types
         if names and not any(fnmatchcase(name, pattern) for name in names)
@@ -181,30 +178,22 @@ def _numbered(table: Table, number: int) -> Table:
     return replace(table, name=f"{table.name}_{number}", features=features)
 
 
-def _is_name(name: Any) -> bool:
-    """True if torch takes it as a module's name, and a file as part of one."""
-    return isinstance(name, str) and name.isprintable() and bool(name.strip()) and not {".", "/"} & {*name}
-
-
 def _table_faults(table: Table) -> list[Problem | str]:
     """Other faults of a table whose values have the right types and ranges."""
     faults: list[Problem | str] = []
-    if not _is_name(table.name):
-        faults.append(
-            Problem("name", "must be a text without dots and slashes, such as t_item", value=table.name)
-        )
-    if not table.features or not all(isinstance(name, str) for name in table.features):
+    name = table.name
+    # torch takes it as a module's name, and a file as part of one
+    if not (isinstance(name, str) and name.isprintable() and name.strip()) or {".", "/"} & {*name}:
+        faults.append(Problem("name", "must be a text without dots and slashes, such as t_item", value=name))
+    if not table.features or not all(isinstance(feature, str) for feature in table.features):
         rule = "must be a list of names, at least one"
         faults.append(Problem("features", rule, value=list(table.features)))
     if len(table.pooling_factors) not in (0, len(table.features)):
         rule = f"must hold a positive number for each of the {len(table.features)} features"
         faults.append(Problem("pooling_factors", rule, value=list(table.pooling_factors)))
     faults += constraint_faults("sharding", table.sharding)
-    return faults + [
-        f"optimizer.{key} is not known: use {', '.join(OPTIMIZER_KEYS)}"
-        for key in table.optimizer
-        if key not in OPTIMIZER_KEYS
-    ]
+    unknown = [key for key in table.optimizer if key not in OPTIMIZER_KEYS]
+    return faults + [f"optimizer.{key} is not known: use {', '.join(OPTIMIZER_KEYS)}" for key in unknown]
 
 
 def _conflicts(tables: list[Table]) -> list[str]:
@@ -245,20 +234,18 @@ def in_order(tables: Sequence[Table], order: Mapping[str, Sequence[str]]) -> lis
 
     A model's weights depend on it. What ``order`` does not name comes last.
     """
-    ordered = []
-    place = _place_in(order)
-    for table in sorted(tables, key=lambda each: place(each.name)):
-        features = sorted(table.features, key=_place_in(order.get(table.name, ())))
-        ids = dict(zip(table.features, table.pooling_factors, strict=False))
-        factors = tuple(ids[feature] for feature in features if ids)
-        ordered.append(replace(table, features=tuple(features), pooling_factors=factors))
+    ordered, names = [], [*order]
+    for table in sorted(tables, key=lambda each: _place(each.name, names)):
+        known = order.get(table.name, ())
+        places = sorted(range(len(table.features)), key=lambda place: _place(table.features[place], known))
+        features = tuple(table.features[place] for place in places)
+        factors = tuple(table.pooling_factors[place] for place in places if table.pooling_factors)
+        ordered.append(replace(table, features=features, pooling_factors=factors))
     return ordered
 
 
-def _place_in(names: Iterable[str]) -> Callable[[str], int]:
-    """A key to sort by: a name's place among ``names``, behind all of them if it is not there."""
-    places = {name: place for place, name in enumerate(names)}
-    return lambda name: places.get(name, len(places))
+def _place(name: str, names: Sequence[str]) -> int:
+    return names.index(name) if name in names else len(names)
 
 
 def table_of(parameter: str) -> str | None:
