@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from dlrm_app.dataset.manifest import (
     write_manifest,
 )
 from dlrm_app.errors import refuse_if
-from dlrm_app.files import checksum, folder_written_whole, output_problems, room_problems, sync_folder
+from dlrm_app.files import checksum, folder_written_whole, output_problems, room_problems, written_whole
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.loader.prefetch import map_in_order
 from dlrm_app.progress import work_bar
@@ -202,50 +203,42 @@ def write_splits(
     threads: int | None = None,
 ) -> dict[str, Split]:
     """Writes ``sizes[split]`` rows of each split that has any to ``folder``, those from ``first_row`` on."""
-    splits, shard_rows = {}, group_rows * SHARD_GROUPS
-    num_threads = threads or os.cpu_count() or 1
+    splits, shard_rows, num_threads = {}, group_rows * SHARD_GROUPS, threads or os.cpu_count() or 1
     with work_bar(total=sum(sizes.values()), unit=" rows", unit_scale=True, desc="writing") as bar:
         for name, num_rows in sizes.items():
             if not num_rows:
                 continue
             (folder / name).mkdir()
-            rows = range(first_row, first_row + num_rows)
+            rows = range(first_row, first_row := first_row + num_rows)
             parts = [
                 (f"{name}/part-{index:05d}.parquet", rows[start : start + shard_rows])
                 for index, start in enumerate(range(0, num_rows, shard_rows))
             ]
+            write = partial(_write_shard, folder, inputs, group_rows)
             shards, positives = [], 0
-            for shard, clicks in map_in_order(
-                lambda part: _write_shard(folder, inputs, *part, group_rows), parts, num_threads, num_threads
-            ):
+            for shard, clicks in map_in_order(write, parts, num_threads, num_threads):
                 shards.append(shard)
                 positives += clicks
                 bar.update(shard.rows)
-            sync_folder(folder / name)
             splits[name] = Split(num_rows, positives, rejects=0, shards=shards)
-            first_row += num_rows
     return splits
 
 
-def _write_shard(folder: Path, inputs: Inputs, name: str, rows: range, group_rows: int) -> tuple[Shard, int]:
-    """(The shard of ``rows`` as the manifest has it, its positive labels); Arrow's own writer takes less time than drawing."""
-    path, positives = folder / name, 0
-    groups = [rows[start : start + group_rows] for start in range(0, len(rows), group_rows)]
-    ids = [feature.name + ".list.element" * (feature.num_ids > 1) for feature in inputs.features]
-    with path.open("wb") as file:
-        with pq.ParquetWriter(
-            file,
-            inputs.schema,
+def _write_shard(folder: Path, inputs: Inputs, group_rows: int, part: tuple[str, range]) -> tuple[Shard, int]:
+    """(The shard of a name and rows, its positive labels); Arrow's own writer takes less time than drawing."""
+    name, rows = part
+    table = inputs.rows(rows.start, len(rows))
+    with written_whole(folder / name) as temporary:
+        pq.write_table(
+            table,
+            temporary,
+            row_group_size=group_rows,
             compression="none",
-            use_dictionary=[LABEL, *ids],
+            use_dictionary=[LABEL, *(f.name + ".list.element" * (f.num_ids > 1) for f in inputs.features)],
             write_statistics=False,
             write_page_checksum=True,
             store_schema=False,
-        ) as writer:
-            for group in groups:
-                table = inputs.rows(group.start, len(group))
-                writer.write_table(table, row_group_size=len(table))
-                positives += int(np.count_nonzero(numbers_of(table.column(LABEL))))
-        file.flush()
-        os.fsync(file.fileno())
-    return Shard(name, len(rows), path.stat().st_size, checksum(path), list(map(len, groups))), positives
+        )
+    groups = [len(rows[start : start + group_rows]) for start in range(0, len(rows), group_rows)]
+    shard = Shard(name, len(rows), (folder / name).stat().st_size, checksum(folder / name), groups)
+    return shard, int(np.count_nonzero(numbers_of(table.column(LABEL))))
