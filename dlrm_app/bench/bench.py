@@ -1,4 +1,4 @@
-"""dlrm-bench: loader, model and whole step, each alone, beside the least time that this machine could take."""
+"""dlrm-bench: loader, model and whole step, each alone; or this machine as a topology file."""
 
 import os
 import platform
@@ -9,13 +9,12 @@ from pathlib import Path
 
 import torch
 
-from dlrm_app.bench.machine import floors_of, measure_machine, measure_topology, write_inputs
+from dlrm_app.bench.machine import measure_topology, write_inputs
 from dlrm_app.bench.sections import Section, measure_loader, measure_model, measure_whole
 from dlrm_app.config.like_train import BenchConfig
 from dlrm_app.distributed.runtime import Runtime, scratch_folder, start_runtime
 from dlrm_app.files import explained_disk_errors, write_json, write_text
 from dlrm_app.runs.folder import open_run_folder
-from dlrm_app.sharding.step_estimate import Machine
 from dlrm_app.text import next_line
 from dlrm_app.training.setup import open_dataset
 from dlrm_app.training.state import TrainingRun
@@ -76,34 +75,26 @@ def _measure(config: BenchConfig, runtime: Runtime, scratch: Path) -> BenchResul
     manifest, tables = runtime.together(lambda: open_dataset(config, runtime))
     with open_run_folder(str(scratch / "run"), "none", runtime) as run_folder:
         run = prepare(config, manifest, tables, run_folder, runtime)
-        machine = measure_machine(runtime)  # once TF32 is chosen, or is not
-        return BenchResult(_describe(machine, runtime), tuple(_sections(run, config, machine)))
+        return BenchResult(_describe(runtime), tuple(_sections(run, config)))
 
 
-def _sections(run: TrainingRun, config: BenchConfig, machine: Machine) -> Iterator[Section]:
-    floors = floors_of(run, machine)
+def _sections(run: TrainingRun, config: BenchConfig) -> Iterator[Section]:
     if "loader" in config.measure:
         yield measure_loader(run)
     if "model" in config.measure:
-        yield measure_model(run, floors, config.warm_up, config.steps)
+        yield measure_model(run, config.warm_up, config.steps)
     if "step" in config.measure:
-        yield measure_whole(run, floors, config.warm_up, config.steps)
+        yield measure_whole(run, config.warm_up, config.steps)
 
 
-def _describe(machine: Machine, runtime: Runtime) -> dict[str, str]:
+def _describe(runtime: Runtime) -> dict[str, str]:
     name, info = platform.machine(), Path("/proc/cpuinfo")
     if runtime.device.type == "cuda":
         name = torch.cuda.get_device_name(runtime.device)
     elif info.exists():
         models = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         name = models[0].split(": ", 1)[1] if models else name
-    rates = (f"{kind} {rate / 1e9:,.0f} GFLOP/s" for kind, rate in machine.flops.items())
-    described = {
+    return {
         "device": f"{name}, {len(os.sched_getaffinity(0))} cores",
         "ranks": f"{runtime.world_size}, {runtime.num_threads} thread(s) each",
-        "matrix products": ", ".join(rates),
-        "memory, copied": f"{machine.memory / 1e9:,.1f} GB/s read and written",
     }
-    if runtime.world_size > 1:
-        described["exchange"] = f"{machine.exchange / 1e9:,.2f} GB/s sent by each rank"
-    return described

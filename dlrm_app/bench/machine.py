@@ -30,7 +30,6 @@ from dlrm_app.sharding.step_estimate import Machine, step_work
 from dlrm_app.synthetic import generate
 from dlrm_app.training.loop import train_batches
 from dlrm_app.training.setup import open_dataset
-from dlrm_app.training.state import TrainingRun
 from dlrm_app.training.train import prepare
 
 PRODUCT = {"cpu": (2048, 512), "cuda": (8192, 4096)}
@@ -142,15 +141,9 @@ def run_probe(config: BenchConfig, machine: Machine, steps: int, runtime: Runtim
         readings = [by_part for _, by_part in time_steps(run, iter(kept), WARM_STEPS, steps)]
         parts = {part for reading in readings for part in reading}
         times = {part: statistics.median(reading.get(part, 0.0) for reading in readings) for part in parts}
-        return floors_of(run, machine), times
-
-
-def floors_of(run: TrainingRun, machine: Machine) -> dict[str, float]:
-    """Part of a step → the least milliseconds that ``machine`` could take for it."""
-    trainable, config = run.trainable, run.config
-    batch_size, optimizer = config.trainer.global_batch_size, config.optimizer.dense.kind
-    work = step_work(trainable.plan, trainable.model.module, config.model, batch_size, optimizer)
-    return machine.floors_ms(work, config.trainer.precision)
+        plan, model, dense = run.trainable.plan, run.trainable.model.module, config.optimizer.dense.kind
+        work = step_work(plan, model, config.model, config.trainer.global_batch_size, dense)
+        return machine.floors_ms(work, config.trainer.precision), times
 
 
 def fit(machine: Machine, small: Reading, large: Reading) -> Machine:

@@ -3,7 +3,7 @@
 import itertools
 import statistics
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from dlrm_app.distributed.collectives import all_reduce_sum
 from dlrm_app.loader.batch import Batch
 from dlrm_app.runs.events import PARTS, TITLES
 from dlrm_app.table import Cell, share, text_table
-from dlrm_app.text import fixed, percent
+from dlrm_app.text import fixed
 from dlrm_app.training.loop import train_batches
 from dlrm_app.training.state import TrainingRun
 
@@ -26,12 +26,11 @@ LOADED = 4_000_000
 
 @dataclass(frozen=True)
 class Line:
-    """Milliseconds of one part: median, mean, and the least that this machine could take, if that is known."""
+    """Milliseconds of one part: median and mean."""
 
     name: str
     ms: float
     mean: float
-    floor_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,22 +49,16 @@ class Section:
 
     def __str__(self) -> str:
         rows: list[list[str | Cell]] = [
-            [
-                line.name,
-                Cell(fixed(line.ms, 2), line.ms),
-                share(line.ms / self.all.ms),
-                Cell(fixed(line.floor_ms, 2), line.floor_ms),
-                percent(line.floor_ms / line.ms if line.floor_ms and line.ms else None),
-            ]
+            [line.name, Cell(fixed(line.ms, 2), line.ms), share(line.ms / self.all.ms)]
             for line in (*self.parts, self.all)
             if line is self.all or line.ms >= 0.0005
         ]
-        return f"{self.name}, {self.rows_per_second:,.0f} rows/s\n{text_table(['', 'ms', 'share', 'least', 'reached'], rows)}"
+        return f"{self.name}, {self.rows_per_second:,.0f} rows/s\n{text_table(['', 'ms', 'share'], rows)}"
 
 
-def line(name: str, values: Sequence[float], floor_ms: float | None = None) -> Line:
+def line(name: str, values: Sequence[float]) -> Line:
     """Summarises repeated timings (ms)."""
-    return Line(name, statistics.median(values), statistics.fmean(values), floor_ms)
+    return Line(name, statistics.median(values), statistics.fmean(values))
 
 
 def measure_loader(run: TrainingRun) -> Section:
@@ -82,20 +75,19 @@ def measure_loader(run: TrainingRun) -> Section:
     return Section("loader alone", line("all", times[1:]), (), batches * batch_size)
 
 
-def measure_model(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
+def measure_model(run: TrainingRun, warm_up: int, steps: int) -> Section:
     """Steps on batches in memory: no reader works beside them."""
     batches: list[Batch] = []
     while len(batches) < NUM_BATCHES:  # a small dataset has fewer
         with train_batches(run) as loader:
             batches += itertools.islice(loader, NUM_BATCHES - len(batches))
-    times = time_steps(run, itertools.cycle(batches), warm_up, steps)
-    return _section("model alone", run, times, floors)
+    return _section("model alone", run, time_steps(run, itertools.cycle(batches), warm_up, steps))
 
 
-def measure_whole(run: TrainingRun, floors: Mapping[str, float], warm_up: int, steps: int) -> Section:
+def measure_whole(run: TrainingRun, warm_up: int, steps: int) -> Section:
     """Steps as dlrm-train takes them, from disk."""
     with closing(_epochs(run)) as epochs:
-        return _section("whole step, from disk", run, time_steps(run, epochs, warm_up, steps), floors)
+        return _section("whole step, from disk", run, time_steps(run, epochs, warm_up, steps))
 
 
 def _epochs(run: TrainingRun) -> Generator[Batch, None, None]:
@@ -108,11 +100,9 @@ Times = list[tuple[float, dict[str, float]]]
 """(milliseconds, those of each part that took any) of steps."""
 
 
-def _section(name: str, run: TrainingRun, times: Times, floors: Mapping[str, float]) -> Section:
-    lines = (
-        line(TITLES[part], [parts.get(part, 0.0) for _, parts in times], floors.get(part)) for part in PARTS
-    )
-    whole = line("all", [ms for ms, _ in times], sum(floors.values()))
+def _section(name: str, run: TrainingRun, times: Times) -> Section:
+    lines = (line(TITLES[part], [parts.get(part, 0.0) for _, parts in times]) for part in PARTS)
+    whole = line("all", [ms for ms, _ in times])
     return Section(name, whole, tuple(lines), run.config.trainer.global_batch_size)
 
 

@@ -1,4 +1,4 @@
-"""dlrm-bench: everything that it is asked for is measured and written; its floors are no guesses."""
+"""dlrm-bench: everything that it is asked for is measured and written."""
 
 import json
 from pathlib import Path
@@ -57,11 +57,10 @@ def test_without_a_dataset_rows_are_made_for_the_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_two_ranks_measure_their_exchange(tmp_path: Path) -> None:
+def test_two_ranks_measure_together(tmp_path: Path) -> None:
     write_dataset(tmp_path / "clicks", rows={"train": 1000})
     keys = [*FAST, "data.path=clicks", "measure=[model]"]
     done = succeed(command("bench", *keys, ranks=2), tmp_path)
-    assert "exchange:" in done.stdout
     assert done.stdout.count("model alone") == 1
 
 
@@ -87,10 +86,9 @@ def test_a_floor_is_the_slower_of_products_and_memory_and_then_what_is_sent() ->
     assert machine.floors_ms(work, "bf16")["c"] == 1500
 
 
-def test_the_tables_show_medians_and_what_is_reached() -> None:
-    parts = (line("MLPs", [1.0, 2.0, 3.0, 4.0, 50.0], 1.5), line("data", [0.0, 0.0]))
-    assert parts[0] == Line("MLPs", 3.0, 12.0, 1.5)
-    text = str(Section("model alone", Line("all", 3.0, 4.0, 2.0), parts, 8))
+def test_the_tables_show_medians() -> None:
+    parts = (line("MLPs", [1.0, 2.0, 3.0, 4.0, 50.0]), line("data", [0.0, 0.0]))
+    assert parts[0] == Line("MLPs", 3.0, 12.0)
+    text = str(Section("model alone", Line("all", 3.0, 4.0), parts, 8))
     assert "model alone, 2,000 rows/s" in text, "of the mean, in which bursts of reading count"
-    assert "50%" in text
     assert "data" not in text, "what took no time is left out"
