@@ -20,14 +20,12 @@ from dlrm_app.dataset.dictionary import Columns, Indexed, IndexedRows, Indexer, 
 from dlrm_app.dataset.parquet_format import (
     BYTE_STREAM_SPLIT,
     CODECS,
-    DICTIONARY_HEADER,
-    HEADERS,
     PLAIN,
     RLE_DICTIONARY,
+    ColumnFormat,
     Value,
-    file_format,
-    filled,
     footer,
+    page_header,
     row_group,
     varint,
 )
@@ -49,10 +47,7 @@ class ParquetWriter:
 
     def __init__(self, write: Callable[[bytes], object], schema: pa.Schema) -> None:
         self._write_bytes = write
-        self._format = file_format(schema)
-        zstd = CODECS["zstd"], pa.Codec("zstd", 1).compress
-        lz4 = CODECS["lz4"], pa.Codec("lz4_raw").compress
-        self._columns = [_ColumnWriter(zstd, zstd if f.type == pa.float32() else lz4) for f in schema]
+        self._columns = [_ColumnWriter(field) for field in schema]
         self._indexer = Indexer(np.zeros(len(schema), np.uint32))
         self._groups: list[Value] = []
         self.row_groups: list[int] = []
@@ -62,26 +57,25 @@ class ParquetWriter:
 
     def write(self, rows: IndexedRows) -> None:
         """Writes ``rows`` as one row group."""
-        columns, num_rows = rows.columns, len(rows)
-        values = [_Values.of(column, num_rows) for column in columns]
+        values = [_Values.of(column, len(rows)) for column in rows.columns]
         plain = self._indexer.index(Columns.joined([value.words for value in values]))
         plain_pages = _dictionary_pages(plain.codes, plain.distinct, None)
         given_pages = [] if rows.indexed is None else _joined_pages(rows.indexed)
         pieces: list[Piece] = []
-        metadata, start = [], self.num_bytes
-        parts = zip(self._columns, self._format.metadata, values, columns, plain_pages, strict=True)
-        for writer, forms, value, column, pages in parts:
-            chunk = writer.encode(value, given_pages[column] if isinstance(column, int) else pages)
-            pieces += chunk.pieces
-            metadata.append(chunk.metadata(forms, start))
-            start += chunk.size
-        self._groups.append(row_group(metadata, start - self.num_bytes, num_rows))
+        chunks, end = [], self.num_bytes
+        parts = zip(self._columns, values, rows.columns, plain_pages, strict=True)
+        for writer, value, column, pages in parts:
+            chunk, end = writer.write(
+                value, given_pages[column] if isinstance(column, int) else pages, pieces, end
+            )
+            chunks.append(chunk)
+        self._groups.append(row_group(chunks, end - self.num_bytes, len(rows)))
         self._append(pieces)
-        self.row_groups.append(num_rows)
+        self.row_groups.append(len(rows))
 
     def close(self) -> None:
         """Writes the footer."""
-        data = footer(self._format, self._groups, sum(self.row_groups))
+        data = footer([column.format for column in self._columns], self._groups, sum(self.row_groups))
         self._append([data, len(data).to_bytes(4, "little"), MAGIC])
 
     def _append(self, pieces: Sequence[Piece]) -> None:
@@ -130,68 +124,57 @@ _Codec = tuple[int, Callable[..., bytes]]
 """A codec's number in Parquet, and what compresses."""
 
 
-class _Chunk:
-    """A column of a row group as it stands in the file: its pages with their headers, the one with the data last."""
-
-    def __init__(self, encoding: int, codec: _Codec | None) -> None:
-        self.pieces: list[Piece] = []
-        self.size = 0
-        self._encoding = encoding
-        self._codec = codec
-        self._raw_size = self._count = 0
-        self._offsets: list[int] = []
-
-    def add(self, header: Value, body: tuple[Piece, ...], count: int) -> None:
-        """Adds a page of ``count`` values."""
-        raw_size = stored = sum(map(len, body))
-        if self._codec is not None:
-            body = (self._codec[1](b"".join(body), asbytes=True),)
-            stored = len(body[0])
-        crc = 0
-        for piece in body:
-            crc = isal_zlib.crc32(piece, crc)
-        head = filled(header, (raw_size, stored, crc - (crc >> 31 << 32), count))
-        self.pieces += (head, *body)
-        self._offsets.append(self.size)
-        self._count = count
-        self._raw_size += len(head) + raw_size
-        self.size += len(head) + stored
-
-    def metadata(self, forms: dict[int, Value], start: int) -> bytes:
-        """The footer's entry for the chunk, which stands at ``start``."""
-        offsets = [start + offset for offset in reversed(self._offsets)]
-        codec = CODECS["none"] if self._codec is None else self._codec[0]
-        numbers = (start, codec, self._count, self._raw_size, self.size, *offsets)
-        return filled(forms[self._encoding], numbers)
-
-
 class _ColumnWriter:
     """A column's encoding and codec, which its first row groups settle."""
 
-    def __init__(self, dictionary_codec: _Codec | None, split_codec: _Codec | None) -> None:
-        self._codecs = {RLE_DICTIONARY: dictionary_codec, BYTE_STREAM_SPLIT: split_codec}
+    def __init__(self, field: pa.Field) -> None:
+        self.format = ColumnFormat.of(field)
+        zstd = CODECS["zstd"], pa.Codec("zstd", 1).compress
+        lz4 = CODECS["lz4"], pa.Codec("lz4_raw").compress
+        self._codecs: dict[int, _Codec | None] = {
+            RLE_DICTIONARY: zstd,
+            BYTE_STREAM_SPLIT: zstd if field.type == pa.float32() else lz4,
+        }
         self._settled: set[int] = set()
 
-    def encode(self, values: _Values, coded: "_DictionaryPages | None") -> _Chunk:
-        """The chunk of a row group."""
-        body: tuple[Piece, ...]
+    def write(
+        self, values: _Values, coded: "_DictionaryPages | None", pieces: list[Piece], start: int
+    ) -> tuple[Value, int]:
+        """Adds the pages of a row group to ``pieces``, which begin at ``start``: (the footer's entry, the end)."""
+        pages: list[tuple[int | None, tuple[Piece, ...], int]] = []
         if coded is not None:
             distinct, body = coded
-            encoding = RLE_DICTIONARY
-            chunk = _Chunk(encoding, self._paying_codec(encoding, body))
-            chunk.add(DICTIONARY_HEADER, (distinct.view(np.uint8).data,), len(distinct))
+            encoding, codec = RLE_DICTIONARY, self._paying_codec(RLE_DICTIONARY, body)
+            pages.append((None, (distinct.view(np.uint8).data,), len(distinct)))
         else:
-            body, encoding, codec = (values.words.view(np.uint8).data,), PLAIN, None
-            if len(values.words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
-                split = np.empty((4, len(values.words)), np.uint8)
-                _split_bytes(values.words, split)
-                planes = tuple(plane.data for plane in split)
-                codec = self._paying_codec(BYTE_STREAM_SPLIT, planes)
-                if codec is not None:
-                    body, encoding = planes, BYTE_STREAM_SPLIT
-            chunk = _Chunk(encoding, codec)
-        chunk.add(HEADERS[encoding], (values.levels, *body) if values.levels else body, values.count)
-        return chunk
+            encoding, codec, body = self._without_dictionary(values.words)
+        pages.append((encoding, (values.levels, *body) if values.levels else body, values.count))
+        end, raw_size, offsets = start, 0, []
+        for page_encoding, page, count in pages:
+            page_size = stored = sum(map(len, page))
+            if codec is not None:
+                page = (codec[1](b"".join(page), asbytes=True),)
+                stored = len(page[0])
+            crc = 0
+            for piece in page:
+                crc = isal_zlib.crc32(piece, crc)
+            head = page_header(page_encoding, page_size, stored, crc, count)
+            pieces += (head, *page)
+            offsets.append(end)
+            raw_size += len(head) + page_size
+            end += len(head) + stored
+        number = CODECS["none"] if codec is None else codec[0]
+        return self.format.chunk(encoding, number, values.count, raw_size, end - start, offsets), end
+
+    def _without_dictionary(self, words: NDArray[np.uint32]) -> tuple[int, _Codec | None, tuple[Piece, ...]]:
+        """Values without a dictionary: (encoding, codec, page)."""
+        if len(words) and self._codecs[BYTE_STREAM_SPLIT] is not None:
+            split = np.empty((4, len(words)), np.uint8)
+            _split_bytes(words, split)
+            planes = tuple(plane.data for plane in split)
+            if codec := self._paying_codec(BYTE_STREAM_SPLIT, planes):
+                return BYTE_STREAM_SPLIT, codec, planes
+        return PLAIN, None, (words.view(np.uint8).data,)
 
     def _paying_codec(self, encoding: int, body: tuple[Piece, ...]) -> _Codec | None:
         """The codec of an encoding, if it saved enough of its first page that is not empty."""
