@@ -63,16 +63,12 @@ def finish(
     studied = [part for unit in units for name, part in unit.splits.items() if name in plan.studied]
     rows, missing = sum(part.rows for part in studied), zip(*(part.missing for part in studied), strict=True)
     rates = [sum(counts) / max(rows, 1) for counts in missing]
+    num_dense = len(columns.dense)
     manifest = Manifest(
         dataset=plan.spec.name,
         label=plan.spec.label if any(split.positives is not None for split in splits.values()) else None,
-        dense=[
-            replace(column, missing_rate=rate) for column, rate in zip(columns.dense, rates, strict=False)
-        ],
-        sparse=[
-            replace(column, missing_rate=rate)
-            for column, rate in zip(columns.sparse, rates[len(columns.dense) :], strict=True)
-        ],
+        dense=[replace(c, missing_rate=r) for c, r in zip(columns.dense, rates[:num_dense], strict=True)],
+        sparse=[replace(c, missing_rate=r) for c, r in zip(columns.sparse, rates[num_dense:], strict=True)],
         splits=splits,
         sources=_sources(plan, units),
         config=config,
@@ -127,22 +123,19 @@ def _sources(plan: Plan, units: Sequence[EncodedUnit]) -> list[ManifestSource]:
 
 def _best(plan: Plan) -> dict[str, float] | None:
     """The best reachable scores that dlrm-generate left beside every source, by rows; None if any lacks them or is damaged."""
-    totals, rows = {"auc": 0.0, "logloss": 0.0}, 0
-    for source in plan.sources:
-        path = Path(f"{source.path}.best.json")
-        if not path.is_file():
+    paths, keys = [Path(f"{source.path}.best.json") for source in plan.sources], ("auc", "logloss")
+    if not all(path.is_file() for path in paths):
+        return None
+    try:
+        values = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        if any(value.get(key) is None for value in values for key in keys):
             return None
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-            count = value.get("rows", 1)
-            if any(value.get(key) is None for key in totals):
-                return None
-            totals = {key: total + float(value[key]) * count for key, total in totals.items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            logger.warning("%s is not what dlrm-generate wrote (%s): it is left out", path, error)
-            return None
-        rows += count
-    return {key: total / rows for key, total in totals.items()} if rows else None
+        rows = [value.get("rows", 1) for value in values]
+        totals = {key: sum(float(v[key]) * n for v, n in zip(values, rows, strict=True)) for key in keys}
+        return {key: total / sum(rows) for key, total in totals.items()} if sum(rows) else None
+    except (ValueError, TypeError, AttributeError) as error:
+        logger.warning(f"{listed(paths)} are not all what dlrm-generate wrote ({error}): left out")
+        return None
 
 
 _SHOWN = 5
@@ -183,17 +176,6 @@ class RejectLimit:
         raise DataError(
             f"{rejects:,} of {lines:,} lines are malformed, more than rejects.max_fraction={self.max_fraction} allows; the "
             f"first:\n{shown}\ncheck dataset= and the files, or raise rejects.max_fraction to leave these lines out"
-        )
-
-
-def refuse_too_many_rejects(manifest: Manifest, max_fraction: float) -> None:
-    """Raises DataError if a finished dataset lacks more than ``max_fraction`` of its lines."""
-    rejects = sum(split.rejects for split in manifest.splits.values())
-    lines = rejects + sum(split.rows for split in manifest.splits.values())
-    if rejects > max_fraction * lines:
-        raise DataError(
-            f"{manifest.folder} is finished, without {rejects:,} of {lines:,} lines, which are malformed: more than "
-            f"rejects.max_fraction={max_fraction} allows; raise it, or look at {manifest.folder / REJECTS}"
         )
 
 

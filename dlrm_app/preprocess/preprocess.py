@@ -4,8 +4,8 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,12 @@ from dlrm_app.errors import ConfigError, DataError, DlrmError, refuse_all, refus
 from dlrm_app.files import explained_disk_errors, is_file, output_problems
 from dlrm_app.preprocess.choose import choice_table, choose, open_choices, with_choices
 from dlrm_app.preprocess.encode.columns import (
-    Encoding,
     column_problems,
     known_click_problems,
     read_encoding,
+    read_known,
 )
-from dlrm_app.preprocess.finish import refuse_too_many_rejects, report
+from dlrm_app.preprocess.finish import report
 from dlrm_app.preprocess.passes.look import look_at
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.read.beginning import source_spec
@@ -57,10 +57,10 @@ logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 MAX_DIFFERENCES, MAX_VALUE = 8, 60
-"""Settings of another run that a refusal names, and characters of each."""
+"""Settings of another run that a refusal names, and characters of each value."""
 CONTINUE = "then run the same command again; it continues where it stopped"
 _NOT_PART_OF_THE_DATASET = ("threads", "memory_gib", "executor", "dask", "output")
-_FREE = ["rejects.max_fraction", "dataset.published_rows", "auto"]
+_FREE = ["dataset.published_rows", "auto"]
 """Settings that a finished dataset's may differ from."""
 
 
@@ -69,28 +69,31 @@ def preprocess(config: PreprocessConfig) -> Manifest:
 
     Raises ConfigError for what cannot work, DataError for damaged input, DlrmError for a full disk.
     """
-    config = _with_known_crosses(config)
+    known = read_known(config.encoding)
+    if known is not None:
+        crosses = known.config.get("encoding", {}).get("crosses")
+        config = replace(config, encoding=replace(config.encoding, crosses=crosses))
     spec = read_spec(config.dataset, config.encoding.crosses)
-    encoding = read_encoding(config.encoding, spec)
-    refuse_if(_column_problems(config, spec, encoding))
+    refuse_if(_column_problems(config, spec, known))
+    encoding = read_encoding(config.encoding, spec, known)
     config = replace(config, dense=replace(config.dense, transform=encoding.transform(config.dense)))
     config = replace(config, input=_with_versions(config))
     sources = find_sources(config.input)
-    refuse_if(known_click_problems(encoding.known, sources) if encoding.known else [])
+    refuse_if(known_click_problems(known, sources) if known else [])
     plan = _make_plan(config, spec, sources)
     identity = {key: value for key, value in asdict(config).items() if key not in _NOT_PART_OF_THE_DATASET}
     identity = json.loads(without_credentials(json.dumps(identity)))  # as it is read again
-    finished = _finished(identity, plan, config.rejects.max_fraction)
+    finished = _finished(identity, plan)
     if finished is not None:
         return finished
     plan = with_file_specs(plan)
     start = time.perf_counter()
     with _executor(config) as executor, explained_disk_errors(plan.output, CONTINUE), locked(plan.output):
-        run, is_resumed = _open_work(config, identity, plan, encoding)
+        run, is_resumed = _open_work(config, identity, plan, known)
         config = _with_sections(config, run.config)
-        if encoding.known is None:
+        if known is None:
             plan = _with_crosses(plan, config)
-            encoding = read_encoding(config.encoding, plan.spec)
+            encoding = read_encoding(config.encoding, plan.spec, known)
         manifest = Stages(config, plan, encoding, executor).run(run.config)
         remove_temporary_files(plan.output)
         shutil.rmtree(plan.output / WORK)
@@ -98,22 +101,13 @@ def preprocess(config: PreprocessConfig) -> Manifest:
     return manifest
 
 
-def _column_problems(config: PreprocessConfig, spec: Spec, encoding: Encoding) -> list[str]:
-    problems = column_problems(config.encoding, config.dense, config.multi_hot.sizes, spec, encoding.known)
+def _column_problems(config: PreprocessConfig, spec: Spec, known: Manifest | None) -> list[str]:
+    problems = column_problems(config.encoding, config.dense, config.multi_hot.sizes, spec, known)
     if config.dense.target_columns not in (None, AUTO) and not _has_clicks(config, spec):
         problems.append(
             "dense.target_columns needs the clicks of training rows: give a labelled input.train, or leave it out"
         )
     return problems
-
-
-def _with_known_crosses(config: PreprocessConfig) -> PreprocessConfig:
-    """``config`` with the crosses that the dataset at encoding.path or encoding.grow_from chose."""
-    path = config.encoding.path if config.encoding.kind == "from_dataset" else config.encoding.grow_from
-    if not path:
-        return config
-    known = read_manifest(Path(path)).config.get("encoding", {})
-    return replace(config, encoding=replace(config.encoding, crosses=known.get("crosses")))
 
 
 def _with_crosses(plan: Plan, config: PreprocessConfig) -> Plan:
@@ -150,69 +144,57 @@ def _without_choices(
     logger.info(
         f"chosen by a look at {summary.seen:,} of about {summary.rows:,} rows:\n{choice_table(choice)}"
     )
-    made = {
-        "rows": summary.rows,
-        "seen": summary.seen,
-        "keys": left,
-        "reasons": [list(r) for r in choice.reasons],
-    }
+    reasons = [list(reason) for reason in choice.reasons]
+    made = {"rows": summary.rows, "seen": summary.seen, "keys": left, "reasons": reasons}
     identity = {**identity, "encoding": choice.encoding, "dense": choice.dense, "auto": made}
     config = _with_sections(config, identity)
     spec = _with_crosses(plan, config).spec
-    refuse_if(_column_problems(config, spec, read_encoding(config.encoding, spec)))
+    refuse_if(_column_problems(config, spec, None))
     return identity
 
 
 def _with_versions(config: PreprocessConfig) -> InputConfig:
     """The input, in which lake tables have the version that the dataset in OUTPUT has of them, else the newest."""
     output = Path(config.output)
-    before: dict[str, Any] = {}
     try:
         run = read_manifest(output) if is_file(output / MANIFEST) else read_run(output)
-        before = run.config.get("input", {}) if run else {}
     except DlrmError:  # told when the output is opened
-        pass
+        run = None
+    before = run.config.get("input", {}) if run else {}
     names = {split: getattr(config.input, split) for split in SPLITS}
-    return replace(
-        config.input,
-        **{split: with_versions(f"input.{split}", names[split], before.get(split)) for split in SPLITS},
-    )
+    versions = {split: with_versions(f"input.{split}", names[split], before.get(split)) for split in SPLITS}
+    return replace(config.input, **versions)
 
 
 def _make_plan(config: PreprocessConfig, spec: Spec, sources: Sequence[Source]) -> Plan:
     fractions = {name: getattr(config.split, name) for name in ("val", "test")}
     return Plan(
-        spec,
-        tuple(sources),
-        frozenset(config.input.unlabelled),
-        {name: fraction for name, fraction in fractions.items() if fraction},
-        config.layout.unit_mib * MIB,
-        config.layout.row_group_rows,
-        config.shuffle,
-        config.seed,
-        Path(config.output),
+        spec=spec,
+        sources=tuple(sources),
+        unlabelled=frozenset(config.input.unlabelled),
+        fractions={name: fraction for name, fraction in fractions.items() if fraction},
+        unit_bytes=config.layout.unit_mib * MIB,
+        row_group_rows=config.layout.row_group_rows,
+        shuffle=config.shuffle,
+        seed=config.seed,
+        output=Path(config.output),
     )
 
 
-@contextmanager
-def _executor(config: PreprocessConfig) -> Iterator[Executor]:
+def _executor(config: PreprocessConfig) -> AbstractContextManager[Executor]:
     if config.executor == "local":
-        yield LocalExecutor(config.threads)
-        return
+        return nullcontext(LocalExecutor(config.threads))
     from dlrm_app.preprocess.units.dask_executor import open_cluster  # Dask is an extra
 
-    with open_cluster(config.dask.address or "") as executor:
-        yield executor
+    return open_cluster(config.dask.address or "")
 
 
-def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manifest | None:
+def _finished(identity: dict[str, Any], plan: Plan) -> Manifest | None:
     """The manifest if OUTPUT holds this very dataset; refuses to touch another one."""
     output = plan.output
     if not is_file(output / MANIFEST):
         refuse_if(output_problems("output", output, is_folder=True))
-        if output.exists() and (
-            not output.is_dir() or (any(output.iterdir()) and not (output / WORK).is_dir())
-        ):
+        if output.exists() and any(output.iterdir()) and not (output / WORK).is_dir():
             raise ConfigError([f"output={output} exists and is no dataset folder: give another name"])
         return None
     manifest = read_manifest(output)
@@ -225,7 +207,6 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
         verify_encoding_files(manifest)
     except DlrmError as error:
         raise DataError(f"{error}\nto make it again: delete {output} and run the same command") from error
-    refuse_too_many_rejects(manifest, max_rejects)
     shutil.rmtree(output / WORK, ignore_errors=True)  # a run that ended between its last two acts
     logger.info(f"{output} is finished already; nothing to do")
     report(manifest)
@@ -233,14 +214,14 @@ def _finished(identity: dict[str, Any], plan: Plan, max_rejects: float) -> Manif
 
 
 def _open_work(
-    config: PreprocessConfig, identity: dict[str, Any], plan: Plan, encoding: Encoding
+    config: PreprocessConfig, identity: dict[str, Any], plan: Plan, known: Manifest | None
 ) -> tuple[RunRecord, bool]:
     """Begins OUTPUT/.work, or checks that the one there belongs to this run: (its record, whether it was there).
 
     What ``identity``, the configuration, leaves to choose is chosen when the work begins.
     """
     output = plan.output
-    fingerprint = encoding.known.fingerprint() if encoding.known else None
+    fingerprint = known.fingerprint() if known else None
 
     def record(before: Mapping[str, Any]) -> RunRecord:
         return RunRecord(_without_choices(config, identity, plan, before), plan.sources, fingerprint)
@@ -269,25 +250,23 @@ def _open_work(
 
 
 def _refuse_other_run(before: RunRecord, now: RunRecord, plan: Plan) -> None:
-    """Raises ConfigError if the unfinished run ``before`` is not the one that ``now`` describes."""
+    """Raises ConfigError if the unfinished run ``before`` is not the one that ``now`` describes.
+
+    Files of which nothing has landed may have been replaced, such as damaged ones.
+    """
     output, state = plan.output, "an unfinished dataset"
     _refuse_other_config(before.config, now.config, output, state, open_keys(output, before))
-    refuse_other_input(_read_sources(before, plan), plan.sources, output, state)
+    known = {source.path: source.version for source in before.sources}
+    for number, source in enumerate(plan.sources):
+        if source.path in known and not passes_over(output, number):
+            known[source.path] = source.version
+    refuse_other_input(known, plan.sources, output, state)
     if before.encoding != now.encoding:
         encoding = now.config["encoding"]
         key = "path" if encoding["path"] else "grow_from"
         raise ConfigError(
             [f"the dataset at encoding.{key}={encoding[key]} has changed: delete {output} to start again"]
         )
-
-
-def _read_sources(before: RunRecord, plan: Plan) -> dict[str, tuple[int, int, str]]:
-    """The input of an unfinished run; files of which nothing has landed may have been replaced, such as damaged ones."""
-    known = {source.path: source.version for source in before.sources}
-    for number, source in enumerate(plan.sources):
-        if source.path in known and not passes_over(plan.output, number):
-            known[source.path] = source.version
-    return known
 
 
 def _refuse_other_config(
@@ -309,10 +288,8 @@ def _refuse_other_config(
 
 
 def _in_brief(value: Any) -> str:
-    """``value`` as JSON of one short line; a long list, as of columns, by its length."""
+    """``value`` as JSON, of one short line."""
     text = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list) and len(text) > MAX_VALUE:
-        return f"a list of {len(value)}"
     return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
 
 

@@ -38,11 +38,6 @@ class Encoding:
         """The known dataset, if its vocabularies are to grow."""
         return self.known if self.day is not None else None
 
-    @property
-    def known_key(self) -> str:
-        """The setting that names the known dataset."""
-        return "encoding.path" if self.day is None else "encoding.grow_from"
-
     def transform(self, dense: DenseConfig) -> Any:
         """dense.transform, or the kinds of the known dataset, which has its own."""
         if self.known is None:
@@ -51,17 +46,20 @@ class Encoding:
         one = [*set(kinds.values())]
         known = one[0] if len(one) == 1 else kinds or dense.transform
         if dense.transform not in (AUTO, known):
-            text = listed(one)
             logger.warning(
-                f"dense.transform={dense.transform} is not used: the dataset at {self.known_key} has {text}"
+                f"dense.transform={dense.transform} is not used: {self.known.path} has {listed(one)}"
             )
         return known
 
 
-def read_encoding(config: EncodingConfig, spec: Spec) -> Encoding:
-    """The encoding that ``config`` asks for, with the manifest of the dataset at encoding.path or encoding.grow_from."""
+def read_known(config: EncodingConfig) -> Manifest | None:
+    """The manifest of the dataset at encoding.path or encoding.grow_from."""
     path = config.path if config.kind == "from_dataset" else config.grow_from
-    known = read_manifest(Path(path)) if path else None
+    return read_manifest(Path(path)) if path else None
+
+
+def read_encoding(config: EncodingConfig, spec: Spec, known: Manifest | None) -> Encoding:
+    """The encoding that ``config`` asks for; ``known``: what ``read_known`` gives."""
     names = [column.name for column in spec.sparse]
     if known is not None:
         is_hashed = {column.name: column.encoding["kind"] != "vocab" for column in known.sparse}
@@ -101,15 +99,15 @@ def column_problems(
         return problems or (_growth_problems(known, encoding, spec) if encoding.grow_from else [])
     if problems:
         return problems
-    one_hot = []
-    for column, size in zip(spec.sparse, per_column(sizes, names), strict=True):
-        if column.separator is None and size in (None, 1):
-            one_hot.append(column.name)
-        elif column.separator is not None and size not in (None, 1):
-            problems.append(
-                f"multi_hot.sizes of {column.name} must be 1 or null: its values are lists already"
-            )
-    one_hot += [bucket_name(name) for name in buckets]
+    is_wide = dict(zip(names, (size not in (None, 1) for size in per_column(sizes, names)), strict=True))
+    lists = {column.name for column in spec.sparse if column.separator is not None}
+    problems = [
+        f"multi_hot.sizes of {name} must be 1 or null: its values are lists already"
+        for name in names
+        if is_wide[name] and name in lists
+    ]
+    one_hot = [name for name in names if not is_wide[name] and name not in lists]
+    one_hot += map(bucket_name, buckets)
     return problems + _name_problems("dense.target_columns", dense.target_columns, one_hot)
 
 
@@ -117,19 +115,19 @@ def _number_problems(
     key: str, value: Any, names: Sequence[str], low: int, high: int, *, needs_all: bool
 ) -> list[str]:
     """Problems of one number for all columns, a list in their order, or a mapping."""
-    if value is None:
-        return []
     if problems := _mapping_problems(key, value, names, names if needs_all else (), "sparse"):
         return problems
     if isinstance(value, list) and len(value) != len(names):
         return [
             f"{key} has {len(value)} numbers, the dataset has {len(names)} sparse columns: give one for each"
         ]
-    each = {f" of {name}": number for name, number in zip(names, per_column(value, names), strict=True)}
+    is_one = not isinstance(value, list | Mapping)
+    each = {"": value} if is_one else dict(zip(names, per_column(value, names), strict=True))
     return [
-        f"{key}{which} must be a whole number from {low} to {high}, got {number!r}"
-        for which, number in (each if isinstance(value, list | Mapping) else {"": value}).items()
-        if (number is not None or needs_all) and not (type(number) is int and low <= number <= high)
+        f"{key}{name and f' of {name}'} must be a whole number from {low} to {high}, got {number!r}"
+        for name, number in each.items()
+        if (number is not None or (needs_all and not is_one))
+        and not (type(number) is int and low <= number <= high)
     ]
 
 
@@ -148,16 +146,13 @@ def _mapping_problems(
 
 
 def _name_problems(key: str, wanted: Any, names: Sequence[str]) -> list[str]:
-    """Problems of ``wanted``, which may be null, auto, all, or a list of ``names``."""
+    """Problems of ``wanted``, which may be null, auto, all, or a list of ``names``, each once."""
     given = chosen(wanted, names)
-    problems = [
-        f"{key} names {name!r}: give all or a list of {', '.join(names)}"
-        for name in given
-        if name not in names
+    return [
+        f"{key} names {name!r}{'' if name not in names else ' twice'}: give all or a list of {', '.join(names)}"
+        for place, name in enumerate(given)
+        if name not in names or name in given[:place]
     ]
-    if len(given) != len({*map(str, given)}):
-        problems.append(f"{key} must name each column once, got {given}")
-    return problems
 
 
 def _shared_problems(encoding: EncodingConfig, spec: Spec) -> list[str]:
@@ -232,15 +227,13 @@ def _known_problems(
             f"the ids of {known.path} were made of dataset={known.dataset}, this is dataset={spec.name}: "
             "a column is given those of the one of the same name there"
         )
-    there: list[tuple[Any, ...]] = [
-        (c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)
-    ]
+    there: list[Any] = [(c.name, c.transform.get("derived")) for c in known.dense if not is_target(c)]
     there += [
         (c.name, c.encoding["raw"], c.multi_hot and "multi_hot" not in c.encoding, c.encoding.get("derived"))
         for c in known.sparse
         if "raw" in c.encoding
     ]
-    given: list[tuple[Any, ...]] = [(c.name, c.derivation) for c in spec.dense]
+    given: list[Any] = [(c.name, c.derivation) for c in spec.dense]
     given += [(c.name, c.kind, c.separator is not None, c.derivation) for c in spec.sparse]
     if there != given:
         problems.append(
@@ -273,9 +266,9 @@ def dense_columns(transform: Any, spec: Spec) -> list[DenseColumn]:
     """The dense columns as ``transform`` (dense.transform) has them: one for all, or by column."""
     names = [column.name for column in spec.numbers]
     rules = dict(zip(names, per_column(transform, names), strict=True))
-    kinds = [(column.name, rules.get(column.name, LOGIT)) for column in spec.dense]
+    kinds = {column.name: rules.get(column.name, LOGIT) for column in spec.dense}
     return [
-        DenseColumn(name, {"kind": rule} if isinstance(rule, str) else dict(rule)) for name, rule in kinds
+        DenseColumn(n, {"kind": kind} if isinstance(kind, str) else dict(kind)) for n, kind in kinds.items()
     ]
 
 
@@ -284,10 +277,8 @@ def hash_columns(num_embeddings: Any, spec: Spec) -> list[SparseColumn]:
     sizes = per_column(num_embeddings, [column.name for column in spec.sparse])
     encoding = {"kind": "hash", "function": "mix64", "missing_id": MISSING_ID}
     return [
-        SparseColumn(
-            column.name, size, {**encoding, "raw": column.kind}, multi_hot=column.separator is not None
-        )
-        for column, size in zip(spec.sparse, sizes, strict=True)
+        SparseColumn(c.name, size, {**encoding, "raw": c.kind}, multi_hot=c.separator is not None)
+        for c, size in zip(spec.sparse, sizes, strict=True)
         if size is not None
     ]
 
@@ -368,11 +359,8 @@ def known_click_problems(known: Manifest, sources: Sequence[Source]) -> list[str
     Each of its rows would see its own click. A file is known by its text, plain or compressed.
     """
     encoding = known.config.get("encoding", {})
-    if (
-        not any(is_target(column) for column in known.dense)
-        or encoding.get("path")
-        or encoding.get("grow_from")
-    ):
+    has_targets = any(is_target(column) for column in known.dense)
+    if not has_targets or encoding.get("path") or encoding.get("grow_from"):
         return []  # or its target columns were made of other files
     learnt = {source.checksum for source in known.sources if source.split == "train"}
     return [

@@ -1,7 +1,8 @@
 """Raw columns → the columns of a dataset, by the transforms and encodings that its manifest states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,56 +23,32 @@ _IDS = pa.int32()
 _LISTS = pa.list_(pa.field("element", _IDS, nullable=False))
 _NAN = np.array(np.nan).view(np.uint64)
 
+_Keys = tuple[Columns, Sequence[int]]
+"""Keys of columns, and which of the format's sparse columns they are of; every key of each is there at least once."""
+_Part = tuple[pa.Array | int, int]
+"""A column of Encoded, and how many of its values are missing."""
+
 
 @dataclass(frozen=True)
 class Encoded(IndexedRows):
-    """Rows of a dataset.
-
-    ``missing`` [N + F]: the number of missing values of each dense and sparse column. ``keys``: keys of columns, and
-    which of the format's sparse columns they are of; every key of each is there at least once.
-    """
+    """Rows of a dataset. ``missing`` [N + F]: the number of missing values of each dense and sparse column."""
 
     missing: NDArray[np.int64]
-    keys: Sequence[tuple[Columns, Sequence[int]]]
+    keys: Sequence[_Keys]
 
 
 @dataclass(frozen=True)
-class _OneHot:
-    """The parser's keys number ``slot``, made multi-hot by ``rule`` if there is one."""
+class _HalfEncoded:
+    """Rows whose one-hot values are encoded: ``indexed``, or as ``plain`` columns. ``keys``: those seen so far."""
 
-    feature: int
-    slot: int
-    num_embeddings: int
-    rule: dict[str, Any] | None
+    raw: RawColumns
+    indexed: Indexed
+    plain: list[_Part]
+    keys: list[_Keys]
 
-    def expanded(self, ids: NDArray[np.int32]) -> pa.Array:
-        if self.rule is None:
-            return array_of(ids)
-        size = self.rule["size"]
-        out = expand(ids, size, self.num_embeddings, self.rule["column"])
-        return _lists(np.arange(0, len(out) + 1, size), out)
-
-
-@dataclass(frozen=True)
-class _List:
-    """The parser's lists number ``slot``."""
-
-    feature: int
-    slot: int
-    encoder: SparseEncoder
-
-
-@dataclass(frozen=True)
-class _Bucket:
-    """The buckets of dense column number ``dense``."""
-
-    dense: int
-    boundaries: NDArray[np.float64]
-
-
-_Source = _OneHot | _List | _Bucket
-_Part = tuple[pa.Array | int, int]
-"""A column of Encoded, and how many of its values are missing."""
+    def ids(self, column: pa.Array | int) -> NDArray[Any]:
+        """The ids of a one-hot column, which may be numbered."""
+        return self.indexed.values(column, np.int32) if isinstance(column, int) else numbers_of(column)
 
 
 class Encoder:
@@ -102,111 +79,107 @@ class Encoder:
             for number in [numbers[column.transform["column"]]]
         ]
         """Of each target column the sparse one behind it, and its values."""
-        self._sources = [_source(column, spec, folder) for column in sparse]
-        one_hot = [
-            (s, column) for s, column in zip(self._sources, sparse, strict=True) if isinstance(s, _OneHot)
-        ]
-        one_hot.sort(key=lambda pair: pair[0].slot)
-        self._features = [source.feature for source, _ in one_hot]
-        self._ids = SparseEncoder([column for _, column in one_hot], folder)
+        one_hot: dict[int, tuple[int, SparseColumn]] = {}  # slot: (number in the format, column)
+        self._ways = [self._way(column, spec, folder, one_hot) for column in sparse]
+        features = [one_hot[slot] for slot in sorted(one_hot)]
+        self._features = [number for number, _ in features]
+        self._ids = SparseEncoder([column for _, column in features], folder)
         self._indexer = Indexer(np.array([_NAN] * len(raw) + [MISSING_KEY] * len(one_hot), np.uint64))
         fields = [(self._label, pa.uint8())] if self._label else []
         fields += [(column.name, pa.float32()) for column in dense]
         fields += [(column.name, _LISTS if column.multi_hot else _IDS) for column in sparse]
         self.schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
+    def _way(
+        self, column: SparseColumn, spec: Spec, folder: Path, one_hot: dict[int, tuple[int, SparseColumn]]
+    ) -> Callable[[_HalfEncoded], _Part]:
+        """The way to a column; one-hot ones are added to ``one_hot``."""
+        if column.encoding["kind"] == "bucket":
+            number = [dense.name for dense in spec.dense].index(column.encoding["column"])
+            return partial(_buckets, number, np.array(column.encoding["boundaries"], np.float64))
+        feature = [sparse.name for sparse in spec.sparse].index(column.name)
+        is_list, slot = list_slots(spec)[column.name]
+        if is_list:
+            return partial(_list_column, feature, slot, SparseEncoder([column], folder))
+        one_hot[slot] = feature, column
+        return partial(_one_hot_column, feature, self._num_dense + slot, column)
+
     def encode(self, raw: RawColumns, folds: NDArray[np.uint8] | None = None) -> Encoded:
         """The rows of ``raw``, which may be used again afterwards; ``folds`` of training rows of target columns."""
-        raw_indexed = self._indexer.index(raw.one_hot)
-        keys = [(raw_indexed.distinct.part(self._num_dense, len(raw_indexed.distinct)), self._features)]
-        indexed = replace(raw_indexed, distinct=self._encode_distinct(raw_indexed.distinct))
+        num_dense, indexed = self._num_dense, self._indexer.index(raw.one_hot)
+        distinct = indexed.distinct
+        keys: list[_Keys] = [(distinct.part(num_dense, len(distinct)), self._features)]
+        dense, ids, _ = self._apply(distinct)
+        bits = np.concatenate([dense.view(np.uint32), ids.view(np.uint32)])
+        indexed = replace(indexed, distinct=replace(distinct, values=bits))
         plain = self._encode_plain(raw.one_hot, indexed)
-        columns = [array_of(raw.labels.copy())] if self._label else []
-        columns += [column for column, _ in plain[: self._num_dense]]
-        missing = [count for _, count in plain[: self._num_dense]]
-        sparse = [self._sparse_column(source, raw, indexed, plain, keys) for source in self._sources]
+        rows = _HalfEncoded(raw, indexed, plain, keys)
+        sparse = [way(rows) for way in self._ways]
+        labels = [array_of(raw.labels.copy())] if self._label else []
+        targets = []
         for number, values in self._targets:
-            ids = _plain_ids(sparse[number][0], indexed)
-            columns.append(array_of(np.asarray(values[ids, folds] if self._is_folded else values[ids])))
-            missing.append(0)
-        columns += [column for column, _ in sparse]
-        missing += [count for _, count in sparse]
+            at = rows.ids(sparse[number][0])
+            targets.append((array_of(np.asarray(values[at, folds] if self._is_folded else values[at])), 0))
+        parts = [*plain[:num_dense], *targets, *sparse]
+        columns, missing = [*labels, *(column for column, _ in parts)], [count for _, count in parts]
         return Encoded(self.schema, columns, indexed, len(raw.labels), np.array(missing, np.int64), keys)
 
-    def _encode_distinct(self, distinct: Columns) -> Columns:
-        """The bits of what distinct raw values become."""
-        dense, _ = self._transforms.apply(distinct.part(0, self._num_dense).view(np.float64))
-        ids, _ = self._ids.apply(distinct.part(self._num_dense, len(distinct)))
-        return replace(distinct, values=np.concatenate([dense.view(np.uint32), ids.view(np.uint32)]))
+    def _apply(self, raw: Columns) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int64]]:
+        """(dense values of all columns, ids of all columns, how many values of each are missing).
+
+        In one compiled call each: for a few rows, calls are what takes time.
+        """
+        dense, missing_dense = self._transforms.apply(raw.part(0, self._num_dense).view(np.float64))
+        ids, missing_ids = self._ids.apply(raw.part(self._num_dense, len(raw)))
+        return dense, ids, np.concatenate([missing_dense, missing_ids])
 
     def _encode_plain(self, raw: Columns, indexed: Indexed) -> list[_Part]:
-        """Encodes the ``raw`` columns: (values, or its own number if it is numbered; the number of missing values).
-
-        All columns in one compiled call each for dense and sparse: for a few rows, calls are what takes time.
-        """
+        """Encodes the ``raw`` columns: (values, or its own number if it is numbered; the number of missing values)."""
         is_plain = indexed.distinct.begins == indexed.distinct.ends
         rest = raw.where(is_plain)
-        dense, missing_dense = self._transforms.apply(rest.part(0, self._num_dense).view(np.float64))
-        ids, missing_ids = self._ids.apply(rest.part(self._num_dense, len(rest)))
-        missing = np.where(is_plain, np.concatenate([missing_dense, missing_ids]), indexed.num_missing)
-        ends = (rest.ends - rest.begins).cumsum()
-        behind_dense = ends[self._num_dense - 1] if self._num_dense else 0
-        columns: list[pa.Array | int] = []
-        for number, (begin, end) in enumerate(zip([0, *ends.tolist()], ends.tolist(), strict=False)):
-            if not is_plain[number]:
-                columns.append(number)
-            elif number < self._num_dense:
-                columns.append(array_of(dense[begin:end]))
-            else:
-                columns.append(array_of(ids[begin - behind_dense : end - behind_dense]))
-        return list(zip(columns, missing.tolist(), strict=True))
-
-    def _sparse_column(
-        self, source: _Source, raw: RawColumns, indexed: Indexed, plain: list[_Part], keys: list[Any]
-    ) -> _Part:
-        """(ids or lists of ids, how many are missing); adds the column's keys to ``keys``, if they are not there."""
-        if isinstance(source, _Bucket):
-            return _buckets(raw.dense[source.dense], source.boundaries)
-        if isinstance(source, _List):
-            ends = raw.list_ends[source.slot]
-            column_keys = Columns.joined([raw.list_keys[source.slot, : ends[-1]]])
-            keys.append((column_keys, [source.feature]))
-            ids, _ = source.encoder.apply(column_keys)
-            return _lists(ends, ids), int((ends[1:] == ends[:-1]).sum())
-        number = self._num_dense + source.slot
-        column, count = plain[number]
-        if not isinstance(column, int):
-            keys.append((raw.one_hot.part(number, number + 1), [source.feature]))
-        if source.rule is None:
-            return column, count
-        return source.expanded(_plain_ids(column, indexed)), count
+        dense, ids, missing = self._apply(rest)
+        lengths = rest.ends - rest.begins
+        values = _cut(dense, lengths[: self._num_dense]) + _cut(ids, lengths[self._num_dense :])
+        columns = [
+            array_of(v) if plain else n for n, (v, plain) in enumerate(zip(values, is_plain, strict=True))
+        ]
+        return list(zip(columns, np.where(is_plain, missing, indexed.num_missing).tolist(), strict=True))
 
 
-def _plain_ids(column: pa.Array | int, indexed: Indexed) -> NDArray[Any]:
-    """The ids of a one-hot column, which may be numbered."""
-    return indexed.values(column, np.int32) if isinstance(column, int) else numbers_of(column)
+def _cut(values: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    ends = lengths.cumsum().tolist()
+    return [values[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def _source(column: SparseColumn, spec: Spec, folder: Path) -> _Source:
-    """Finds the raw values of a column, and what is special in its encoding."""
-    encoding = column.encoding
-    if encoding["kind"] == "bucket":
-        dense = [dense.name for dense in spec.dense].index(encoding["column"])
-        return _Bucket(dense, np.array(encoding["boundaries"], np.float64))
-    feature = [sparse.name for sparse in spec.sparse].index(column.name)
-    is_list, slot = list_slots(spec)[column.name]
-    if is_list:
-        return _List(feature, slot, SparseEncoder([column], folder))
-    return _OneHot(feature, slot, column.num_embeddings, encoding.get("multi_hot"))
+def _one_hot_column(feature: int, number: int, column: SparseColumn, rows: _HalfEncoded) -> _Part:
+    """The ids of one-hot column ``number``, or the lists that its rule makes of them."""
+    ids, missing = rows.plain[number]
+    if not isinstance(ids, int):
+        rows.keys.append((rows.raw.one_hot.part(number, number + 1), [feature]))
+    rule = column.encoding.get("multi_hot")
+    if rule is None:
+        return ids, missing
+    size = rule["size"]
+    out = expand(rows.ids(ids), size, column.num_embeddings, rule["column"])
+    return _lists(np.arange(0, len(out) + 1, size), out), missing
 
 
-def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
-    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=_LISTS)
+def _list_column(feature: int, slot: int, encoder: SparseEncoder, rows: _HalfEncoded) -> _Part:
+    """The parser's lists number ``slot``."""
+    ends = rows.raw.list_ends[slot]
+    keys = Columns.joined([rows.raw.list_keys[slot, : ends[-1]]])
+    rows.keys.append((keys, [feature]))
+    return _lists(ends, encoder.apply(keys)[0]), int((ends[1:] == ends[:-1]).sum())
 
 
-def _buckets(values: NDArray[np.float64], boundaries: NDArray[np.float64]) -> tuple[pa.Array, int]:
-    """0 for a missing value, else 1 + how many boundaries do not exceed it."""
+def _buckets(number: int, boundaries: NDArray[np.float64], rows: _HalfEncoded) -> _Part:
+    """Of dense column ``number``: 0 for a missing value, else 1 + how many boundaries do not exceed it."""
+    values = rows.raw.dense[number]
     missing = np.isnan(values)
     ids = np.searchsorted(boundaries, values, side="right").astype(np.int32) + 1
     ids[missing] = 0
     return array_of(ids), int(missing.sum())
+
+
+def _lists(ends: NDArray[np.int64], ids: NDArray[np.int32]) -> pa.Array:
+    return pa.ListArray.from_arrays(array_of(ends.astype(np.int32)), array_of(ids), type=_LISTS)
