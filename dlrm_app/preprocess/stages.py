@@ -102,11 +102,9 @@ class Stages:
         texts = [source for source in sources if source.format != "parquet"]
         lines = {(u.text.source, u.text.unit): u.lines for u in self._over_units(work, texts)}
         for source in sources:
-            if source.format == "parquet":  # its footer has counted
-                units = enumerate(self.plan.units_of(source))
-                lines |= {(source.index, number): rows.stop - rows.start for number, rows in units}
-        lines = dict(sorted(lines.items()))
-        return cut_lines(lines, self.plan.fractions)
+            units = self.plan.units_of(source) if source.format == "parquet" else []  # its footer has counted
+            lines |= {(source.index, number): rows.stop - rows.start for number, rows in enumerate(units)}
+        return cut_lines(dict(sorted(lines.items())), self.plan.fractions)
 
     def make_columns(self, cuts: Cuts | None) -> MadeColumns:
         """The columns that rows are encoded as, their vocabularies, moments and targets included."""
@@ -132,9 +130,9 @@ class Stages:
             sparse = sorted([*sparse, *by_name.values()], key=lambda column: names.index(column.name))
         dense, sparse = with_derivations(dense, sparse, spec)
         sparse = extended(sparse, config.multi_hot.sizes, config.dense, spec)
+        dense += self._make_targets(cuts, dense, sparse)
         day = self.encoding.day
-        lineage = Lineage(day, growth=growth) if day is not None else None
-        return MadeColumns(dense + self._make_targets(cuts, dense, sparse), sparse, lineage)
+        return MadeColumns(dense, sparse, None if day is None else Lineage(day, growth=growth))
 
     def _study(self, cuts: Cuts | None, wants_counts: bool) -> list[StudiedUnit]:
         sees_others = self.encoding.grows_from is not None
@@ -160,21 +158,15 @@ class Stages:
         )
         added = self._over_numbers(add_up, len(groups))
         columns = [each.column for each in added]
-        rare = [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]
-        if rare:
+        if rare := [c.name for c in columns if c.distinct and c.num_embeddings == FIRST_ID]:
             logger.warning(
                 f"no value of {', '.join(rare)} is seen encoding.min_count={self.config.encoding.min_count} times: "
                 "all of them share one id; lower it"
             )
         num_values = sum(column.num_embeddings - FIRST_ID for column in columns)
         refuse_if_too_large(num_values, BYTES_PER_VALUE, self._memory_bytes)
-        named = {
-            raw[number].name: replace(
-                column, name=raw[number].name, multi_hot=raw[number].separator is not None
-            )
-            for group, column in zip(groups, columns, strict=True)
-            for number in group
-        }
+        made = [(raw[number], c) for group, c in zip(groups, columns, strict=True) for number in group]
+        named = {r.name: replace(c, name=r.name, multi_hot=r.separator is not None) for r, c in made}
         return named, [each.growth for each in added if each.growth is not None]
 
     def _rules(self) -> list[Rule]:
@@ -197,17 +189,11 @@ class Stages:
         groups = known_groups(parent, [column.name for column in self.plan.spec.sparse])
         grown, growth = self._make_vocabularies(units, groups)
         sparse = [
-            replace(grown[c.name], encoding={**c.encoding, **grown[c.name].encoding})
-            if c.name in grown
-            else c
+            replace(new, encoding={**c.encoding, **new.encoding}) if (new := grown.get(c.name)) else c
             for c in columns.sparse
         ]
-        dense = [
-            grow_target(column, parent, self.plan.output, sparse, day_number(day))
-            if is_target(column)
-            else column
-            for column in columns.dense
-        ]
+        number, output = day_number(day), self.plan.output
+        dense = [grow_target(c, parent, output, sparse, number) if is_target(c) else c for c in columns.dense]
         return MadeColumns(dense, sparse, lineage_after(parent, day, growth))
 
     def _make_targets(
@@ -245,14 +231,11 @@ class Stages:
         self, encoded: Journal[EncodedUnit], units: Sequence[EncodedUnit]
     ) -> dict[str, list[tuple[Path, Shard]]]:
         """The shards of each split that have rows, in order, and where they lie; rows of a full shuffle are gathered into theirs."""
-        shards = {
-            split: [
-                (encoded.folder / shard.path, shard)
-                for unit in units
-                if split in unit.splits and (shard := unit.splits[split].shard) is not None and shard.rows
-            ]
-            for split in self.plan.splits
-        }
+        shards: dict[str, list[tuple[Path, Shard]]] = {split: [] for split in self.plan.splits}
+        for unit in units:
+            for split, part in unit.splits.items():
+                if part.shard is not None and part.shard.rows:
+                    shards[split].append((encoded.folder / part.shard.path, part.shard))
         if self.plan.shuffle == "full" and "train" in self.plan.splits:
             training = [unit for unit in units if "train" in unit.splits]
             rows = sum(unit.splits["train"].rows for unit in training)

@@ -93,7 +93,7 @@ def test_columns_share_a_vocabulary_that_is_the_reference_s(tmp_path: Path) -> N
     [
         ("[item, last_items]", "encoding.shared must hold lists of columns"),
         ("[[item, shop]]", "encoding.shared names 'shop'"),
-        ("[[item, item]]", "encoding.shared names .item. twice"),
+        ("[[item, item]]", "encoding.shared names 'item' twice"),
         ("[[user, item]]", "user, item together, which differ in kind or encoding.top_k"),
     ],
 )
