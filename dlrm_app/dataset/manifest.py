@@ -175,11 +175,9 @@ def read_manifest(folder: Path) -> Manifest:
     Raises DataError if the folder is missing, unfinished, or of another format version.
     """
     path = folder / MANIFEST
-    if folder.is_file():
-        raise DataError(f"{folder} is a file: give the folder of the dataset, such as {folder.parent}")
     if not folder.is_dir():
         raise DataError(
-            f"no dataset at {folder}: the folder does not exist; make one with dlrm-preprocess output={folder}"
+            f"no dataset at {folder}: give its folder, or make one with dlrm-preprocess output={folder}"
         )
     if not path.is_file():
         raise DataError(
@@ -189,11 +187,9 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(
-            f"{path} is not JSON ({error}): it was damaged after it was written; {SUGGESTION}"
-        ) from error
-    if not isinstance(value, dict) or (value.get("format"), value.get("version")) != (FORMAT, VERSION):
-        written = value if isinstance(value, dict) else {}
+        raise DataError(f"{path} is not JSON ({error}): {SUGGESTION}") from error
+    written = value if isinstance(value, dict) else {}
+    if (written.get("format"), written.get("version")) != (FORMAT, VERSION):
         raise DataError(
             f"{path} is {written.get('format')!r} version {written.get('version')!r}, this program reads "
             f"{FORMAT!r} version {VERSION}: use the dlrm-app that made it, or {SUGGESTION}"
