@@ -75,21 +75,19 @@ class Batch(Pipelineable):
     def to(self, device: torch.device, non_blocking: bool = False) -> "Batch":
         """A copy on ``device``; the same batch where it is there already."""
         sparse, lengths = self.sparse_features, self.one_hot_lengths
-        dense, labels = (
-            values.to(device, non_blocking=non_blocking) for values in (self.dense_features, self.labels)
-        )
+        dense = self.dense_features.to(device, non_blocking=non_blocking)
+        labels = self.labels.to(device, non_blocking=non_blocking)
         if lengths is None:
-            sparse = sparse.to(device, non_blocking=non_blocking)
-        else:
-            sparse = KeyedJaggedTensor(
-                keys=sparse.keys(),
-                values=sparse.values().to(device, non_blocking=non_blocking),
-                lengths=lengths.on(device),
-                stride=sparse.stride(),
-                length_per_key=sparse.length_per_key(),
-                offset_per_key=sparse.offset_per_key(),
-            )
-        return Batch(dense, sparse, labels, self.num_valid, lengths)
+            return Batch(dense, sparse.to(device, non_blocking=non_blocking), labels, self.num_valid)
+        moved = KeyedJaggedTensor(
+            keys=sparse.keys(),
+            values=sparse.values().to(device, non_blocking=non_blocking),
+            lengths=lengths.on(device),
+            stride=sparse.stride(),
+            length_per_key=sparse.length_per_key(),
+            offset_per_key=sparse.offset_per_key(),
+        )
+        return Batch(dense, moved, labels, self.num_valid, lengths)
 
     def record_stream(self, stream: torch.Stream) -> None:
         """Tells the allocator that ``stream`` uses the tensors."""
@@ -193,20 +191,17 @@ class _Batches:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Ends the threads of all iterations begun."""
         while self._running:
             self._running.pop().close()
 
 
 class TrainBatches(_Batches):
-    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on; ``split``: whose rows.
+    """The training batches of ``rank`` in ``epoch``, from batch number ``start_batch`` on.
 
     With ``ensemble_size`` K above 1 a batch is K pieces, one for each model, and piece k follows an order of its own: that
     of epoch ``epoch`` · K + k. Every piece holds this rank's share of ``global_batch_size`` rows.
-    ``soft_labels`` take the labels' place. ``num_dropped`` rows, those after the last whole global batch of the epoch's sequence, are left out.
+    ``soft_labels`` take the labels' place. Rows after the last whole global batch of the epoch's sequence are left out.
     What ``check_lanes`` refuses must not come here. Raises DataError without a labelled train split.
     """
 
@@ -226,9 +221,8 @@ class TrainBatches(_Batches):
         shuffle: bool = True,
         loading: Loading = PLAIN,
         soft_labels: SoftLabels | None = None,
-        split: str = "train",
     ) -> None:
-        reader = SplitReader(manifest, split, features, soft_labels)
+        reader = SplitReader(manifest, "train", features, soft_labels)
         orders = [
             train_order(
                 reader.group_rows,
@@ -243,7 +237,6 @@ class TrainBatches(_Batches):
             for k in range(ensemble_size)
         ]
         self.dense_columns = [column.name for column in manifest.dense]
-        self.num_dropped = sum(reader.group_rows) - orders[0].num_steps * global_batch_size
         maker = BatchMaker(manifest, features, orders[0].batch_size * ensemble_size, loading.device)
         super().__init__(reader, orders, maker, start_batch, loading)
 

@@ -1,7 +1,7 @@
 """Parquet row groups → Rows, in the order of an epoch."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import accumulate
 
@@ -100,7 +100,13 @@ class SplitReader:
         done_after = order.last_steps()
         kept: dict[int, Rows] = {}
         spare: list[NDArray[np.int32]] = []  # of row groups done with, for others: fresh memory costs time
-        decode = self._decode_into(spare, order)
+
+        def decode(group: int) -> Rows:
+            memory = None
+            with suppress(IndexError):
+                memory = spare.pop()
+            return self.decode(group, order.row_order(group, self.group_rows[group]), memory)
+
         lot = max(1, ROWS_TOGETHER // order.rows_per_lane)
         decoded = map_in_order(decode, order.groups_by_need(start_step, lot), num_workers, 2 * num_workers)
         with closing(decoded):
@@ -115,16 +121,6 @@ class SplitReader:
                 for group in set(groups):
                     if done_after[group] < step + num_steps:
                         spare.append(kept.pop(group).memory)
-
-    def _decode_into(self, spare: list[NDArray[np.int32]], order: Order) -> Callable[[int], Rows]:
-        def decode(group: int) -> Rows:
-            try:
-                memory = spare.pop()
-            except IndexError:
-                memory = None
-            return self.decode(group, order.row_order(group, self.group_rows[group]), memory)
-
-        return decode
 
     def decode(
         self,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.dataset.encoding_files import copy_encoding_files, read_clicks, read_vocabulary
-from dlrm_app.dataset.manifest import Manifest, read_manifest, write_manifest
+from dlrm_app.dataset.manifest import Manifest
 from dlrm_app.errors import DataError
 from dlrm_app.files import checksum
 from dlrm_app.preprocess.encode.encoder import Encoder
@@ -88,15 +88,6 @@ def test_a_table_that_does_not_fit_its_column_is_refused_whatever_its_checksum(d
     alter(target, with_nan)
     with pytest.raises(DataError, match="not finite"):
         read_clicks(dataset.folder, given(TARGET), column.num_embeddings)
-
-
-def test_a_dataset_of_an_earlier_version_is_read_but_encodes_no_raw_row(dataset: Manifest) -> None:
-    for column in dataset.sparse:
-        del column.encoding["checksum"]
-    write_manifest(dataset.folder, dataset)
-    earlier = read_manifest(dataset.folder)
-    with pytest.raises(DataError, match="gives no checksum of"):
-        Encoder(spec_of("criteo_kaggle"), earlier.dense, earlier.sparse, earlier.folder)
 
 
 def test_what_is_read_is_what_was_written(dataset: Manifest) -> None:

@@ -92,11 +92,6 @@ def test_json_that_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
         read_manifest(tmp_path)
 
 
-def test_the_name_of_the_manifest_itself_leads_to_its_folder(dataset: Path) -> None:
-    with pytest.raises(DataError, match=f"is a file: give the folder of the dataset, such as {dataset}$"):
-        read_manifest(dataset / "manifest.json")
-
-
 def test_keys_that_later_versions_may_add_are_passed_over(dataset: Path, tmp_path: Path) -> None:
     folder = changed(dataset, tmp_path, lambda value: value.update(colour="red", path="/etc"))
     assert read_manifest(folder) == read_manifest(dataset)
