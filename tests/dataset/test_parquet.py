@@ -102,17 +102,16 @@ def test_a_row_group_without_elements_may_follow_one_with_many_different_ones() 
     polars = pytest.importorskip("polars")
     draw = np.random.default_rng(8)
     many, empty, last = make_table(3000, seed=1), make_table(40, seed=1), make_table(1, seed=1)
-    ends = np.arange(0, 6001, 2).astype(np.int32)
     elements = pa.array(draw.integers(0, 1 << 20, 6000).astype(np.int32))
-    many = many.set_column(
-        4, SCHEMA.field("lists"), pa.ListArray.from_arrays(pa.array(ends), elements, type=LISTS)
+    many, empty = (
+        table.set_column(4, SCHEMA.field("lists"), pa.ListArray.from_arrays(pa.array(ends), part, type=LISTS))
+        for table, ends, part in (
+            (many, np.arange(0, 6001, 2).astype(np.int32), elements),
+            (empty, np.zeros(41, np.int32), elements[:0]),
+        )
     )
     numbers = pa.array((1 + draw.integers(0, 1 << 15, 3000) / (1 << 16)).astype(np.float32))
     many = many.set_column(3, SCHEMA.field("number"), numbers)
-    no_ends = pa.array(np.zeros(41, np.int32))
-    empty = empty.set_column(
-        4, SCHEMA.field("lists"), pa.ListArray.from_arrays(no_ends, elements[:0], type=LISTS)
-    )
     groups = [many, empty, last, SCHEMA.empty_table(), many]
     data = written(groups)
     first = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)

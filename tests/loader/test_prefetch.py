@@ -53,30 +53,13 @@ def test_an_error_comes_in_its_turn_with_its_own_traceback() -> None:
     assert threads() == []
 
 
-def test_a_consumer_that_stops_early_ends_the_thread() -> None:
-    """And the source is not read further than the depth."""
-    taken: list[int] = []
-
-    def source() -> Generator[int, None, None]:
-        for item in range(1000):
-            taken.append(item)
-            yield item
-
-    stream = prefetch_items(source(), depth=2)
-    next(stream)
-    assert threads() != []
-    stream.close()
-    assert threads() == []
-    assert len(taken) <= 4
-
-
-def test_items_are_prepared_while_the_consumer_works() -> None:
+def test_items_are_prepared_while_the_consumer_works_and_the_thread_ends_with_it() -> None:
     """By another thread, as many as the depth and no more."""
     made: list[str] = []
     two_made = threading.Event()
 
     def source() -> Generator[int, None, None]:
-        for item in range(10):
+        for item in range(1000):
             made.append(threading.current_thread().name)
             if item == 2:
                 two_made.set()
@@ -89,3 +72,5 @@ def test_items_are_prepared_while_the_consumer_works() -> None:
     assert len(made) == 3
     assert threading.current_thread().name not in made
     stream.close()
+    assert threads() == []
+    assert len(made) <= 4

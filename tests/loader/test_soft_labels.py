@@ -73,35 +73,25 @@ def test_the_loss_is_the_mix_of_two_losses(manifest: Manifest, tmp_path: Path) -
 
 
 def test_scores_of_other_rows_are_refused(manifest: Manifest, tmp_path: Path) -> None:
-    labels = labels_of(manifest)
-    good = np.full(ROWS, 0.5)
-    with pytest.raises(
-        DataError,
-        match=r"does not hold .* 2,000 rows of the dataset's train split: make it with dlrm-predict model=",
+    labels, good = labels_of(manifest), np.full(ROWS, 0.5)
+    table = pq.read_table(write_scores(tmp_path / "good", good, labels))
+    place = r"does not hold score, label, shard and row of each of 2,000 rows .*: make it with dlrm-predict model="
+    values = "lacks labels, or scores from 0 to 1"
+    for wrong, problem in (
+        (table.slice(1), place),
+        (table.select(["score"]), place),
+        (table.rename_columns(["score", "label", "file", "line"]), place),  # may be told their own clicks
+        (table.set_column(0, "score", pa.array(np.where(labels > 0, np.nan, good))), values),
+        (table.set_column(0, "score", pa.array([None, *good[1:]])), values),
     ):
-        read_soft_labels(write_scores(tmp_path / "few", good[1:], labels[1:]), 0.5, manifest)
-    with pytest.raises(DataError, match=r"lacks labels, or scores from 0 to 1"):
-        read_soft_labels(
-            write_scores(tmp_path / "nan", np.where(labels > 0, np.nan, good), labels), 0.5, manifest
-        )
-    of_rows = pq.read_table(write_scores(tmp_path / "null", good, labels))
-    pq.write_table(of_rows.set_column(0, "score", pa.array([None, *good[1:]])), tmp_path / "null")
-    with pytest.raises(DataError, match=r"lacks labels, or scores from 0 to 1"):
-        read_soft_labels(tmp_path / "null", 0.5, manifest)
-    of_lines = of_rows.rename_columns(
-        ["score", "label", "file", "line"]
-    )  # raw rows may be told their own clicks
-    for name, table in {"bare": of_rows.select(["score"]), "raw": of_lines}.items():
-        pq.write_table(table, tmp_path / name)
-        with pytest.raises(DataError, match=r"does not hold score, label, shard and row"):
-            read_soft_labels(tmp_path / name, 0.5, manifest)
+        pq.write_table(wrong, tmp_path / "wrong")
+        with pytest.raises(DataError, match=problem):
+            read_soft_labels(tmp_path / "wrong", 0.5, manifest)
     (tmp_path / "text").write_text("score\n0.5\n")
     with pytest.raises(DataError, match=r"cannot be read"):
         read_soft_labels(tmp_path / "text", 0.5, manifest)
     turned = read_soft_labels(write_scores(tmp_path / "turned", good, labels[::-1]), 0.5, manifest)
-    with pytest.raises(
-        DataError, match=r"other labels than the rows from 0 on .* score it again with dlrm-predict"
-    ):
+    with pytest.raises(DataError, match=r"other labels than the rows from 0 on .* score it again"):
         turned.mixed(0, labels[:100])
 
 

@@ -1,6 +1,5 @@
 """What auto chooses: a pure function of a look at the rows, which leaves alone what is typed, and can be typed itself."""
 
-import gzip
 import json
 import logging
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.errors import ConfigError
@@ -39,7 +37,7 @@ SPEC = Spec("shop", ",", None, True, COLUMNS)
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with a column of each sort: shop.csv, its compressed copy and the same rows as Parquet."""
+    """A log with a column of each sort."""
     folder = tmp_path_factory.mktemp("shop")
     draw = np.random.default_rng(0)
     shops, slots = draw.integers(0, 9, ROWS), draw.integers(0, 4, ROWS)
@@ -58,19 +56,17 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "shop.csv").open("wb") as file:
         file.write((",".join(table.column_names) + "\n").encode())
         pacsv.write_csv(table, file, pacsv.WriteOptions(include_header=False, quoting_style="none"))
-    (folder / "shop.csv.gz").write_bytes(gzip.compress((folder / "shop.csv").read_bytes()))
-    pq.write_table(table, folder / "shop.parquet", row_group_size=700)
     described = [{key: value for key, value in vars(c).items() if value} for c in COLUMNS]
     text = {"name": "shop", "delimiter": ",", "header": True, "columns": described}
     (folder / "shop.yaml").write_text(json.dumps(text))  # which is YAML
     return folder
 
 
-def words(shop: Path, *more: str, log: str = "shop.csv") -> list[str]:
+def words(shop: Path, *more: str) -> list[str]:
     """The command but for its output; keys of AUTO that ``more`` does not type are left to choose."""
     typed = {word.partition("=")[0] for word in more}
     left = [word for word in AUTO if word.partition("=")[0] not in typed]
-    files = [f"dataset={shop}/shop.yaml", f"input.train={shop}/{log}", "split.val=0.1", "split.test=0.1"]
+    files = [f"dataset={shop}/shop.yaml", f"input.train={shop}/shop.csv", "split.val=0.1", "split.test=0.1"]
     return [*files, *left, *more]
 
 
@@ -198,14 +194,6 @@ def test_what_was_chosen_can_be_typed_and_gives_the_same_dataset(shop: Path, tmp
     for manifest in manifests:
         assert manifest.pop("config")
     assert manifests[0] == manifests[1]
-
-
-@pytest.mark.parametrize("log", ["shop.csv.gz", "shop.parquet"])
-def test_the_same_rows_give_the_same_dataset(shop: Path, tmp_path: Path, log: str) -> None:
-    first, second = (run(tmp_path / name, *words(shop, log=name)) for name in ("shop.csv", log))
-    assert first.dense == second.dense
-    assert first.sparse == second.sparse
-    assert table_of(first) == table_of(second)
 
 
 def test_a_finished_dataset_is_found_by_the_same_words_and_by_what_they_chose(

@@ -14,6 +14,7 @@ COLUMNS = (
     "[{name: clicked, role: label}, {name: user, role: sparse, kind: string}, "
     "{name: item, role: sparse, kind: string}, {name: last_items, role: sparse, kind: string, separator: '|'}]"
 )
+SHOP = ("dataset.delimiter=','", "dataset.name=shop", "dense.transform=none")
 EXAMPLE = Path(__file__).parent / "example.csv"
 
 
@@ -61,13 +62,7 @@ def test_a_vocabulary_keeps_the_strings(tmp_path: Path) -> None:
 
 def test_columns_share_a_vocabulary_that_is_the_reference_s(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(SHARED)
-    keys = [
-        "dataset.delimiter=','",
-        "dataset.name=shop",
-        f"dataset.columns={COLUMNS}",
-        "dense.transform=none",
-    ]
-    given = [*keys, f"input.train={tmp_path}/log.csv", "threads=2"]
+    given = [*SHOP, f"dataset.columns={COLUMNS}", f"input.train={tmp_path}/log.csv", "threads=2"]
     shared = "encoding.shared=[[item, last_items]]"
     made = run(tmp_path / "shared", *given, "encoding=vocab", shared)
     rows = [line.split(",") for line in SHARED.splitlines()]
@@ -101,19 +96,8 @@ def test_columns_that_cannot_share_a_vocabulary_are_refused(
     tmp_path: Path, shared: str, problem: str
 ) -> None:
     columns = COLUMNS.replace("user, role: sparse, kind: string", "user, role: sparse, kind: integer")
-    keys = [
-        "dataset.delimiter=','",
-        "dataset.name=shop",
-        f"dataset.columns={columns}",
-        "dense.transform=none",
-    ]
     (tmp_path / "log.csv").write_text(SHARED)
+    given = [*SHOP, f"dataset.columns={columns}", f"input.train={tmp_path}/log.csv", "encoding=vocab"]
     with pytest.raises(ConfigError) as refused:
-        run(
-            tmp_path / "x",
-            *keys,
-            f"input.train={tmp_path}/log.csv",
-            "encoding=vocab",
-            f"encoding.shared={shared}",
-        )
+        run(tmp_path / "x", *given, f"encoding.shared={shared}")
     assert problem in str(refused.value)

@@ -5,13 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dlrm_app.dataset.encoding_files import read_rows, read_vocabulary
 from dlrm_app.dataset.manifest import Manifest
-from dlrm_app.errors import ConfigError, DlrmError
+from dlrm_app.errors import ConfigError
 from dlrm_app.preprocess.units.journal import Journal
 from tests.preprocess.running import content, run, table_of
 
@@ -106,29 +105,6 @@ def test_rows_are_encoded_as_with_the_grown_vocabulary_from_the_start(
         assert table_of(grown, split).equals(table_of(again, split))
     assert ids_of(grown) == ids_of(again)
     assert len(ids_of(grown)) > len(ids_of(first))
-
-
-def test_a_parquet_input_grows_as_its_text_does(shop: str, tmp_path: Path) -> None:
-    for number in range(2):
-        write_day(tmp_path / f"{number}.csv", number, low=9 * number)
-    given = [shop, "encoding=vocab", "encoding.min_count=2"]
-    first = run(tmp_path / "first", *given, f"input.train={tmp_path}/0.csv", "encoding.day=7")
-    rows = [line.split(",") for line in (tmp_path / "1.csv").read_text().splitlines()[1:]]
-    sold, price, item, last, user = zip(*rows, strict=True)
-    columns = {
-        "sold": pa.array(map(int, sold), pa.uint8()),
-        "price": pa.array(map(float, price)),
-        "item": pa.array(item),
-        "last_items": pa.array([[part for part in text.split("|") if part] for text in last]),
-        "user": pa.array(map(int, user)),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "1.parquet", row_group_size=70)
-    grown = [
-        run(tmp_path / kind, *given, f"input.train={tmp_path}/1.{kind}", f"encoding.grow_from={first.folder}")
-        for kind in ("csv", "parquet")
-    ]
-    assert grown[0].lineage == grown[1].lineage
-    assert table_of(grown[0]).equals(table_of(grown[1]))
 
 
 def test_ids_of_values_not_seen_for_long_are_given_again(shop: str, tmp_path: Path) -> None:
@@ -234,11 +210,3 @@ def test_what_cannot_grow_is_refused(shop: str, tmp_path: Path, given: list[str]
     with pytest.raises(ConfigError, match=problem):
         run(tmp_path / "no", *days, "encoding=vocab", *(text.format(**folders) for text in given))
     assert not (tmp_path / "no").exists()
-
-
-def test_too_little_memory_is_told(shop: str, tmp_path: Path) -> None:
-    lines = [f"1,1,i{number},,1\n" for number in range(30_000)]
-    (tmp_path / "many.csv").write_text("sold,price,item,last_items,user\n" + "".join(lines))
-    given = [shop, f"input.train={tmp_path}/many.csv", "encoding=vocab", "encoding.day=1"]
-    with pytest.raises(DlrmError, match="memory_gib"):
-        run(tmp_path / "no", *given, "memory_gib=0.001")

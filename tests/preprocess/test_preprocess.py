@@ -72,8 +72,6 @@ def test_a_split_that_is_no_line_is_told_before_encoding_and_a_larger_one_accept
 
 
 def test_files_without_lines_are_told_before_anything_is_written() -> None:
-    header = ",".join(["clicked", "age", "price", "user", "item", "site", "tags", "session"])
-    Path("empty.csv").write_text(header + "\n")
     Path("empty.tsv").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"the val split has no rows: .* input\.val"):
         run(Path("k"), "input.train=log.tsv", "input.val=empty.tsv", *HASH)
@@ -122,22 +120,15 @@ def test_the_encoding_of_a_dataset_comes_with_its_transform_which_is_said(
     run(Path("old"), "input.train=log.tsv", *VOCAB, "dense.transform=log3")
     given = ("input.train=log.tsv", "encoding=from_dataset", "encoding.path=old")
     with caplog.at_level(logging.WARNING):
-        manifest = run(Path("k"), *given)
+        manifest = run(Path("k"), *given, "dataset=criteo_1tb")
     assert "dense.transform=log1p is not used: " in caplog.text
+    assert "made of dataset=criteo_kaggle, this is dataset=criteo_1tb" in caplog.text
     assert manifest.config["dense"]["transform"] == "log3"
     assert {column.transform["kind"] for column in manifest.dense} == {"log3"}
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        run(Path("k"), *given, "dense.transform=log3")
+        run(Path("again"), *given, "dense.transform=log3")
     assert caplog.text == ""
-
-
-def test_a_vocabulary_of_another_format_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    run(Path("old"), "input.train=log.tsv", *VOCAB)
-    given = ("input.train=log.tsv", "encoding=from_dataset", "encoding.path=old")
-    with caplog.at_level(logging.WARNING):
-        run(Path("k"), *given, "dataset=criteo_1tb")
-    assert "made of dataset=criteo_kaggle, this is dataset=criteo_1tb" in caplog.text
 
 
 def test_features_whose_values_are_all_rare_are_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -107,15 +107,6 @@ def test_a_finished_dataset_is_left_alone(clicks: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (clicks / "out").rglob("*")} == before
 
 
-def test_a_finished_dataset_of_another_configuration_is_refused(clicks: Path) -> None:
-    given = [f"input.train={clicks}/a.tsv", *options("hash")]
-    run(clicks / "out", *given)
-    with pytest.raises(ConfigError, match=r"encoding.num_embeddings: 50 → 60"):
-        run(clicks / "out", *given, "encoding.num_embeddings=60")
-    with pytest.raises(ConfigError, match=r"input.train"):
-        run(clicks / "out", f"input.train={clicks}/b.tsv", *options("hash"))
-
-
 def interrupted(output: Path, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that stops after its first unit was encoded."""
 
@@ -130,15 +121,6 @@ def interrupted(output: Path, given: list[str], monkeypatch: pytest.MonkeyPatch)
         run(output, *given)
     monkeypatch.setattr(LocalExecutor, "run", original)
     assert (output / WORK).is_dir()
-
-
-def test_an_unfinished_dataset_refuses_another_configuration(
-    clicks: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = [f"input.train={clicks}/a.tsv", *options("hash")]
-    interrupted(clicks / "out", given, monkeypatch)
-    with pytest.raises(ConfigError, match=r"seed: 3 → 4"):
-        run(clicks / "out", *given, "seed=4")
 
 
 def test_an_unfinished_dataset_that_other_code_began_is_refused(
