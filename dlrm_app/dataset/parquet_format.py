@@ -57,7 +57,8 @@ def _items(values: Sequence[Value]) -> Value:
 
 def _struct(fields: Mapping[int, Value]) -> Value:
     """``fields`` by their numbers, which must ascend by less than 16."""
-    parts, last = [], 0
+    parts: list[bytes] = []
+    last = 0
     for number, (kind, data) in fields.items():
         parts += (_BYTES[number - last << 4 | kind], data)
         last = number
