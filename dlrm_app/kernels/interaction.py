@@ -21,8 +21,6 @@ from dlrm_app.kernels import openmp
 from dlrm_app.kernels.compiled import njit
 from dlrm_app.kernels.dense_layers import is_traced
 
-_OPTIONS = {"cache": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy"}
-"""Sums may be taken in another order, so that they are taken in vectors; nan and inf stay what they are."""
 _BLOCK, _LANES = 4, 16
 """Rows and columns of a product that are computed at once: enough sums under way for every cycle of the CPU's units."""
 _SAME, _zero = ir.VectorType(ir.IntType(32), _LANES), ir.IntType(32)(0)
@@ -68,68 +66,13 @@ class PairwiseDots(torch.autograd.Function):
         return of_dense, of_sparse
 
 
-@njit(**_OPTIONS)
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
 def _dot(left: np.ndarray, right: np.ndarray) -> np.float32:
+    """Sums may be taken in another order, so that they are taken in vectors; nan and inf stay what they are."""
     total = np.float32(0)
     for d in range(len(left)):
         total += left[d] * right[d]
     return total
-
-
-@njit(**_OPTIONS)
-def _dots(dense: np.ndarray, sparse: np.ndarray, crossed: np.ndarray, first: int, last: int) -> None:
-    features, dim = sparse.shape[1:]
-    for row in range(first, last):
-        for d in range(dim):
-            crossed[row, d] = dense[row, d]
-        pair = dim
-        for j in range(features):
-            crossed[row, pair] = _dot(dense[row], sparse[row, j])
-            pair += 1
-        for i in range(features):
-            for j in range(i + 1, features):
-                crossed[row, pair] = _dot(sparse[row, i], sparse[row, j])
-                pair += 1
-
-
-@njit(**_OPTIONS)
-def _gradients(
-    dense: np.ndarray,
-    sparse: np.ndarray,
-    gradient: np.ndarray,
-    of_dense: np.ndarray,
-    of_sparse: np.ndarray,
-    first: int,
-    last: int,
-) -> None:
-    """A row's gradients: pairs [V, V], symmetric, of which the upper half is kept, times vectors [V, D].
-
-    V is filled up with zeros for whole blocks, and D for whole CPU vectors.
-    """
-    features, dim = sparse.shape[1:]
-    num_vectors = features + 1
-    num_rows, width = -(-num_vectors // _BLOCK) * _BLOCK, -(-dim // _LANES) * _LANES
-    pairs = np.zeros((num_rows, num_rows), np.float32)
-    vectors, product = np.zeros((num_vectors, width), np.float32), np.zeros((num_rows, width), np.float32)
-    for row in range(first, last):
-        pair = dim
-        for i in range(features):
-            for j in range(i + 1, num_vectors):
-                pairs[i, j] = gradient[row, pair]
-                pair += 1
-        for d in range(dim):
-            vectors[0, d] = dense[row, d]
-        for j in range(features):
-            for d in range(dim):
-                vectors[j + 1, d] = sparse[row, j, d]
-        for block in range(0, num_rows, _BLOCK):
-            for d in range(0, width, _LANES):
-                _multiply_block(pairs, vectors, product, block, d)
-        for d in range(dim):
-            of_dense[row, d] = product[0, d] + gradient[row, d]
-        for j in range(features):
-            for d in range(dim):
-                of_sparse[row, j, d] = product[j + 1, d]
 
 
 @intrinsic
@@ -185,27 +128,57 @@ def _multiply_block(
 def _run_dots(arguments: openmp.Arguments) -> None:
     batch, features, dim = openmp.sizes(arguments, 3)
     num_pairs = (features + 1) * features // 2
+    dense = openmp.carray(arguments[1], (batch, dim))
+    sparse = openmp.carray(arguments[2], (batch, features, dim))
+    crossed = openmp.carray(arguments[3], (batch, dim + num_pairs))
     first, last = openmp.share(batch)
-    _dots(
-        openmp.carray(arguments[1], (batch, dim)),
-        openmp.carray(arguments[2], (batch, features, dim)),
-        openmp.carray(arguments[3], (batch, dim + num_pairs)),
-        first,
-        last,
-    )
+    for row in range(first, last):
+        for d in range(dim):
+            crossed[row, d] = dense[row, d]
+        pair = dim
+        for j in range(features):
+            crossed[row, pair] = _dot(dense[row], sparse[row, j])
+            pair += 1
+        for i in range(features):
+            for j in range(i + 1, features):
+                crossed[row, pair] = _dot(sparse[row, i], sparse[row, j])
+                pair += 1
 
 
 @openmp.kernel
 def _run_gradients(arguments: openmp.Arguments) -> None:
+    """A row's gradients: pairs [V, V], symmetric, of which the upper half is kept, times vectors [V, D].
+
+    V is filled up with zeros for whole blocks, and D for whole CPU vectors.
+    """
     batch, features, dim = openmp.sizes(arguments, 3)
     num_pairs = (features + 1) * features // 2
+    dense = openmp.carray(arguments[1], (batch, dim))
+    sparse = openmp.carray(arguments[2], (batch, features, dim))
+    gradient = openmp.carray(arguments[3], (batch, dim + num_pairs))
+    of_dense = openmp.carray(arguments[4], (batch, dim))
+    of_sparse = openmp.carray(arguments[5], (batch, features, dim))
     first, last = openmp.share(batch)
-    _gradients(
-        openmp.carray(arguments[1], (batch, dim)),
-        openmp.carray(arguments[2], (batch, features, dim)),
-        openmp.carray(arguments[3], (batch, dim + num_pairs)),
-        openmp.carray(arguments[4], (batch, dim)),
-        openmp.carray(arguments[5], (batch, features, dim)),
-        first,
-        last,
-    )
+    num_vectors = features + 1
+    num_rows, width = -(-num_vectors // _BLOCK) * _BLOCK, -(-dim // _LANES) * _LANES
+    pairs = np.zeros((num_rows, num_rows), np.float32)
+    vectors, product = np.zeros((num_vectors, width), np.float32), np.zeros((num_rows, width), np.float32)
+    for row in range(first, last):
+        pair = dim
+        for i in range(features):
+            for j in range(i + 1, num_vectors):
+                pairs[i, j] = gradient[row, pair]
+                pair += 1
+        for d in range(dim):
+            vectors[0, d] = dense[row, d]
+        for j in range(features):
+            for d in range(dim):
+                vectors[j + 1, d] = sparse[row, j, d]
+        for block in range(0, num_rows, _BLOCK):
+            for d in range(0, width, _LANES):
+                _multiply_block(pairs, vectors, product, block, d)
+        for d in range(dim):
+            of_dense[row, d] = product[0, d] + gradient[row, d]
+        for j in range(features):
+            for d in range(dim):
+                of_sparse[row, j, d] = product[j + 1, d]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dlrm_app.kernels import openmp
 from dlrm_app.kernels.compiled import njit
-from dlrm_app.kernels.rows import ALL_WEIGHTS, LINE, bring_to_read, can_read
+from dlrm_app.kernels.rows import ALL_WEIGHTS, LINE, bring_to_read, can_read, end_of_table
 
 _DISTANCE = 32
 """Ids between the one whose row is brought into the cache and the one whose row is added."""
@@ -64,22 +64,6 @@ def _look_up(arguments: Any) -> Tensor | None:
     run_lookup = _run_lookup if weights.dtype == torch.float32 else _run_lookup_of_halves
     openmp.run(run_lookup, sizes, [*layout, weights, pooled, is_outside])
     return None if is_outside.item() else pooled
-
-
-@njit(cache=True)
-def _rows_of_features(weight_offsets, row_offsets):  # type: ignore[no-untyped-def]  # compiled
-    """[F]; the features of a table are neighbours, and ``row_offsets`` has its rows for one of them."""
-    num_features = len(weight_offsets)
-    rows = np.empty(num_features, np.int64)
-    feature = 0
-    while feature < num_features:
-        end, most = feature, 0
-        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
-            most = max(most, row_offsets[end + 1] - row_offsets[end])
-            end += 1
-        rows[feature:end] = most
-        feature = end
-    return rows
 
 
 def _sum_of_rows(lanes: int) -> Any:
@@ -156,14 +140,17 @@ def _look_up_share(arguments: openmp.Arguments, weights: Any) -> None:
     offsets = openmp.integers(arguments[5], num_features * batch + 1)
     pooled = openmp.carray(arguments[7], batch * width)
     is_outside = openmp.integers(arguments[8], 1)
-    rows = _rows_of_features(weight_offsets, row_offsets)
     first, last = openmp.share(batch)
+    end = 0
     for feature in range(num_features):
+        if feature == end:
+            end = end_of_table(weight_offsets, feature)
+            num_rows = row_offsets[end] - row_offsets[feature]
         bags = offsets[feature * batch + first : feature * batch + last + 1]
         table = weights[weight_offsets[feature] :]
         dim = dim_offsets[feature + 1] - dim_offsets[feature]
         at = first * width + dim_offsets[feature]
-        if not _pool(ids, bags, rows[feature], table, dim, pooled, at, width, is_mean):
+        if not _pool(ids, bags, num_rows, table, dim, pooled, at, width, is_mean):
             is_outside[0] = 1
             return
 

@@ -9,6 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from dlrm_app.kernels.compiled import njit
+
 if TYPE_CHECKING:  # the loader copies rows without torch
     import torch
 
@@ -81,3 +83,12 @@ def _bring(is_to_write: bool) -> Any:
 
 
 bring_to_read, bring_to_write = _bring(False), _bring(True)
+
+
+@njit(cache=True)
+def end_of_table(weight_offsets: Any, feature: int) -> int:
+    """The feature behind the last of the table whose first is ``feature``; its features are neighbours."""
+    end = feature + 1
+    while end < len(weight_offsets) and weight_offsets[end] == weight_offsets[feature]:
+        end += 1
+    return end

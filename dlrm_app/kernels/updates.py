@@ -24,6 +24,7 @@ from dlrm_app.kernels.rows import (
     LINE,
     bring_to_write,
     can_read,
+    end_of_table,
     read_weight,
     write_weight,
 )
@@ -129,11 +130,8 @@ def _run_sort(arguments: openmp.Arguments) -> None:
     first, last = openmp.share(num_ids)
     feature = 0
     while feature < num_features:
-        end = feature + 1
+        end = end_of_table(weight_offsets, feature)
         num_rows = row_offsets[end] - row_offsets[feature]
-        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
-            end += 1
-            num_rows = max(num_rows, row_offsets[end] - row_offsets[feature])
         start, stop = offsets[feature * batch], offsets[end * batch]
         if first <= start < last:
             bags = offsets[feature * batch : end * batch + 1]
@@ -193,14 +191,14 @@ def _step_row(rule, gradient, weights, state, row, lr, eps):  # type: ignore[no-
 
 
 @njit(cache=True, error_model="numpy")
-def _update_rows(  # type: ignore[no-untyped-def]  # compiled
-    rule, keys, first, last, batch, columns, feature, bags, gradient, width, weights, state, total, lr, eps
-):
-    """Steps the rows of a table whose first key is of ``first`` to ``last``.
+def _update_rows(rule, keys, share, features, bags, gradient, sizes, table, total, rates):  # type: ignore[no-untyped-def]
+    """Steps the rows of a table whose first key is in ``share``; compiled.
 
-    ``keys``, ``weights``, ``state``: the table's; ``columns``, ``feature``: of its features; ``bags``: where all of them begin, if
-    means are taken; ``total``: [D], room for a row's gradient.
+    ``keys``: the table's; ``features``: where their columns begin, and the first one's number; ``bags``: where all of them
+    begin, if means are taken; ``sizes``: B, W; ``table``: weights and state; ``total``: [D], room for a row's gradient.
     """
+    (first, last), (columns, feature), (batch, width) = share, features, sizes
+    (weights, state), (lr, eps) = table, rates
     dim, k = len(total), first
     while 0 < k < last and keys[k] >> 32 == keys[k - 1] >> 32:
         k += 1
@@ -242,34 +240,20 @@ def _update_share(arguments: openmp.Arguments, weights: Any) -> None:
     gradient = openmp.carray(arguments[6], batch * width)
     state = openmp.carray(arguments[8], ALL_WEIGHTS)
     lr, eps = openmp.carray(arguments[9], 2)
+    rates = lr, eps
     bags = offsets if is_mean else offsets[:0]
     columns = dim_offsets[:-1] - np.arange(num_features) * batch * width
     total = np.empty(width, np.float32)
     first, last = openmp.share(num_ids)
     feature = 0
     while feature < num_features:
-        end = feature + 1
-        while end < num_features and weight_offsets[end] == weight_offsets[feature]:
-            end += 1
+        end = end_of_table(weight_offsets, feature)
         start, stop = offsets[feature * batch], offsets[end * batch]
         dim = dim_offsets[feature + 1] - dim_offsets[feature]
-        _update_rows(
-            rule,
-            keys[start:stop],
-            max(first - start, 0),
-            min(last, stop) - start,
-            batch,
-            columns[feature:end],
-            feature,
-            bags,
-            gradient,
-            width,
-            weights[weight_offsets[feature] :],
-            state[state_offsets[feature] :],
-            total[:dim],
-            lr,
-            eps,
-        )
+        its_keys, its_share = keys[start:stop], (max(first - start, 0), min(last, stop) - start)
+        table = weights[weight_offsets[feature] :], state[state_offsets[feature] :]
+        features, sizes = (columns[feature:end], feature), (batch, width)
+        _update_rows(rule, its_keys, its_share, features, bags, gradient, sizes, table, total[:dim], rates)
         feature = end
 
 
