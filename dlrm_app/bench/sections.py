@@ -118,7 +118,7 @@ def time_steps(run: TrainingRun, batches: Iterator[Batch], warm_up: int, steps: 
     for _ in range(warm_up + steps):
         with parts.step():
             run.trainable.pipeline.progress(stream)
-        marks.append(parts.take())
+        marks += parts.take()
     run.trainable.pipeline.detach()
     times = [[*parts.seconds(of_step).values()] for of_step in marks[warm_up:]]
     seconds = torch.tensor(times, dtype=torch.float64, device=run.runtime.device)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile, schedule
 
 from dlrm_app.distributed.collectives import all_gather_stacked, all_reduce_min, all_reduce_sum
 from dlrm_app.distributed.runtime import Runtime
@@ -145,39 +145,26 @@ def largest_part(step_ms: Mapping[str, float]) -> str:
     return f"{TITLES[part]} {step_ms[part] / total:.0%}"
 
 
-WARM_STEPS, NUM_STEPS = 10, 4
-"""Steps before the first that is recorded, and how many are."""
-
-
 class Trace:
-    """Records steps for ``folder``/trace-rank-<rank>.json, if it ``is_wanted``."""
+    """Records steps 11 to 14 for ``folder``/trace-rank-<rank>.json, if it ``is_wanted``."""
 
     def __init__(self, is_wanted: bool, folder: Path, runtime: Runtime) -> None:
         self._path = folder / f"trace-rank-{runtime.rank}.json"
-        self._num_steps = 0
         self._profile: profile | None = None
-        if is_wanted:
-            on_gpu = [ProfilerActivity.CUDA] if runtime.device.type == "cuda" else []
-            steps = schedule(wait=WARM_STEPS - 1, warmup=1, active=NUM_STEPS, repeat=1)
-            activities = [ProfilerActivity.CPU, *on_gpu]
-            self._profile = profile(activities=activities, schedule=steps, on_trace_ready=self._write)
+        if is_wanted:  # on a GPU it is recorded too
+            steps = schedule(wait=9, warmup=1, active=4, repeat=1)
+            self._profile = profile(schedule=steps, on_trace_ready=self._write)
             self._profile.start()
 
     def after_step(self) -> None:
         """Begins and ends the recording where it should."""
-        self._num_steps += 1
         if self._profile is not None:
             self._profile.step()
 
     def close(self) -> None:
-        """Writes what there is of a recording under way; says if there is none."""
-        if self._profile is None:
-            return
-        self._profile.stop()
-        if self._num_steps <= WARM_STEPS:
-            first, last = WARM_STEPS + 1, WARM_STEPS + NUM_STEPS
-            wanted = f"profiler=true records steps {first} to {last}"
-            logger.warning("no trace: %s, and this start took %d", wanted, self._num_steps)
+        """Writes what there is of a recording under way."""
+        if self._profile is not None:
+            self._profile.stop()
 
     def _write(self, recorded: profile) -> None:
         with written_whole(self._path) as unfinished:

@@ -7,6 +7,7 @@ that another stream or the host does meanwhile costs nothing there, until it is 
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -31,10 +32,10 @@ MODULES = {
 }
 """A model's modules by name: the part of their forward pass, and the one that begins with their output's gradient."""
 
-MAX_MARKS = 4096
-"""So many are kept before they are added up."""
+MAX_STEPS = 128
+"""The newest so many are kept until they are read."""
 Marks = list[tuple[str, Any]]
-"""(part, moment at which it begins); the part is empty at the end of a step."""
+"""(part, moment at which it begins) of a step; the part is empty at its end."""
 
 
 class StepParts:
@@ -49,10 +50,9 @@ class StepParts:
         self._clock: _HostClock | _DeviceClock = (
             _DeviceClock(device) if device.type == "cuda" else _HostClock()
         )
+        self._steps: deque[Marks] = deque(maxlen=MAX_STEPS)
         self._marks: Marks = []
-        self._sums = dict.fromkeys(PARTS, 0.0)
         self._part: str | None = None  # none: outside of steps
-        self._num_steps = 0
         self._num_gradients = 0
         self._hook_modules(model)
         self._wrap(optimizer, "zero_grad", "optimizer")
@@ -72,11 +72,8 @@ class StepParts:
         try:
             yield
         finally:
-            self._marks.append(("", self._clock.now()))
-            self._part = None
-            self._num_steps += 1
-            if len(self._marks) > MAX_MARKS:
-                self._add_up()
+            self._steps.append([*self._marks, ("", self._clock.now())])
+            self._marks, self._part = [], None
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """``batches``, the wait for each of them being ``data``."""
@@ -87,31 +84,24 @@ class StepParts:
 
         return iter(wait, None)  # ends where ``batches`` do
 
-    def read(self) -> dict[str, float]:
-        """Seconds of a step by part, the mean of those since the last reading; nothing if there were none."""
-        self._add_up()
-        num_steps, sums = self._num_steps, self._sums
-        self._sums, self._num_steps = dict.fromkeys(PARTS, 0.0), 0
-        return {part: seconds / num_steps for part, seconds in sums.items()} if num_steps else {}
-
-    def take(self) -> Marks:
-        """The marks of the steps since the last reading, for ``seconds``, without waiting; none is left for ``read``."""
-        marks, self._marks, self._num_steps = self._marks, [], 0
-        return marks
+    def take(self) -> list[Marks]:
+        """The marks of each step since the last time, for ``seconds``, without waiting for the device."""
+        steps = [*self._steps]
+        self._steps.clear()
+        return steps
 
     def seconds(self, marks: Marks) -> dict[str, float]:
-        """Seconds by part; waits until the device has come to the last of ``marks``."""
+        """Seconds of a step by part; waits until the device has come to the last of its ``marks``."""
         sums = dict.fromkeys(PARTS, 0.0)
         between = self._clock.seconds_between([moment for _, moment in marks])
         for (part, _), seconds in zip(marks, between, strict=False):  # none after the last
-            if part:
-                sums[part] += seconds
+            sums[part] += seconds
         return sums
 
     def mean_ms(self, runtime: Runtime) -> dict[str, float]:
-        """Milliseconds of a step by part, the mean over steps and ranks. Every rank must call it."""
-        mine = self.read()
-        values = torch.tensor([1000 * mine.get(part, 0.0) for part in PARTS], dtype=torch.float64)
+        """Milliseconds of a step by part since the last time, the mean over steps and ranks. Every rank must call it."""
+        steps = [[*self.seconds(marks).values()] for marks in self.take()] or [[0.0] * len(PARTS)]
+        values = 1000 * torch.tensor(steps, dtype=torch.float64).mean(0)
         means = all_reduce_sum(values.to(runtime.device)) / runtime.world_size
         return {part: round(mean, 3) for part, mean in zip(PARTS, means.tolist(), strict=True) if mean}
 
@@ -129,11 +119,6 @@ class StepParts:
         if self._part is not None and part is not None:
             self._part = part
             self._marks.append((part, self._clock.now()))
-
-    def _add_up(self) -> None:
-        for part, seconds in self.seconds(self._marks).items():
-            self._sums[part] += seconds
-        self._marks.clear()
 
     def _wrap(self, holder: Any, name: str, part: str) -> None:
         method: Callable[..., Any] | None = getattr(holder, name, None)
@@ -206,21 +191,16 @@ class _HostClock:
 
 
 class _DeviceClock:
-    """Events of the stream that computes, used again once they are read."""
+    """Events of the stream that computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
-        self._unused: list[torch.cuda.Event] = []
 
     def now(self) -> torch.cuda.Event:
-        unused = self._unused
-        event = unused.pop() if unused else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def seconds_between(self, moments: list[torch.cuda.Event]) -> list[float]:
-        if moments:
-            moments[-1].synchronize()
-        seconds = [begin.elapsed_time(end) / 1000 for begin, end in pairwise(moments)]
-        self._unused += moments
-        return seconds
+        moments[-1].synchronize()
+        return [begin.elapsed_time(end) / 1000 for begin, end in pairwise(moments)]

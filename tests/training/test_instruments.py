@@ -1,7 +1,6 @@
 """What measures steps: samples a second, the largest part, and a trace as Perfetto reads it."""
 
 import json
-import logging
 import math
 import time
 from pathlib import Path
@@ -92,12 +91,3 @@ def test_a_trace_holds_four_steps_and_a_train_event_its_parts(dataset: Path, tmp
     )
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Where a step&#x27;s time goes" in page or "Where a step's time goes" in page
-
-
-def test_a_run_too_short_for_a_trace_says_so(
-    dataset: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    train_here(tmp_path / "run", f"data.path={dataset}", "profiler=true", "trainer.max_steps=3")
-    assert not list((tmp_path / "run").glob("trace*"))
-    assert "records steps 11 to 14, and this start took 3" in caplog.text
