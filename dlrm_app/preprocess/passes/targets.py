@@ -15,19 +15,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dlrm_app.dataset.arrow import array_of, numbers_of
 from dlrm_app.dataset.encoding_files import read_clicks, read_rows
 from dlrm_app.dataset.manifest import DenseColumn, Manifest, SparseColumn
 from dlrm_app.errors import ConfigError
-from dlrm_app.files import checksum, written_whole
+from dlrm_app.files import written_whole
 from dlrm_app.preprocess.encode.dense import TARGET, folded_file, is_target
 from dlrm_app.preprocess.encode.encoder import Encoder
 from dlrm_app.preprocess.passes.counting import Counts, read_counts, write_counts
 from dlrm_app.preprocess.passes.plan import CountedUnit, Cuts, Plan, segments
 from dlrm_app.preprocess.passes.shuffle import row_keys
+from dlrm_app.preprocess.passes.vocabulary import write_file
 from dlrm_app.preprocess.read.arrow_rows import open_cursor
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
@@ -149,11 +149,8 @@ class AddUpClicks:
 
 def _write(path: Path, rows: NDArray[Any], clicks: NDArray[Any], values: NDArray[Any]) -> str:
     """Writes the file of a target column, a line for each id; gives its checksum."""
-    path.parent.mkdir(exist_ok=True)
-    columns = {"rows": array_of(rows), "clicks": array_of(clicks), "log_odds": array_of(values)}
-    with written_whole(path) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
-    return checksum(path)
+    arrays = {"rows": rows, "clicks": clicks, "log_odds": values}
+    return write_file(path, {name: array_of(values) for name, values in arrays.items()})
 
 
 def grow_target(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -23,7 +24,7 @@ from dlrm_app.errors import ConfigError
 from dlrm_app.files import checksum, written_whole
 from dlrm_app.preprocess.encode.sparse import FIRST_ID, MISSING_ID, RARE_ID, TABLE_BYTES, TABLE_FILL, keys_of
 from dlrm_app.preprocess.passes.counting import NUM_BUCKETS, in_buckets, read_counts, read_texts
-from dlrm_app.preprocess.passes.growth import Grown, Rule, Values, Waiting, grow
+from dlrm_app.preprocess.passes.growth import OWNERS, WAITING, Grown, Records, Rule, grow
 from dlrm_app.preprocess.passes.plan import Plan
 from dlrm_app.preprocess.units.executor import Finish
 from dlrm_app.preprocess.units.journal import Journal
@@ -72,17 +73,14 @@ class AddUp:
         old, raw, waiting = _read_parent(self.parent, column.name, rule.day)
         known, is_seen, others, distinct = self._add(features, rule, old, waiting)
         grown = grow(old, known, is_seen, others, rule)
+        new_raw = _values(column.kind or "", grown.owners["key"][grown.new], features, self.files)
         file = f"vocab/{column.name}.parquet"
-        raw = pa.concat_arrays(
-            [_values(column.kind or "", grown.values.keys[grown.new], features, self.files), *raw]
-        )
-        _write_vocabulary(
-            self.plan.output / file, grown, raw, np.flatnonzero(old.is_living), with_days=self.grows
-        )
+        path, living = self.plan.output / file, np.flatnonzero(old["is_living"])
+        values = pa.concat_arrays([new_raw, *raw])
         encoding = {
             "kind": "vocab",
             "file": file,
-            "checksum": checksum(self.plan.output / file),
+            "checksum": _write_vocabulary(path, grown, values, living, with_days=self.grows),
             "missing_id": MISSING_ID,
             "rare_id": RARE_ID,
             "raw": column.kind,
@@ -90,91 +88,88 @@ class AddUp:
         rare = distinct - len(grown.new)
         made = SparseColumn(
             column.name,
-            FIRST_ID + len(grown.values),
+            FIRST_ID + len(grown.owners),
             encoding,
             multi_hot=column.separator is not None,
             distinct=distinct + int(np.count_nonzero(known)),
             collisions=rare if rare > 1 else 0,
         )
-        unseen = int(others.today.sum())
+        unseen = int(others["today"].sum())
         growth = (
             self._write_growth(grown, features, int(known.sum()) + unseen, unseen) if self.grows else None
         )
         return self.journal.unit(0, number).finish(AddedUp(made, growth))
 
     def _add(
-        self, features: Sequence[int], rule: Rule, old: Values, waiting: Waiting
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Waiting, int]:
+        self, features: Sequence[int], rule: Rule, old: Records, waiting: Records
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records, int]:
         """(rows of studied splits with each of the values ``old``, whether any row has it; the values that these lack, how many
         of them this day has), a few buckets at a time.
 
         Where nothing grows values that are not seen often enough are left out.
         """
-        living = np.flatnonzero(old.is_living)
-        order, old_buckets = in_buckets(old.keys[living])
+        living = np.flatnonzero(old["is_living"])
+        order, old_buckets = in_buckets(old["key"][living])
         living, old_buckets = living[order], old_buckets[order]
-        _, waiting_buckets = in_buckets(waiting.keys)
-        total = len(living) + len(waiting.keys) + sum(self.entries[feature] for feature in features)
+        _, waiting_buckets = in_buckets(waiting["key"])
+        total = len(living) + len(waiting) + sum(self.entries[feature] for feature in features)
         num_parts = min(max(-(-total * _BYTES_PER_COUNT // _PART_BYTES), 1), NUM_BUCKETS)
         known, is_seen = np.zeros(len(old), np.int64), np.zeros(len(old), np.bool_)
-        distinct, all_parts = 0, [Waiting.none()]
+        distinct, all_parts = 0, [np.empty(0, WAITING)]
         for first, last in pairwise(part * NUM_BUCKETS // num_parts for part in range(num_parts + 1)):
             parts = [read_counts(file, feature, first, last) for file in self.files for feature in features]
             places = living[slice(*np.searchsorted(old_buckets, [first, last]))]
-            before = waiting.take(slice(*np.searchsorted(waiting_buckets, [first, last])))
-            known[places], is_seen[places], part = _joined(old.keys[places], before, parts, rule.day)
-            distinct += int(np.count_nonzero(part.today))
-            all_parts.append(part if self.grows else part.take(part.count >= rule.min_count))
-            kept = len(old) + sum(len(part.keys) for part in all_parts)
-            refuse_if_too_large(kept, BYTES_PER_KEPT, self.memory_bytes)
-        return known, is_seen, Waiting.joined(all_parts), distinct
+            before = waiting[slice(*np.searchsorted(waiting_buckets, [first, last]))]
+            known[places], is_seen[places], part = _joined(old["key"][places], before, parts, rule.day)
+            distinct += int(np.count_nonzero(part["today"]))
+            all_parts.append(part if self.grows else part[part["count"] >= rule.min_count])
+            refuse_if_too_large(len(old) + sum(map(len, all_parts)), BYTES_PER_KEPT, self.memory_bytes)
+        return known, is_seen, np.concatenate(all_parts), distinct
 
     def _write_growth(self, grown: Grown, features: Sequence[int], lookups: int, unseen: int) -> Growth:
         names = [self.plan.spec.sparse[feature].name for feature in features]
-        file = f"waiting/{names[0]}.parquet" if len(grown.waiting.keys) else ""
-        if file:
-            _write_waiting(self.plan.output / file, grown.waiting)
+        file, waiting, digest = f"waiting/{names[0]}.parquet", grown.waiting, ""
+        if len(waiting):
+            order, _ = in_buckets(waiting["key"])
+            history = {name: array_of(waiting[name][order]) for name in ("key", "count", "last_seen")}
+            digest = write_file(self.plan.output / file, history)
         return Growth(
             names,
-            values=int(np.count_nonzero(grown.values.is_living)),
+            values=int(np.count_nonzero(grown.owners["is_living"])),
             new=len(grown.new),
             given_again=grown.num_given_again,
             expired=grown.num_expired,
-            waiting=len(grown.waiting.keys),
+            waiting=len(waiting),
             lookups=lookups,
             unseen=unseen,
-            waiting_file=file,
-            waiting_checksum=checksum(self.plan.output / file) if file else "",
+            waiting_file=file if digest else "",
+            waiting_checksum=digest,
         )
 
 
 def _joined(
     old: NDArray[np.uint64],
-    before: Waiting,
+    before: Records,
     parts: Sequence[tuple[NDArray[np.uint64], NDArray[np.int64]]],
     day: int,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], Waiting]:
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], Records]:
     """(the day's counts of the keys ``old``, whether it has them; the other values, of ``parts`` and those that wait ``before``).
 
     parts: of the day, (keys, counts). A value of none of its studied rows that does not wait either is left out.
     """
-    everything = np.concatenate([old, before.keys, *(keys for keys, _ in parts)])
+    everything = np.concatenate([old, before["key"], *(keys for keys, _ in parts)])
     keys, places = np.unique(everything, return_inverse=True)
-    olds, befores, todays = np.split(places, [len(old), len(old) + len(before.keys)])
-    today, count, is_seen = (
-        np.zeros(len(keys), np.int64),
-        np.zeros(len(keys), np.int64),
-        np.zeros(len(keys), np.bool_),
-    )
+    olds, befores, todays = np.split(places, [len(old), len(old) + len(before)])
+    today, is_seen = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
     np.add.at(today, todays, np.concatenate([counts for _, counts in parts]))
     is_seen[todays] = True
-    count[befores] = before.count
-    last_seen = np.full(len(keys), day, np.int32)
-    last_seen[befores] = np.where(is_seen[befores], np.int32(day), before.last_seen)
-    others = Waiting(keys, today, count + today, last_seen)
-    is_other = others.count > 0
+    others = np.zeros(len(keys), WAITING)
+    others["key"], others["today"], others["count"], others["last_seen"] = keys, today, today, day
+    others["count"][befores] += before["count"]
+    others["last_seen"][befores] = np.where(is_seen[befores], day, before["last_seen"])
+    is_other = others["count"] > 0
     is_other[olds] = False
-    return today[olds], is_seen[olds], others.take(is_other)
+    return today[olds], is_seen[olds], others[is_other]
 
 
 def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files: Sequence[Path]) -> pa.Array:
@@ -198,75 +193,59 @@ def _values(kind: str, keys: NDArray[np.uint64], features: Sequence[int], files:
     return pa.concat_arrays(texts).take(array_of(places))
 
 
-def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Values, list[pa.Array], Waiting]:
-    """(the values of feature ``name``, the raw ones of those that live, those that wait for an id) before ``day``."""
+def _read_parent(parent: Manifest | None, name: str, day: int) -> tuple[Records, list[pa.Array], Records]:
+    """(the owners of the ids of feature ``name``, the raw values of those that live, those that wait for an id) before ``day``."""
+    waiting = np.empty(0, WAITING)
     if parent is None:
-        return Values.none(), [], Waiting.none()
+        return np.empty(0, OWNERS), [], waiting
     column = next(column for column in parent.sparse if column.name == name)
     rows, vocabulary = read_rows(parent.folder, column), read_vocabulary(parent.folder, column)
     raw = vocabulary.column("value").combine_chunks()
     places = numbers_of(vocabulary.column("id")) - FIRST_ID
-    keys = np.zeros(column.num_embeddings - FIRST_ID, np.uint64)
-    is_living = np.zeros(len(keys), np.bool_)
-    keys[places], is_living[places] = keys_of(raw), True
+    owners = np.zeros(column.num_embeddings - FIRST_ID, OWNERS)
+    owners["key"][places], owners["is_living"][places] = keys_of(raw), True
+    for field in ("count", "generation", "given_day", "last_seen"):
+        owners[field] = getattr(rows, field)[FIRST_ID:]
     last_day = day_number(parent.lineage.day) if parent.lineage else day - 1
-    days = (
-        np.where(each == BEFORE_ALL_DAYS, np.int32(last_day), each)[FIRST_ID:]
-        for each in (rows.given_day, rows.last_seen)
-    )
-    values = Values(keys, is_living, rows.count[FIRST_ID:], rows.generation[FIRST_ID:], *days)
-    waiting = Waiting.none()
+    for field in ("given_day", "last_seen"):
+        owners[field][owners[field] == BEFORE_ALL_DAYS] = last_day
     for growth in parent.lineage.growth if parent.lineage else ():
         if growth.features[0] == name and growth.waiting_file:
-            keys, counts, last_seen = read_waiting(parent.folder, growth)
-            waiting = Waiting(keys, np.zeros(len(keys), np.int64), counts, last_seen)
-    return values, [raw], waiting
+            waiting = np.zeros(growth.waiting, WAITING)
+            waiting["key"], waiting["count"], waiting["last_seen"] = read_waiting(parent.folder, growth)
+    return owners, [raw], waiting
 
 
 def _write_vocabulary(
     path: Path, grown: Grown, raw: pa.Array, living: NDArray[np.int64], *, with_days: bool
-) -> None:
-    """Writes the vocabulary, a line for each id.
+) -> str:
+    """Writes the vocabulary, a line for each id; gives its checksum.
 
     raw: the values of new ids, then of those that were ``living`` before; ``with_days``: also what growing on takes.
     """
-    values, num_new = grown.values, len(grown.new)
-    places = np.full(len(values), -1, np.int64)
+    owners, num_new = grown.owners, len(grown.new)
+    places = np.full(len(owners), -1, np.int64)
     places[living] = np.arange(num_new, num_new + len(living))
     places[: len(grown.is_old)][~grown.is_old] = -1
     places[grown.new] = np.arange(num_new)
-    lines = pa.Array.from_buffers(
-        pa.int64(),
-        len(places),
-        [pa.py_buffer(np.packbits(places >= 0, bitorder="little")), pa.py_buffer(places)],
-    )
+    lines = array_of(places)
     columns = {
-        "value": raw.take(lines if (places < 0).any() else array_of(places)),
-        "id": array_of(np.arange(FIRST_ID, FIRST_ID + len(values), dtype=np.int32)),
-        "count": array_of(values.count),
+        "value": raw.take(pc.if_else(pc.less(lines, 0), None, lines)),
+        "id": array_of(np.arange(FIRST_ID, FIRST_ID + len(owners), dtype=np.int32)),
+        "count": array_of(owners["count"]),
     }
-    if with_days:
-        for name in ("generation", "given_day", "last_seen"):
-            columns[name] = array_of(getattr(values, name))
+    for name in ("generation", "given_day", "last_seen") if with_days else ():
+        columns[name] = array_of(owners[name])
     # values occur once and ids follow each other: less than half the bytes, and pages that stay as they were as it grows
-    _write(path, columns, use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"})
+    return write_file(path, columns, use_dictionary=False, column_encoding={"id": "DELTA_BINARY_PACKED"})
 
 
-def _write_waiting(path: Path, waiting: Waiting) -> None:
-    """Writes the values that wait, in the order of ``in_buckets``."""
-    order, _ = in_buckets(waiting.keys)
-    arrays: dict[str, NDArray[Any]] = {
-        "key": waiting.keys,
-        "count": waiting.count,
-        "last_seen": waiting.last_seen,
-    }
-    _write(path, {name: array_of(values[order]) for name, values in arrays.items()})
-
-
-def _write(path: Path, columns: dict[str, pa.Array], **layout: Any) -> None:
+def write_file(path: Path, columns: dict[str, pa.Array], **layout: Any) -> str:
+    """Writes a file that encoding takes; gives its checksum."""
     path.parent.mkdir(exist_ok=True)
     with written_whole(path) as temporary:
         pq.write_table(pa.table(columns), temporary, compression="zstd", **layout)
+    return checksum(path)
 
 
 def refuse_if_too_large(entries: int, bytes_per_entry: int, memory_bytes: int) -> None:

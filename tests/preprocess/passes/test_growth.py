@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlrm_app.preprocess.encode.sparse import FIRST_ID
-from dlrm_app.preprocess.passes.growth import Grown, Rule, Values, Waiting, grow
+from dlrm_app.preprocess.passes.growth import OWNERS, WAITING, Grown, Rule, grow
 
 ROWS = st.lists(st.integers(0, 12), max_size=25)
 DAYS = st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=7)
@@ -69,31 +69,27 @@ class SlowVocabulary:
 
 def see(grown: Grown, rows: list[int], others: list[int], rule: Rule) -> Grown:
     """A day, as the passes give it to ``grow``."""
-    old, before = grown.values, grown.waiting
-    ids = {int(key): at for at, key in enumerate(old.keys) if old.is_living[at]}
+    old = grown.owners
+    ids = {int(owner["key"]): at for at, owner in enumerate(old) if owner["is_living"]}
     today, is_seen = np.zeros(len(old), np.int64), np.zeros(len(old), np.bool_)
-    waiting = {
-        int(key): [0, int(count), int(day)]
-        for key, count, day in zip(before.keys, before.count, before.last_seen, strict=True)
-    }
+    waiting = {int(each["key"]): [int(each["count"]), int(each["last_seen"]), 0] for each in grown.waiting}
     for value in rows + others:
         if value in ids:
             is_seen[ids[value]] = True
         elif value in waiting:
-            waiting[value][2] = rule.day
+            waiting[value][1] = rule.day
     for value in rows:
         if value in ids:
             today[ids[value]] += 1
         else:
-            entry = waiting.setdefault(value, [0, 0, rule.day])
+            entry = waiting.setdefault(value, [0, rule.day, 0])
             entry[0] += 1
-            entry[1] += 1
-    table = np.array([[key, *entry] for key, entry in waiting.items()], np.int64).reshape(-1, 4)
-    columns = Waiting(table[:, 0].astype(np.uint64), table[:, 1], table[:, 2], table[:, 3].astype(np.int32))
-    return grow(old, today, is_seen, columns, rule)
+            entry[2] += 1
+    entries = np.array([(key, *entry) for key, entry in waiting.items()], WAITING)
+    return grow(old, today, is_seen, entries, rule)
 
 
-NOTHING = Grown(Values.none(), Waiting.none(), np.empty(0, np.int64), np.empty(0, np.bool_), 0, 0)
+NOTHING = Grown(np.empty(0, OWNERS), np.empty(0, WAITING), np.empty(0, np.int64), np.empty(0, np.bool_), 0, 0)
 
 
 @given(DAYS, st.integers(1, 3), st.none() | st.integers(FIRST_ID + 1, 9), st.none() | st.integers(1, 4))
@@ -106,25 +102,16 @@ def test_days_are_what_the_rules_say_of_single_values(
         before = list(slow.owners)
         slow.see(seen, others, rule)
         grown = see(grown, seen, others, rule)
-        values = grown.values
-        owners = [
-            int(key) if lives else None for key, lives in zip(values.keys, values.is_living, strict=True)
-        ]
+        now = grown.owners
+        owners = [int(owner["key"]) if owner["is_living"] else None for owner in now]
         assert owners == slow.owners
-        assert values.generation.tolist() == slow.generations
-        history = [
-            Known(int(count), int(last)) for count, last in zip(values.count, values.last_seen, strict=True)
-        ]
-        assert all(slow.values[v] == known for v, known in zip(owners, history, strict=True) if v is not None)
+        assert now["generation"].tolist() == slow.generations
+        living = now[now["is_living"]][["key", "count", "last_seen"]].tolist()
+        assert all(slow.values[key] == Known(count, last_seen) for key, count, last_seen in living)
         new = [at for at, owner in enumerate(owners) if owner is not None and before[at : at + 1] != [owner]]
         assert sorted(grown.new.tolist()) == new
-        assert (values.given_day[new] == day).all()
-        waiting = {
-            int(key): Known(int(count), int(last))
-            for key, count, last in zip(
-                grown.waiting.keys, grown.waiting.count, grown.waiting.last_seen, strict=True
-            )
-        }
+        assert (now["given_day"][new] == day).all()
+        waiting = {int(w["key"]): Known(int(w["count"]), int(w["last_seen"])) for w in grown.waiting}
         assert waiting == {value: known for value, known in slow.values.items() if value not in owners}
         lost = [value for value in before if value is not None and value not in owners]
         assert grown.num_expired == len(lost)
@@ -137,9 +124,9 @@ def test_days_of_any_length_make_the_vocabulary_of_one_pass_and_move_no_id(
     grown, ids = NOTHING, {}
     for day, (rows, _) in enumerate(days, 1):
         grown = see(grown, rows, [], Rule(day, min_count))
-        now = {int(key): at for at, key in enumerate(grown.values.keys)}
+        now = {int(key): at for at, key in enumerate(grown.owners["key"])}
         assert now.items() >= ids.items()
         ids = now
     whole = see(NOTHING, [value for rows, _ in days for value in rows], [], Rule(1, min_count))
-    counts = [dict(zip(g.values.keys.tolist(), g.values.count.tolist(), strict=True)) for g in (grown, whole)]
+    counts = [dict(g.owners[["key", "count"]].tolist()) for g in (grown, whole)]
     assert counts[0] == counts[1]
